@@ -1,0 +1,152 @@
+"""What the benchmark drivers share: peers, subprocesses, machine facts, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+PEERS_DIR = ROOT / "benchmarks" / "peers"
+RESULTS_DIR = ROOT / "benchmarks" / "results"
+DEFAULT_PEERS = "ours,bare,sb3,rllib"
+
+Result = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Peer:
+    """A system under measurement: its script, its interpreter, its own flags."""
+
+    name: str
+    script: str
+    python: str
+    args: tuple[str, ...] = ()
+
+
+def parser(description: str | None, out: str) -> argparse.ArgumentParser:
+    """The flags all drivers that run peers have; unknown ones go to the peers."""
+    p = argparse.ArgumentParser(
+        description=description,
+        epilog="Other flags (--lr, --num-epochs, --iterations, ...) are handed to every peer.",
+        allow_abbrev=False,
+    )
+    p.add_argument(
+        "--peers",
+        default=DEFAULT_PEERS,
+        help="systems to run: ours, bare, sb3, rllib, and rllib-sync (RLlib's default vectorisation)",
+    )
+    p.add_argument("--python-sb3", default=str(ROOT / ".peers" / "sb3" / "bin" / "python"))
+    p.add_argument("--python-rllib", default=str(ROOT / ".peers" / "rllib" / "bin" / "python"))
+    p.add_argument("--out", type=Path, default=RESULTS_DIR / out)
+    p.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    return p
+
+
+def select_peers(args: argparse.Namespace) -> list[Peer]:
+    known = {
+        "ours": Peer("ours", "ours.py", sys.executable),
+        "bare": Peer("bare", "bare_loop.py", sys.executable),
+        "sb3": Peer("sb3", "sb3.py", args.python_sb3),
+        "rllib": Peer("rllib", "rllib.py", args.python_rllib),
+        "rllib-sync": Peer("rllib-sync", "rllib.py", args.python_rllib, ("--vectorize-mode", "sync")),
+    }
+    names = args.peers.split(",")
+    if unknown := [name for name in names if name not in known]:
+        raise SystemExit(f"unknown peers: {', '.join(unknown)} (known: {', '.join(known)})")
+    return [known[name] for name in names]
+
+
+def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
+    """Run one peer in its own process; its last line of stdout is the result."""
+    command = [peer.python, str(PEERS_DIR / peer.script), *flags, *peer.args]
+    env = one_thread_env()
+    if peer.name == "ours":  # measures this checkout, installed or not; Ray's workers inherit it
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr[-4000:]}")
+    return {**json.loads(done.stdout.strip().splitlines()[-1]), "peer": peer.name}
+
+
+def one_thread_env() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def machine_facts(peers: Iterable[Peer]) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "cpu": cpu_model(),
+    }
+    facts["versions"] = {peer.name: versions(peer.python) for peer in peers}
+    return facts
+
+
+def cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def versions(python: str) -> dict[str, str]:
+    """Versions that matter, as the interpreter of a peer sees them."""
+    code = (
+        "import importlib.metadata as m, json, platform\n"
+        "v = {'python': platform.python_version()}\n"
+        "for n in ('torch', 'gymnasium', 'numpy', 'ray', 'stable-baselines3'):\n"
+        "    try: v[n] = m.version(n)\n"
+        "    except m.PackageNotFoundError: pass\n"
+        "print(json.dumps(v))"
+    )
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    return json.loads(done.stdout)
+
+
+def machine_text(facts: dict[str, Any]) -> str:
+    lines = [f"Machine: {facts['cores']} cores, {facts['memory_gib']} GiB, {facts['cpu']}", ""]
+    for name, found in facts["versions"].items():
+        lines.append(f"- {name}: " + ", ".join(f"{key} {value}" for key, value in found.items()))
+    return "\n".join(lines)
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(header) + " |", "|" + " --- |" * len(header)]
+    lines += ["| " + " | ".join(row) + " |" for row in rows]
+    return "\n".join(lines)
+
+
+def spread(values: Sequence[float], digits: int = 0) -> str:
+    """Median with the smallest and the largest value."""
+    if not values:
+        return "–"
+    low, middle, high = (f"{x:,.{digits}f}" for x in (min(values), statistics.median(values), max(values)))
+    return f"{middle} ({low}–{high})"
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """Median against median; a dash where one of them was not run."""
+    if not ours or not theirs:
+        return "–"
+    return f"{statistics.median(ours) / statistics.median(theirs):.2f}"
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content, indent=2) + "\n")
+    log(f"raw results: {path}")
+
+
+def log(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

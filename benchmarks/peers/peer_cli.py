@@ -1,0 +1,141 @@
+"""What every peer script shares: the command line, the clock and the JSON line.
+
+Only the standard library is used here: each peer runs in its own environment.
+A peer hands over a function that runs ONE training iteration and returns its
+`Progress`; timing, warm-up, stopping and reporting are the same code for all.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeVar
+
+# Reaches every process that a peer starts; in its own it calls torch.set_num_threads(1).
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+MODES = ("throughput", "time-to-450")
+GOAL_RETURN = 450.0
+MAX_ENV_STEPS = 400_000
+RETURN_WINDOW = 100
+HIDDEN = 32
+MAX_GRAD_NORM = 0.5
+
+
+class Progress(NamedTuple):
+    """State after an iteration: env steps since the start, running mean return."""
+
+    env_steps: int
+    return_mean: float
+
+
+Iterate = Callable[[], Progress]
+S = TypeVar("S", bound="Settings")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One run of one peer; the PPO numbers are the same for every peer."""
+
+    num_envs: int = 8
+    num_env_runners: int = 0
+    iterations: int = 20
+    warmup: int = 3
+    seed: int = 0
+    mode: str = "throughput"
+    lr: float = 3e-4
+    num_epochs: int = 6
+    vf_loss_coeff: float = 0.5
+    entropy_coeff: float = 0.0
+    lambda_: float = 0.95
+    gamma: float = 0.99
+    clip_param: float = 0.2
+    minibatch_size: int = 128
+    train_batch_size: int = 4000
+
+    @property
+    def total_envs(self) -> int:
+        return self.num_envs * max(1, self.num_env_runners)
+
+    @property
+    def rollout_length(self) -> int:
+        """Steps of each sub-environment in an iteration, rounded up."""
+        return math.ceil(self.train_batch_size / self.total_envs)
+
+    @property
+    def rows(self) -> int:
+        """Rows of an iteration: 4000, or 4032 (63 x 64) for 64 sub-environments."""
+        return self.rollout_length * self.total_envs
+
+
+def parse_settings(description: str | None, cls: type[S] = Settings, remote_runners: bool = False) -> S:
+    """Read one flag for each field of `cls`; a trailing underscore is left out."""
+    parser = argparse.ArgumentParser(description=description)
+    for field in fields(cls):
+        flag = "--" + field.name.rstrip("_").replace("_", "-")
+        choices = MODES if field.name == "mode" else None
+        parser.add_argument(
+            flag, dest=field.name, type=type(field.default), default=field.default, choices=choices
+        )
+    settings = cls(**vars(parser.parse_args()))
+    if settings.num_env_runners and not remote_runners:
+        parser.error("this peer has no remote env runners")
+    return settings
+
+
+def measure(peer: str, settings: Settings, iterate: Iterate, setup_s: float) -> dict[str, Any]:
+    run = _throughput if settings.mode == "throughput" else _time_to_goal
+    return {
+        "peer": peer,
+        "num_envs": settings.num_envs,
+        "num_env_runners": settings.num_env_runners,
+        "seed": settings.seed,
+        **run(settings, iterate),
+        "setup_s": setup_s,
+    }
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the result as the last line of stdout."""
+    print(json.dumps(result, allow_nan=False), flush=True)
+
+
+def _throughput(settings: Settings, iterate: Iterate) -> dict[str, Any]:
+    progress = Progress(0, math.nan)
+    for _ in range(settings.warmup):
+        progress = iterate()
+    before, start = progress.env_steps, time.perf_counter()
+    for _ in range(settings.iterations):
+        progress = iterate()
+    seconds = time.perf_counter() - start
+    env_steps = progress.env_steps - before
+    return {
+        "env_steps": env_steps,
+        "seconds": seconds,
+        "steps_per_s": env_steps / seconds,
+        "episode_return_mean": _finite(progress.return_mean),
+    }
+
+
+def _time_to_goal(settings: Settings, iterate: Iterate) -> dict[str, Any]:
+    start = time.perf_counter()
+    while True:
+        progress = iterate()
+        reached = progress.return_mean >= GOAL_RETURN
+        if reached or progress.env_steps >= MAX_ENV_STEPS:
+            break
+    return {
+        "reached": bool(reached),
+        "seconds": time.perf_counter() - start,
+        "env_steps": progress.env_steps,
+        "episode_return_mean": _finite(progress.return_mean),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

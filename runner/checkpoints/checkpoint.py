@@ -1,0 +1,168 @@
+"""One checkpoint: a folder with `manifest.json` and, for each part of the state, tensors and plain values.
+
+`<part>.safetensors` holds the arrays, `<part>.json` everything else with `{"$array": name}` in the arrays' places.
+The manifest has the digest of every file and of itself. A folder is complete or not there at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+import torch
+from safetensors import SafetensorError
+
+from runner.config.errors import Problem, RunFailure
+
+SCHEMA_VERSION = 1
+MANIFEST = "manifest.json"
+_ARRAY = "$array"
+
+
+class CheckpointError(RunFailure):
+    """A checkpoint is cut off, altered or of another version."""
+
+
+def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
+    """Write a checkpoint; `folder` appears when it is complete.
+
+    Args:
+        folder: where; one that is there is replaced.
+        state: part name -> nested dicts and lists of arrays, tensors, numbers, strings, booleans and None.
+        manifest: plain values to be stored with it.
+
+    Raises:
+        TypeError: the state holds something else.
+        OSError: the folder cannot be written.
+    """
+    temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
+    digests: dict[str, str] = {}
+    for part, values in state.items():
+        arrays: dict[str, np.ndarray[Any, Any]] = {}
+        plain = _without_arrays(values, part, arrays)
+        digests |= _write(temporary / f"{part}.json", json.dumps(plain).encode())
+        digests |= _write(temporary / f"{part}.safetensors", safetensors.numpy.save(arrays))
+    content = {**manifest, "schema_version": SCHEMA_VERSION, "files": digests}
+    content["digest"] = _manifest_digest(content)
+    _write(temporary / MANIFEST, json.dumps(content, indent=1).encode())
+    _sync(temporary)
+    if folder.exists():
+        shutil.rmtree(folder)
+    temporary.rename(folder)
+    _sync(folder.parent)
+
+
+def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """State and manifest of a checkpoint; arrays come back as numpy arrays.
+
+    Raises:
+        CheckpointError: a file is missing, cut off or altered, or the version is unknown.
+    """
+    manifest = read_manifest(folder)
+    contents = {name: _read_checked(folder / name, digest) for name, digest in manifest["files"].items()}
+    state = {}
+    for name, content in contents.items():
+        if name.endswith(".json"):
+            part = name.removesuffix(".json")
+            state[part] = _with_arrays(json.loads(content), _arrays(folder, contents, part))
+    return state, manifest
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest of a checkpoint, checked against its own digest."""
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_bytes())
+        digest = manifest["digest"]
+        version = manifest["schema_version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise _broken("the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}") from error
+    if version != SCHEMA_VERSION:
+        raise _broken("the checkpoint has another schema version", path, str(version), str(SCHEMA_VERSION))
+    if digest != _manifest_digest(manifest):
+        raise _broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
+    return dict(manifest)
+
+
+def _broken(what: str, path: Path, got: str, allowed: str | None = None) -> CheckpointError:
+    return CheckpointError(Problem(what, where=str(path), got=got, allowed=allowed))
+
+
+def _read_checked(path: Path, digest: str) -> bytes:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise _broken("a file of the checkpoint is missing", path, f"{type(error).__name__}: {error}") from error
+    got = hashlib.sha256(content).hexdigest()
+    if got != digest:
+        what = "a file of the checkpoint was cut off or altered"
+        raise _broken(what, path, f"{len(content)} bytes with digest {got[:12]}", f"digest {digest[:12]}")
+    return content
+
+
+def _arrays(folder: Path, contents: Mapping[str, bytes], part: str) -> dict[str, np.ndarray[Any, Any]]:
+    name = f"{part}.safetensors"
+    try:
+        return safetensors.numpy.load(contents[name])
+    except (KeyError, SafetensorError) as error:
+        raise _broken("a file of the checkpoint cannot be read", folder / name, str(error)) from error
+
+
+def _write(path: Path, content: bytes) -> dict[str, str]:
+    with path.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return {path.name: hashlib.sha256(content).hexdigest()}
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _manifest_digest(manifest: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in manifest.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
+    """`value` as JSON has it, its arrays moved to `arrays`."""
+    if isinstance(value, Mapping):
+        return {str(key): _without_arrays(item, f"{name}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_arrays(item, f"{name}/{index}", arrays) for index, item in enumerate(value)]
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray):
+        if value.dtype.kind not in "biuf":
+            raise TypeError(f"{name}: arrays of {value.dtype} cannot be part of a checkpoint")
+        arrays[name] = np.array(value, order="C")  # a copy: tensors may share memory, and safetensors wants C order
+        return {_ARRAY: name}
+    if isinstance(value, np.generic):
+        return value.item()
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise TypeError(f"{name}: {type(value).__name__} cannot be part of a checkpoint")
+
+
+def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {_ARRAY}:
+            return arrays[value[_ARRAY]]
+        return {key: _with_arrays(item, arrays) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_with_arrays(item, arrays) for item in value]
+    return value

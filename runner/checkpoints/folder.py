@@ -1,0 +1,70 @@
+"""The checkpoints of a run: names, which are kept, and which to go on from."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoints.checkpoint import MANIFEST, read_manifest, save_checkpoint
+from runner.config.errors import UserError
+from runner.config.schemas import CheckpointConfig
+
+
+class CheckpointFolder:
+    """`<run dir>/checkpoints/iteration_000010` and so on: the newest `keep_last` and the best `keep_best`.
+
+    Args:
+        run_dir: of the run.
+        config: the `checkpoint` block.
+    """
+
+    def __init__(self, run_dir: Path, config: CheckpointConfig) -> None:
+        self.path = run_dir / "checkpoints"
+        self._config = config
+
+    def save(self, state: Mapping[str, Any], manifest: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
+        """Write the checkpoint of the iteration that `result` reports; then drop those that are not kept."""
+        folder = self.path / f"iteration_{result['training_iteration']:06d}"
+        save_checkpoint(folder, state, {**manifest, "result": dict(result)})
+        self._prune()
+        return folder
+
+    def _prune(self) -> None:
+        folders = list_checkpoints(self.path)
+        kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
+        for folder in folders:
+            if folder not in kept:
+                shutil.rmtree(folder)
+
+    def best(self, count: int = 1) -> list[Path]:
+        """The best checkpoints by `checkpoint.metric`, best first; those without the metric do not count."""
+        sign = 1 if self._config.mode == "max" else -1
+        scored = []
+        for folder in list_checkpoints(self.path):
+            value = read_manifest(folder)["result"].get(self._config.metric)
+            if value is not None:
+                scored.append((sign * value, folder))
+        return [folder for _, folder in sorted(scored, reverse=True)[:count]]
+
+
+def list_checkpoints(path: Path) -> list[Path]:
+    """The complete checkpoints in a folder, oldest first."""
+    return sorted(folder.parent for folder in path.glob(f"iteration_*/{MANIFEST}"))
+
+
+def newest_checkpoint(path: Path) -> Path:
+    """The checkpoint that a command-line argument means: a checkpoint itself, or the newest of a run.
+
+    Raises:
+        UserError: there is none.
+    """
+    if (path / MANIFEST).exists() or path.name.startswith("iteration_"):
+        return path
+    if not path.is_dir():
+        raise UserError(f"{path}: no such folder; give the run dir of a run or one of its checkpoints")
+    folders = list_checkpoints(path / "checkpoints")
+    if not folders:
+        raise UserError(f"{path} has no checkpoint; a run writes one every checkpoint.every_iterations and at its end")
+    return folders[-1]

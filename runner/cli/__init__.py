@@ -1,0 +1,1 @@
+"""The command line: verbs, each in a module of its own, imported when it is used."""

@@ -1,0 +1,95 @@
+"""What stands on the command line: verb, options, overrides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.config.errors import UserError, nearest_match
+
+VERBS = ("validate", "show", "list", "resume", "evaluate")
+_FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun")
+
+
+class UsageError(UserError):
+    """The command line itself is wrong."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """A parsed command line. `words` are neither options nor overrides: the RUN_DIR of `resume`."""
+
+    overrides: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    config_dir: Path | None = None
+    is_multirun: bool = False
+    wants_help: bool = False
+    wants_version: bool = False
+
+    @property
+    def is_debug(self) -> bool:
+        """Whether error messages come with their stack traces."""
+        return wants_stack_trace(self.overrides)
+
+
+def wants_stack_trace(argv: Sequence[str]) -> bool:
+    """Whether `debug=true` is among the arguments."""
+    return any(text.lstrip("+").lower() == "debug=true" for text in argv)
+
+
+def split_verb(argv: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The verb (None: train) and the other arguments. Only the first word can be a verb."""
+    if not argv or not _is_word(argv[0]):
+        return None, list(argv)
+    verb = argv[0]
+    if verb not in VERBS:
+        raise UsageError(_describe_unknown_verb(verb))
+    return verb, list(argv[1:])
+
+
+def _is_word(text: str) -> bool:
+    return "=" not in text and not text.startswith(("-", "+", "~"))
+
+
+def _describe_unknown_verb(verb: str) -> str:
+    nearest = nearest_match(verb, VERBS)
+    hint = f"\n   nearest  {nearest}" if nearest else ""
+    allowed = f"{', '.join(VERBS)}; without a verb it trains: python -m runner +experiment=NAME"
+    return f"unknown verb {verb}\n   allowed  {allowed}{hint}"
+
+
+def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
+    """Options, overrides and the words named `word_names` (all of them required); raises `UsageError`."""
+    arguments = Arguments()
+    rest = list(argv)
+    while rest:
+        arguments = _take_argument(arguments, rest)
+    if len(arguments.words) < len(word_names) and not arguments.wants_help:
+        raise UsageError(f"{word_names[len(arguments.words)]} is missing")
+    if len(arguments.words) > len(word_names):
+        extra = arguments.words[len(word_names)]
+        raise UsageError(f"{extra} is no override\n   allowed  key=value, group=option, ~key")
+    return arguments
+
+
+def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
+    text = rest.pop(0)
+    name, separator, value = text.partition("=")
+    if name == "--config-dir":
+        if not separator and not rest:
+            raise UsageError("--config-dir needs a folder")
+        return replace(arguments, config_dir=Path(value if separator else rest.pop(0)))
+    if text in ("-m", "--multirun"):
+        return replace(arguments, is_multirun=True)
+    if text in ("-h", "--help"):
+        return replace(arguments, wants_help=True)
+    if text == "--version":
+        return replace(arguments, wants_version=True)
+    if text.startswith("-"):
+        nearest = nearest_match(name, _FLAGS)
+        hint = f"\n   nearest  {nearest}" if nearest else ""
+        raise UsageError(f"unknown option {text}\n   allowed  {', '.join(_FLAGS)}{hint}")
+    if _is_word(text):
+        return replace(arguments, words=(*arguments.words, text))
+    return replace(arguments, overrides=(*arguments.overrides, text))

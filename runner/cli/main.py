@@ -1,0 +1,104 @@
+"""`python -m runner`: finds the verb and runs it; a person's mistakes end here, as messages."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+
+from runner.cli.arguments import split_verb, wants_stack_trace
+from runner.config.errors import RunnerError
+
+EXIT_INTERRUPTED = 130
+
+HELP = """\
+usage: python -m runner [VERB] [OPTIONS] [OVERRIDES]
+
+Train a reinforcement-learning experiment that a YAML file declares.
+
+verbs
+  (none)             train       python -m runner +experiment=ppo_cartpole algorithm.lr=1e-3 seed=7
+  validate           check the configuration, all mistakes at once
+                                 python -m runner validate +experiment=ppo_cartpole
+  show               print the composed configuration with the source of each value
+                                 python -m runner show +experiment=ppo_cartpole
+  list               print the experiments and the options of each group
+                                 python -m runner list
+  resume RUN_DIR     go on from the last checkpoint
+                                 python -m runner resume RUN_DIR stop.training_iteration=50
+  evaluate RUN_DIR   evaluate the last checkpoint
+                                 python -m runner evaluate RUN_DIR evaluation.evaluation_duration=50
+
+options
+  --config-dir DIR   a folder with your own experiments and group options
+  -m, --multirun     one run for each combination of values: -m seed=1,2,3
+  debug=true         show stack traces with error messages
+  --version, --help
+
+overrides
+  experiment=NAME    an experiment file; env=NAME, algorithm=NAME, ... an option of a group
+  algorithm.lr=1e-3  any key that `show` prints
+  stop.env_runners.episode_return_mean=450
+                     a metric, with dots where progress.jsonl has slashes
+  hydra.run.dir=DIR  where the run writes its files; outputs/EXPERIMENT/DATE/TIME by default
+
+exit codes
+  0 finished   1 failed   2 your mistake, nothing was run   130 interrupted, after a checkpoint
+"""
+
+_MODULES = {
+    None: "runner.cli.train",
+    "validate": "runner.cli.validate",
+    "show": "runner.cli.show",
+    "list": "runner.cli.list_options",
+    "resume": "runner.cli.resume",
+    "evaluate": "runner.cli.evaluate",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line and return the exit code of the process."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(arguments)
+    except RunnerError as error:
+        report_error(error, arguments)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:  # `python -m runner list | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def _run(argv: list[str]) -> int:
+    if not argv:
+        print(HELP, end="")
+        return 2
+    if any(text in ("-h", "--help") for text in argv):
+        print(HELP, end="")
+        return 0
+    if "--version" in argv:
+        print(f"runner {_version()}")
+        return 0
+    verb, rest = split_verb(argv)
+    code: int = importlib.import_module(_MODULES[verb]).main(rest)
+    return code
+
+
+def report_error(error: RunnerError, argv: Sequence[str]) -> None:
+    """Print the message to stderr, with the stack trace where `debug=true` is asked for."""
+    if wants_stack_trace(argv):
+        traceback.print_exception(error, file=sys.stderr)
+    else:
+        print(error, file=sys.stderr, flush=True)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("runner")
+    except importlib.metadata.PackageNotFoundError:
+        return "(not installed)"

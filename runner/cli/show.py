@@ -1,0 +1,104 @@
+"""`show`: the composed configuration, with where each value came from. Imports neither torch nor ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from runner.cli.arguments import parse_arguments
+from runner.cli.validate import check_experiments
+from runner.config.compose import DEFAULT_SOURCE, Composed
+from runner.config.errors import show_value
+from runner.config.schemas import ExperimentConfig
+
+_INDENT = "  "
+_WIDEST_VALUE = 72
+_DIM, _RESET = "\x1b[2m", "\x1b[0m"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print every section of the first configuration of the command line."""
+    composed, config = check_experiments(parse_arguments(argv))[0]
+    print("\n\n".join(render_sections(composed, config)))
+    return 0
+
+
+def render_sections(composed: Composed, config: ExperimentConfig) -> list[str]:
+    """What `show` prints, a text per section. The resolved pipelines are to become the next one."""
+    return [render_config(composed, config, _is_colour_wanted())]
+
+
+def _is_colour_wanted() -> bool:
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Line:
+    """One printed line; a block's header has no source."""
+
+    text: str
+    source: str | None = None
+
+
+def render_config(composed: Composed, config: ExperimentConfig, is_coloured: bool = False) -> str:
+    """The configuration as lines that look like YAML, sources at the right, defaults dimmed on a terminal."""
+    lines = list(_render_fields(_fields_of(config), "", "", composed))
+    widths = [len(line.text) for line in lines if line.source is not None]
+    column = min(max(widths, default=0), _WIDEST_VALUE)
+    return "\n".join(_align(line, column, is_coloured) for line in lines)
+
+
+def _align(line: _Line, column: int, is_coloured: bool) -> str:
+    if line.source is None:
+        return line.text
+    text = f"{line.text:<{column}}  # {line.source}"
+    return f"{_DIM}{text}{_RESET}" if is_coloured and line.source == DEFAULT_SOURCE else text
+
+
+def _fields_of(block: Any) -> dict[str, Any]:
+    return {field.name: getattr(block, field.name) for field in dataclasses.fields(block) if field.init}
+
+
+def _render_fields(values: dict[str, Any], prefix: str, indent: str, composed: Composed) -> Iterator[_Line]:
+    for name, value in values.items():
+        yield from _render_value(f"{indent}{name}:", value, f"{prefix}{name}", indent, composed)
+
+
+def _render_value(head: str, value: Any, key: str, indent: str, composed: Composed) -> Iterator[_Line]:
+    inner = indent + _INDENT
+    if dataclasses.is_dataclass(value):
+        value = _fields_of(value)
+    if isinstance(value, dict) and value:
+        yield _Line(head)
+        yield from _render_fields(value, f"{key}.", inner, composed)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        yield _Line(head, composed.where(key) or DEFAULT_SOURCE)
+        for index, item in enumerate(value):
+            yield from _render_item(item, f"{key}.{index}", inner, composed)
+    else:
+        yield _Line(f"{head} {_inline(value)}", composed.where(key) or DEFAULT_SOURCE)
+
+
+def _render_item(item: Any, key: str, indent: str, composed: Composed) -> Iterator[_Line]:
+    if not (isinstance(item, dict) and item):
+        yield _Line(f"{indent}- {_inline(item)}", composed.where(key) or DEFAULT_SOURCE)
+        return
+    first, *others = _render_fields(item, f"{key}.", indent + _INDENT, composed)
+    yield dataclasses.replace(first, text=f"{indent}- {first.text.lstrip()}")
+    yield from others
+
+
+def _inline(value: Any) -> str:
+    """A value in YAML's flow style; text stays bare where YAML would read it as text again."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_inline(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_inline(item) for item in value) + "]"
+    if isinstance(value, str) and value and all(letter.isalnum() or letter in "_./-" for letter in value):
+        is_plain = value[0].isalpha() or value[0] == "_"
+        is_word = value.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "inf", "nan")
+        return value if is_plain and is_word else show_value(value)
+    return show_value(value)

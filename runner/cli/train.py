@@ -1,0 +1,79 @@
+"""No verb: check the configuration, then let Hydra make the folder of the run (or runs) and train in it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.cli.arguments import Arguments, parse_arguments
+from runner.cli.main import EXIT_INTERRUPTED, report_error
+from runner.cli.validate import Checked, check_experiments
+from runner.config.compose import compose_experiment, prepare_hydra
+from runner.config.errors import RunnerError
+from runner.config.overrides import parse_overrides
+from runner.config.paths import conf_dir, search_dirs
+from runner.config.validation import build_experiment_config
+
+
+def main(argv: Sequence[str]) -> int:
+    """Train; the exit code is that of `run_experiment`, of a sweep the highest one."""
+    arguments = parse_arguments(argv)
+    checked = check_experiments(arguments)
+    return run_with_hydra(arguments, None if arguments.is_multirun else checked[0])
+
+
+def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
+    """Run Hydra on a good command line. `checked` spares a single run its second composition."""
+    import hydra
+
+    codes: list[int] = []
+
+    def job(_: object) -> None:
+        codes.append(_run_job(arguments, checked))
+        if codes[-1] == EXIT_INTERRUPTED:
+            raise SystemExit(EXIT_INTERRUPTED)  # no further runs of a sweep
+
+    prepare_hydra(arguments.config_dir)
+    run: Callable[[], None] = hydra.main(
+        config_path=str(conf_dir()), config_name="config", version_base="1.3"
+    )(job)
+    with _hydra_command_line(arguments):
+        run()
+    return max(codes, default=0)
+
+
+def _run_job(arguments: Arguments, checked: Checked | None) -> int:
+    from hydra.core.hydra_config import HydraConfig
+
+    hydra_config = HydraConfig.get()
+    try:
+        if checked is None:
+            composed = compose_experiment(list(hydra_config.overrides.task), arguments.config_dir)
+            checked = composed, build_experiment_config(composed)
+        from runner.run import run_experiment
+
+        composed, config = checked
+        code: int = run_experiment(config, composed, Path(hydra_config.runtime.output_dir))
+        return code
+    except RunnerError as error:
+        report_error(error, arguments.overrides)
+        return error.exit_code
+
+
+@contextmanager
+def _hydra_command_line(arguments: Arguments) -> Iterator[None]:
+    """Hydra reads `sys.argv`: give it the overrides in its own spelling."""
+    lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
+    texts = [line.hydra_text for line in lines]
+    if arguments.is_multirun:
+        texts.append("--multirun")
+    if arguments.config_dir is not None:
+        texts.append(f"--config-dir={arguments.config_dir.resolve()}")
+    before = sys.argv
+    sys.argv = [before[0], *texts]
+    try:
+        yield
+    finally:
+        sys.argv = before

@@ -1,0 +1,207 @@
+"""One value against the type and the range of its field."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import itertools
+import math
+import types
+import typing
+from collections.abc import Iterable
+from typing import Any
+
+from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.fields import Option
+
+_NO_LIMITS = Option("")
+_PLAIN_NAMES: dict[Any, tuple[str, str]] = {
+    bool: ("true or false", "true or false"),
+    int: ("an integer", "integers"),
+    float: ("a number", "numbers"),
+    str: ("text", "texts"),
+    type(None): ("null", "nulls"),
+    dict: ("a block of keys", "blocks of keys"),
+    list: ("a list", "lists"),
+}
+
+
+class MismatchError(Exception):
+    """The value has not the type that is asked for."""
+
+
+def convert(value: Any, annotation: Any) -> Any:
+    """The value as annotated: an int becomes a float where a float is asked, nothing else changes."""
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return _convert_union(value, arguments)
+    if origin is typing.Literal:
+        return _require(value, any(value == item and type(value) is type(item) for item in arguments))
+    if origin is list or annotation is list:
+        _require(value, isinstance(value, list))
+        return [convert(item, arguments[0]) for item in value] if arguments else value
+    if origin is tuple or annotation is tuple:
+        return _convert_tuple(value, arguments)
+    if origin is dict or annotation is dict:
+        _require(value, isinstance(value, dict))
+        return {key: convert(item, arguments[1]) for key, item in value.items()} if arguments else value
+    return _convert_plain(value, annotation)
+
+
+def _require(value: Any, is_met: bool) -> Any:
+    if not is_met:
+        raise MismatchError
+    return value
+
+
+def _convert_plain(value: Any, annotation: Any) -> Any:
+    if annotation is float:
+        _require(value, isinstance(value, (int, float)) and not isinstance(value, bool))
+        return float(_require(value, not math.isnan(value)))
+    if annotation is int:
+        return _require(value, isinstance(value, int) and not isinstance(value, bool))
+    if annotation in (bool, str):
+        return _require(value, isinstance(value, annotation))
+    if annotation in (None, type(None)):
+        return _require(value, value is None)
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        _require(value, value in annotation.__members__)
+        return annotation[value]
+    return value
+
+
+def _convert_union(value: Any, alternatives: Iterable[Any]) -> Any:
+    ordered = sorted(
+        alternatives, key=lambda one: one is float
+    )  # an int stays an int where int | float is asked
+    for alternative in ordered:
+        try:
+            return convert(value, alternative)
+        except MismatchError:
+            continue
+    raise MismatchError
+
+
+def _convert_tuple(value: Any, items: tuple[Any, ...]) -> Any:
+    _require(value, isinstance(value, list))
+    if not items:
+        return tuple(value)
+    if len(items) == 2 and items[1] is Ellipsis:
+        return tuple(convert(item, items[0]) for item in value)
+    _require(value, len(items) == len(value))
+    return tuple(convert(item, kind) for item, kind in zip(value, items, strict=True))
+
+
+def describe_allowed(annotation: Any, option: Option | None) -> str:
+    """What a field admits, in words: `an integer >= 1 or null`."""
+    option = option or _NO_LIMITS
+    kinds = [_describe_type(kind) for kind in _alternatives(annotation, option)]
+    bounds = _describe_bounds(option)
+    names = []
+    for kind in dict.fromkeys(kinds):
+        is_number = kind in ("an integer", "a number") or kind.startswith("a list of")
+        names.append(f"{kind} {bounds}" if is_number and bounds else kind)
+    if option.choices:
+        choices = ", ".join(str(choice) for choice in option.choices)
+        names = [choices if name == "text" else name for name in names]
+    if option.is_schedule:
+        names.append("a schedule [[0, value], [env_steps, value], ...]")
+    return " or ".join(names)
+
+
+def _alternatives(annotation: Any, option: Option) -> list[Any]:
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    kinds = list(typing.get_args(annotation)) if is_union else [annotation]
+    if int in kinds and float in kinds:
+        kinds.remove(int)
+    return [kind for kind in kinds if not (option.is_schedule and typing.get_origin(kind) is list)]
+
+
+def _describe_type(annotation: Any) -> str:
+    if annotation is None or annotation in _PLAIN_NAMES:
+        return _PLAIN_NAMES[type(None) if annotation is None else annotation][0]
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return ", ".join(show_value(item) for item in arguments)
+    if origin in (list, tuple):
+        item = _PLAIN_NAMES.get(typing.get_origin(arguments[0]) or arguments[0])
+        return f"a list of {item[1]}" if item else "a list"
+    if origin is dict:
+        return "a block of keys"
+    if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
+        return ", ".join(annotation.__members__)
+    return str(getattr(annotation, "__name__", annotation))
+
+
+def _describe_bounds(option: Option) -> str:
+    signs = {">=": option.minimum, ">": option.above, "<=": option.maximum, "<": option.below}
+    return " and ".join(f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None)
+
+
+def check_value(
+    name: str, value: Any, annotation: Any, option: Option | None, where: str | None
+) -> Problem | None:
+    """The problem of `value`, None when it is good."""
+    option = option or _NO_LIMITS
+    got, allowed = show_value(value), describe_allowed(annotation, option)
+    if value == "???":
+        return Problem(f"{name} has no value", where, allowed=allowed)
+    if option.is_schedule and isinstance(value, list):
+        fault = _find_schedule_fault(value, option)
+        return Problem(f"{name} is no schedule: {fault}", where, got, allowed) if fault else None
+    try:
+        convert(value, annotation)
+    except MismatchError:
+        return Problem(f"{name} has the wrong type", where, got, allowed)
+    if option.choices is not None and not _is_chosen(value, option):
+        nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
+        return Problem(f"{name} is none of its choices", where, got, allowed, nearest)
+    if not all(_is_within(number, option) for number in _numbers_of(value)):
+        return Problem(f"{name} is out of range", where, got, allowed)
+    return None
+
+
+def _is_chosen(value: Any, option: Option) -> bool:
+    assert option.choices is not None
+    if value is None or value in option.choices:
+        return True
+    return not isinstance(value, str) and all(isinstance(choice, str) for choice in option.choices)
+
+
+def _numbers_of(value: Any) -> list[float]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in items if isinstance(item, (int, float)) and not isinstance(item, bool)]
+
+
+def _is_within(number: float, option: Option) -> bool:
+    return (
+        not math.isnan(number)
+        and (option.minimum is None or number >= option.minimum)
+        and (option.maximum is None or number <= option.maximum)
+        and (option.above is None or number > option.above)
+        and (option.below is None or number < option.below)
+    )
+
+
+def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
+    pairs = [
+        item for item in schedule if isinstance(item, list) and len(item) == 2 and len(_numbers_of(item)) == 2
+    ]
+    if not schedule or len(pairs) != len(schedule):
+        return "every item must be [env_steps, value]"
+    steps = [pair[0] for pair in pairs]
+    if steps[0] != 0:
+        return f"it must start at env step 0, not {steps[0]}"
+    if any(later <= earlier for earlier, later in itertools.pairwise(steps)):
+        return "its env steps must ascend"
+    outside = [pair[1] for pair in pairs if not _is_within(pair[1], option)]
+    return f"value {outside[0]} is out of range" if outside else None
+
+
+def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list[tuple[str, str, str | None]]:
+    """(dotted key, allowed, nearest match) of every key that is no field of `schema`."""
+    names = [field.name for field in dataclasses.fields(schema) if field.init]
+    unknown = [str(key) for key in values if key not in names]
+    return [
+        (f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown
+    ]

@@ -1,0 +1,292 @@
+"""Composition: YAML files and overrides to plain values, their sources, and every problem on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.utils import create_config_search_path
+from hydra.core.default_element import ResultDefault
+from hydra.core.utils import setup_globals
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
+from runner.config.errors import Problem
+from runner.config.hydra_errors import describe_composition_error
+from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
+from runner.config.paths import conf_dir, display_path, find_config, search_dirs
+from runner.config.provenance import Provenance
+from runner.config.yaml_lines import YAMLError
+
+DEFAULT_SOURCE = "default"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A composed configuration, not yet checked.
+
+    `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups of which the
+    chosen file is missing or cannot be read, so that nothing can be said about their keys.
+    """
+
+    values: dict[str, Any]
+    sources: dict[str, str]
+    overrides: tuple[str, ...]
+    experiment: str | None
+    problems: tuple[Problem, ...] = ()
+    unread: frozenset[str] = frozenset()
+    config_dir: Path | None = None
+    block_sources: Mapping[str, str] = field(default_factory=dict)
+
+    def where(self, key: str) -> str | None:
+        """Where the value at `key` came from (else what is inside or around it); None for a default."""
+        source = self.sources.get(key, DEFAULT_SOURCE)
+        if source == DEFAULT_SOURCE:
+            source = self.block_sources.get(key)
+        if source is None:
+            inside = (self.sources[name] for name in self.sources if name.startswith(f"{key}."))
+            source = next(inside, None)
+        if source is None and "." in key and key not in self.sources:
+            return self.where(key.rpartition(".")[0])
+        return None if source == DEFAULT_SOURCE else source
+
+
+def compose_experiment(overrides: Sequence[str], config_dir: Path | None = None) -> Composed:
+    """Compose `conf/`, the user's `config_dir` and the overrides; problems are collected, not raised.
+
+    Only a `config_dir` that is no folder raises `UserError`. Hydra's global state is not used.
+    """
+    prepare_hydra(config_dir)
+    return _Composition(overrides, config_dir).compose()
+
+
+def prepare_hydra(config_dir: Path | None) -> None:
+    """Make what `conf/config.yaml` refers to known to Hydra: the defaults and the resolvers."""
+    register_defaults(search_dirs(config_dir))
+    OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
+    setup_globals()
+
+
+def _first_given(*values: Any) -> Any:
+    return next((value for value in values if value is not None), None)
+
+
+class _Composition:
+    """One composition: tries, and after an error leaves out what caused it, until the rest composes."""
+
+    def __init__(self, overrides: Sequence[str], config_dir: Path | None) -> None:
+        self.config_dir = config_dir
+        self.dirs = search_dirs(config_dir)
+        self.lines, self.problems = parse_overrides(overrides, self.dirs)
+        self.texts = tuple(line.text for line in self.lines)
+        self.unread: set[str] = set()
+        self.fallbacks: list[str] = []
+        self.provenance = Provenance()
+        self.problems += _find_shadowed_files(self.dirs)
+        self._leave_out_unusable()
+
+    def compose(self) -> Composed:
+        config = self._load_until_composed()
+        if config is None:
+            unread = frozenset({*core_groups(), "experiment"})
+            return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
+        experiment = self._chosen_experiment(config)
+        with open_dict(config):
+            del config["hydra"]
+        self._underlay_algorithm(config)
+        values = self._resolve(config)
+        self._check_experiment_header(values)
+        stop = values.get("stop")
+        if isinstance(stop, dict):
+            values["stop"] = self.provenance.flatten_stop(stop)
+        return Composed(
+            values,
+            {name: self.provenance.sources.get(name, DEFAULT_SOURCE) for name in self._all_keys(values)},
+            self.texts,
+            experiment,
+            tuple(self.problems),
+            frozenset(self.unread),
+            self.config_dir,
+            self.provenance.blocks,
+        )
+
+    def _all_keys(self, values: dict[str, Any]) -> list[str]:
+        names = dict.fromkeys(_leaf_names(values, ""))
+        return list(names | dict.fromkeys(self.provenance.sources))
+
+    def _leave_out_unusable(self) -> None:
+        for line in list(self.lines):
+            problem = (
+                describe_sweep(line)
+                if line.parsed.is_sweep_override()
+                else find_unknown_option(line, self.dirs)
+            )
+            if problem is not None:
+                self.problems.append(problem)
+                self.leave_out(line)
+
+    def leave_out(self, line: OverrideLine) -> None:
+        """Go on without this override."""
+        self.lines.remove(line)
+        if line.is_group:
+            self.unread.add(line.key)
+
+    def leave_out_file(self, path: Path) -> bool:
+        """Go on without whatever chose this file; False when nothing that can be left out did."""
+        chosen = [line for line in self.lines if line.is_group and path in self._files_of(line)]
+        chosen = chosen or [line for line in self.lines if line.key == "experiment"]
+        for line in chosen:
+            self.leave_out(line)
+        return bool(chosen)
+
+    def replace_option(self, group: str) -> bool:
+        """Go on with the option of `conf/config.yaml` instead of the experiment file's."""
+        fallback = f"{group}={core_groups().get(group)}"
+        if group not in core_groups() or fallback in self.fallbacks:
+            return False
+        self.fallbacks.append(fallback)
+        self.unread.add(group)
+        return True
+
+    def _files_of(self, line: OverrideLine) -> list[Path | None]:
+        return [find_config(self.dirs, f"{line.key}/{option}") for option in line.options]
+
+    def experiment_files(self) -> list[Path]:
+        """The experiment files that are asked for."""
+        files = [path for line in self.lines if line.key == "experiment" for path in self._files_of(line)]
+        return [path for path in files if path is not None]
+
+    def _load_until_composed(self) -> DictConfig | None:
+        loader = _make_loader(self.config_dir)
+        while True:
+            texts = [line.hydra_text for line in self.lines] + self.fallbacks
+            try:
+                config = loader.load_configuration("config", texts, RunMode.RUN)
+                self._record_sources(loader.merged_files)
+                return config
+            except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
+                if not describe_composition_error(error, self):
+                    return None
+
+    def _record_sources(self, defaults: Sequence[ResultDefault]) -> None:
+        for default in defaults:
+            path = find_config(self.dirs, default.config_path or "")
+            if path is not None:
+                self.provenance.record_file(path, default.package or "")
+        for line in self.lines:
+            if not line.is_group and not line.parsed.is_hydra_override():
+                self.provenance.record_override(line)
+
+    @staticmethod
+    def _chosen_experiment(config: DictConfig) -> str | None:
+        choice = config.hydra.runtime.choices.get("experiment")
+        if isinstance(choice, (list, ListConfig)):
+            return "+".join(str(name) for name in choice)
+        return None if choice is None else str(choice)
+
+    def _underlay_algorithm(self, config: DictConfig) -> None:
+        """Complete the algorithm block from the dataclass that `algorithm.schema` names in the end."""
+        algorithm = config.get("algorithm")
+        if not isinstance(algorithm, DictConfig):
+            return
+        try:
+            defaults = default_values(load_schema(str(algorithm.get("schema"))))
+        except SchemaError:
+            return
+        names = [str(name) for name in algorithm]
+        kept_names = [name for name in names if name in defaults or self._is_given(f"algorithm.{name}")]
+        kept = OmegaConf.masked_copy(algorithm, kept_names)
+        with open_dict(config):
+            config.algorithm = OmegaConf.merge(OmegaConf.create(defaults), kept)
+
+    def _is_given(self, name: str) -> bool:
+        known = [*self.provenance.sources, *self.provenance.blocks]
+        return any(key == name or key.startswith(f"{name}.") for key in known)
+
+    def _check_experiment_header(self, values: dict[str, Any]) -> None:
+        """A file without `# @package _global_` puts its keys below `experiment`, where nothing reads them."""
+        if values.pop("experiment", None) is None:
+            return
+        path = next(iter(self.experiment_files()), None)
+        what = "this experiment file is no block of keys, or lacks its first line `# @package _global_`"
+        self.problems.append(Problem(what, f"{display_path(path)}:1" if path else None))
+        self.unread.add("experiment")
+
+    def _resolve(self, config: DictConfig) -> dict[str, Any]:
+        try:
+            values = OmegaConf.to_container(config, resolve=True)
+        except OmegaConfBaseException:
+            self._remove_unresolvable(config, "")
+            values = OmegaConf.to_container(config, resolve=True)
+        assert isinstance(values, dict)
+        return {str(key): value for key, value in values.items()}
+
+    def _remove_unresolvable(self, node: DictConfig | ListConfig, prefix: str) -> None:
+        """Report each interpolation that leads nowhere, and remove it: the default takes its place."""
+        for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
+            name = f"{prefix}{key}"
+            if OmegaConf.is_interpolation(node, key):
+                self._check_interpolation(node, key, name)
+            elif isinstance(child := node._get_node(key), (DictConfig, ListConfig)) and not child._is_none():
+                self._remove_unresolvable(child, f"{name}.")
+
+    def _check_interpolation(self, node: DictConfig | ListConfig, key: Any, name: str) -> None:
+        text = str(OmegaConf.to_container(node, resolve=False)[key])  # type: ignore[index]
+        try:
+            value = node[key]
+            if OmegaConf.is_config(value):
+                OmegaConf.to_container(value, resolve=True)
+        except OmegaConfBaseException as error:
+            where = self.provenance.sources.get(name)
+            reason = str(error).splitlines()[0]
+            self.problems.append(Problem(f"{name} refers to what is not there: {reason}", where, text))
+            with open_dict(node):
+                node[key] = None
+                if isinstance(node, DictConfig):
+                    del node[key]
+
+
+def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
+    """A file of the user's folder with the name of one of ours would never be read."""
+    ours, *theirs = dirs
+    problems = []
+    for path in (path for folder in theirs if folder != ours for path in sorted(folder.rglob("*.yaml"))):
+        name = next(path.relative_to(folder) for folder in theirs if path.is_relative_to(folder))
+        if (ours / name).is_file():
+            what = f"{name.as_posix()} has the name of a built-in file, which is read instead of it"
+            problems.append(Problem(what, display_path(path), allowed="another file name"))
+    return problems
+
+
+def _leaf_names(values: Mapping[Any, Any], prefix: str) -> list[str]:
+    names: list[str] = []
+    for key, value in values.items():
+        is_block = isinstance(value, dict) and value
+        names += _leaf_names(value, f"{prefix}{key}.") if is_block else [f"{prefix}{key}"]
+    return names
+
+
+class _RecordingLoader(ConfigLoaderImpl):
+    """Keeps which files were merged, in order (`compute_defaults_list` would take another 60 ms)."""
+
+    merged_files: Sequence[ResultDefault] = ()
+
+    def _compose_config_from_defaults_list(
+        self, defaults: list[ResultDefault], repo: IConfigRepository
+    ) -> DictConfig:
+        self.merged_files = defaults
+        return super()._compose_config_from_defaults_list(defaults, repo)
+
+
+def _make_loader(config_dir: Path | None) -> _RecordingLoader:
+    search_path = create_config_search_path(f"file://{conf_dir()}")
+    if config_dir is not None:
+        search_path.prepend("command-line", f"file://{config_dir.resolve()}", anchor="schema")
+    return _RecordingLoader(config_search_path=search_path)

@@ -1,0 +1,148 @@
+"""Checks that need more than one field: the environment, metric names, and what must fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from runner.config.compose import Composed
+from runner.config.edits import describe_fault, find_edit_problems
+from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.metrics import producible_metrics
+from runner.config.schemas import ExperimentConfig
+from runner.config.targets import find_target_fault
+
+_MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
+
+
+def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """The problems of a configuration whose fields are good one by one (bad ones are at their defaults)."""
+    unread = composed.unread
+    if not unread & {"experiment", "env"}:
+        yield from _check_env(config, composed)
+    if "algorithm" not in unread:
+        yield from _check_algorithm(config, composed)
+    if "module" not in unread:
+        yield from _check_path("module._target_", config.module._target_, composed)
+    for name in ("env_to_module", "module_to_env", "learner"):
+        yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
+    if not unread & {"experiment", "evaluation"}:
+        yield from _check_evaluation(config, composed)
+    if not unread & {"experiment", "evaluation", "algorithm"}:
+        yield from _check_metrics(config, composed)
+
+
+def _check_path(key: str, path: str, composed: Composed, may_be_module: bool = False) -> Iterator[Problem]:
+    fault = find_target_fault(path, may_be_module=may_be_module)
+    if fault is not None:
+        yield describe_fault(key, fault, composed.where(key), path)
+
+
+def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    algorithm = config.algorithm
+    yield from _check_path("algorithm.loss", algorithm.loss, composed)
+    yield from _check_path("algorithm.dataflow", algorithm.dataflow, composed, may_be_module=True)
+    yield from find_edit_problems("algorithm.learner_pipeline", algorithm.learner_pipeline, composed.where)
+    minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
+    if minibatch is not None and minibatch > batch and "experiment" not in composed.unread:
+        key = "algorithm.minibatch_size"
+        where = composed.where(key) or composed.where("algorithm.train_batch_size_per_learner")
+        what = f"{key} {minibatch} is larger than algorithm.train_batch_size_per_learner {batch}"
+        yield Problem(what, where, str(minibatch), f"at most {batch}, or null for the whole batch")
+
+
+def _check_env(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    env, target = config.env.env, config.env._target_
+    allowed = "env.env: a gymnasium id, or env._target_: your own class"
+    if env is None and target is None:
+        yield Problem("no environment is chosen", composed.where("env"), None, f"env=cartpole, or {allowed}")
+    elif env is not None and target is not None:
+        where = composed.where("env._target_")
+        yield Problem(
+            "env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}"
+        )
+    elif target is not None:
+        yield from _check_env_class("env._target_", target, config.env.env_config, composed)
+    elif env is not None:
+        yield from _check_env_id(env, config.env.env_config, composed)
+
+
+def _check_env_class(
+    key: str, target: str, arguments: dict[str, Any], composed: Composed, ignored: tuple[str, ...] = ()
+) -> Iterator[Problem]:
+    names = [str(name) for name in arguments if name not in ignored]
+    fault = find_target_fault(target, names)
+    if fault is None:
+        return
+    if find_target_fault(target) is None:  # the class is there, so it is the arguments
+        key = next((f"env.env_config.{name}" for name in names if f" {name}" in fault.what), "env.env_config")
+        yield describe_fault("env.env_config", fault, composed.where(key), show_value(arguments))
+    else:
+        yield describe_fault(key, fault, composed.where(key), target)
+
+
+def _check_env_id(env: str, arguments: dict[str, Any], composed: Composed) -> Iterator[Problem]:
+    if ":" in env:
+        return  # gymnasium imports the module before the colon, which registers the id
+    import gymnasium  # 0.2 s
+
+    spec = gymnasium.registry.get(env)
+    if spec is None:
+        known = list(gymnasium.registry)
+        allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
+        where = composed.where("env.env")
+        yield Problem(f"no environment {env} is registered", where, env, allowed, nearest_match(env, known))
+    elif isinstance(spec.entry_point, str):
+        target = spec.entry_point.replace(":", ".")
+        if find_target_fault(target) is None:
+            yield from _check_env_class("env.env", target, arguments, composed, _MAKE_ARGUMENTS)
+
+
+def _check_evaluation(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    evaluation = config.evaluation
+    if not evaluation.evaluation_parallel_to_training:
+        return
+    key = "evaluation.evaluation_parallel_to_training"
+    faults = {
+        "evaluation.evaluation_num_env_runners above 0": evaluation.evaluation_num_env_runners == 0,
+        "engine=ray": config.engine != "ray",
+        "an evaluation.evaluation_interval": evaluation.evaluation_interval is None,
+    }
+    needed = [text for text, is_lacking in faults.items() if is_lacking]
+    if needed:
+        yield Problem(f"{key} needs {' and '.join(needed)}", composed.where(key), "true")
+
+
+def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    known = producible_metrics(config)
+    if not config.stop and not _has_problem_below("stop", composed):
+        allowed = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"
+        yield Problem("stop is empty: nothing would end the run", composed.where("stop"), "{}", allowed)
+    for name in config.stop:
+        yield from _check_metric(f"stop.{name}", name, known, config, composed)
+    yield from _check_metric("checkpoint.metric", config.checkpoint.metric, known, config, composed)
+
+
+def _has_problem_below(key: str, composed: Composed) -> bool:
+    return bool(composed.values.get(key))
+
+
+def _check_metric(
+    key: str, name: str, known: dict[str, str], config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
+    if name in known:
+        return
+    what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
+    if name.startswith("evaluation/") and config.evaluation.evaluation_interval is None:
+        what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
+        yield Problem(
+            what, composed.where(key), name, "evaluation.evaluation_interval=10, or a metric of training"
+        )
+        return
+    nearest = nearest_match(name, known) or _same_last_part(name, known)
+    yield Problem(what, composed.where(key), name, allowed, nearest)
+
+
+def _same_last_part(name: str, known: dict[str, str]) -> str | None:
+    last = name.rpartition("/")[2]
+    return next((metric for metric in known if metric.rpartition("/")[2] == last), None)

@@ -1,0 +1,102 @@
+"""The defaults of the dataclasses as plain values, and as the nodes that `conf/config.yaml` starts from."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import importlib
+import typing
+from collections.abc import Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.fields import option_of
+from runner.config.paths import conf_dir, list_options
+from runner.config.schemas import ExperimentConfig
+from runner.config.yaml_lines import YAMLError, read_yaml
+
+
+class SchemaError(Exception):
+    """`algorithm.schema` names no usable dataclass; the text says why."""
+
+
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """The default of a field, `dataclasses.MISSING` where it has none."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return copy.deepcopy(field.default)
+
+
+def default_values(schema: type) -> dict[str, Any]:
+    """Field -> default, as plain nested dicts; fields without a default are left out."""
+    defaults = {field.name: default_of(field) for field in dataclasses.fields(schema) if field.init}
+    return {name: _plain(value) for name, value in defaults.items() if value is not dataclasses.MISSING}
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple):
+        return list(value)
+    return value
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """The dotted keys of all fields but those of the algorithm, whose dataclass is chosen per experiment."""
+    keys = set()
+    for field in dataclasses.fields(ExperimentConfig):
+        if option_of(field) is not None:
+            keys.add(field.name)
+        elif field.name != "algorithm":
+            keys |= {f"{field.name}.{name}" for name in default_values(ExperimentConfig)[field.name]}
+    return frozenset(keys)
+
+
+@cache
+def core_groups() -> Mapping[str, str]:
+    """Group -> option chosen by `conf/config.yaml`."""
+    config = read_yaml(conf_dir() / "config.yaml")
+    groups: dict[str, str] = {}
+    for entry in config["defaults"]:
+        if isinstance(entry, dict):
+            groups |= {name: option for name, option in entry.items() if " " not in name}
+    return groups
+
+
+def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
+    """The dataclass of the algorithm block; raises `SchemaError`."""
+    module_name, _, class_name = dotted_path.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+        schema = getattr(module, class_name)
+        typing.get_type_hints(schema)
+    except AttributeError:
+        raise SchemaError(f"module {module_name} has no {class_name}") from None
+    except Exception as error:
+        raise SchemaError(f"{type(error).__name__}: {error}") from error
+    if not (
+        isinstance(schema, type) and dataclasses.is_dataclass(schema) and issubclass(schema, AlgorithmConfig)
+    ):
+        raise SchemaError(
+            f"{dotted_path} is no dataclass that inherits runner.config.algorithms.AlgorithmConfig"
+        )
+    return schema
+
+
+def register_defaults(dirs: Sequence[Path]) -> None:
+    """Put the defaults into Hydra's ConfigStore: a node for the blocks, one for each algorithm."""
+    store = ConfigStore.instance()
+    blocks = default_values(ExperimentConfig)
+    del blocks["algorithm"]
+    store.store(group="schema", name="experiment", node=blocks)
+    for name, path in list_options(dirs, "algorithm").items():
+        try:
+            schema = read_yaml(path).get("schema", "")
+            store.store(group="schema/algorithm", name=name, node=default_values(load_schema(schema)))
+        except (SchemaError, YAMLError, AttributeError):
+            continue  # reported when this algorithm is the chosen one

@@ -1,0 +1,68 @@
+"""The edits of a connector pipeline in YAML: well formed, and their pieces exist and take their arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.targets import TargetFault, find_target_fault
+
+PIECE_EDITS = ("prepend", "append")
+ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
+EDITS = (*PIECE_EDITS, *ANCHORED_EDITS, "remove")
+# What Hydra's `instantiate` reads itself.
+INSTANTIATE_KEYS = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
+
+Where = Callable[[str], str | None]
+
+
+def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]:
+    """The problems of the list of edits at the dotted key `name`."""
+    if not isinstance(edits, list):
+        return  # a wrong type is reported with the field
+    for index, edit in enumerate(edits):
+        key = f"{name}.{index}"
+        if isinstance(edit, dict):
+            yield from _check_edit(key, edit, where)
+
+
+def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Problem]:
+    kinds = [kind for kind in EDITS if kind in edit]
+    place, allowed = where(key), f"exactly one of {', '.join(EDITS)}"
+    unknown = [str(name) for name in edit if name not in (*EDITS, "piece")]
+    for name in unknown:
+        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, EDITS))
+    if unknown:
+        return
+    if len(kinds) != 1:
+        yield Problem(f"{key} must be one edit", place, ", ".join(kinds) or show_value(edit), allowed)
+        return
+    kind = kinds[0]
+    if kind in PIECE_EDITS:
+        yield from _check_piece(f"{key}.{kind}", edit[kind], where)
+    elif not isinstance(edit[kind], str):
+        yield Problem(
+            f"{key}.{kind} must name a piece of the pipeline", place, show_value(edit[kind]), "a class name"
+        )
+    if kind in ANCHORED_EDITS:
+        yield from _check_piece(f"{key}.piece", edit.get("piece"), where)
+    elif "piece" in edit:
+        what = f"{key}: {kind} takes no piece beside it"
+        yield Problem(what, place, show_value(edit["piece"]), f"piece only with {', '.join(ANCHORED_EDITS)}")
+
+
+def _check_piece(key: str, piece: Any, where: Where) -> Iterator[Problem]:
+    if not isinstance(piece, dict) or not isinstance(piece.get("_target_"), str):
+        allowed = "{_target_: package.module.Piece, argument: value, ...}"
+        yield Problem(f"{key} must be a piece with a _target_", where(key), show_value(piece), allowed)
+        return
+    arguments = [str(name) for name in piece if name not in INSTANTIATE_KEYS]
+    fault = find_target_fault(piece["_target_"], arguments)
+    if fault is not None:
+        yield describe_fault(f"{key}._target_", fault, where(key), piece["_target_"])
+
+
+def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
+    """A fault of a dotted path as a problem of the key that holds it."""
+    return Problem(f"{key}: {fault.what}", where, path, fault.allowed, fault.nearest)

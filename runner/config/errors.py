@@ -1,0 +1,119 @@
+"""The errors that a person reads: what is wrong, where, what was given, what is allowed, the nearest one."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+_LINE_WIDTH = 110
+_INDENT = " " * 12
+
+
+class RunnerError(Exception):
+    """Whatever ends a run with a message instead of a stack trace; `exit_code` is that of the process."""
+
+    exit_code = 1
+
+
+class UserError(RunnerError):
+    """The user's mistake: a wrong command line, configuration or file."""
+
+    exit_code = 2
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One mistake. `where` is `file:line` or the override; all but `what` may be unknown."""
+
+    what: str
+    where: str | None = None
+    got: str | None = None
+    allowed: str | None = None
+    nearest: str | None = None
+
+    def render(self, number: int) -> str:
+        """The problem as a numbered paragraph."""
+        return self._render(f"{number}. ")
+
+    def render_alone(self) -> str:
+        """The problem as a paragraph of its own."""
+        return self._render("")
+
+    def _render(self, first: str) -> str:
+        details = {"where": self.where, "got": self.got, "allowed": self.allowed, "nearest": self.nearest}
+        lines = [_wrap(first, " " * len(first), self.what)]
+        lines += [_wrap(f"   {name:<9}", _INDENT, text) for name, text in details.items() if text is not None]
+        return "\n".join(lines)
+
+
+class ConfigError(UserError):
+    """All problems of one configuration."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(render_problems(self.problems))
+
+    def __reduce__(self) -> tuple[type[ConfigError], tuple[tuple[Problem, ...]]]:
+        return type(self), (self.problems,)
+
+
+class RunFailure(RunnerError):
+    """The run cannot go on: one problem that only showed while it ran."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        super().__init__(problem.render_alone())
+
+    def __reduce__(self) -> tuple[type[RunFailure], tuple[Problem]]:
+        return type(self), (self.problem,)
+
+
+def render_problems(problems: Sequence[Problem]) -> str:
+    """The report of all problems, a paragraph each."""
+    count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")
+    paragraphs = [problem.render(number) for number, problem in enumerate(problems, start=1)]
+    return "\n\n".join([f"{count} in the configuration", *paragraphs])
+
+
+def nearest_match(name: str, options: Iterable[str]) -> str | None:
+    """The option that `name` was probably meant to be, None when nothing is close."""
+    by_lower = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
+    return by_lower[close[0]] if close else None
+
+
+def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:
+    """The names in alphabetical order; of more than `limit` those that are most like `near`."""
+    ordered = sorted(names)
+    if len(ordered) <= limit:
+        return ", ".join(ordered)
+
+    def likeness(name: str) -> float:
+        return difflib.SequenceMatcher(None, near, name).ratio()
+
+    kept = sorted(sorted(ordered, key=likeness, reverse=True)[:limit])
+    return ", ".join(kept) + f", ... ({len(ordered) - limit} more)"
+
+
+def show_value(value: object) -> str:
+    """A value as one would type it in YAML; text is quoted, so that "3" and 3 look different."""
+    return json.dumps(value, default=str, ensure_ascii=False)
+
+
+def _wrap(first: str, indent: str, text: str) -> str:
+    wrapped = [
+        textwrap.wrap(
+            line,
+            _LINE_WIDTH - len(indent),
+            break_long_words=False,
+            break_on_hyphens=False,
+            drop_whitespace=True,
+        )
+        or [""]
+        for line in text.splitlines() or [""]
+    ]
+    lines = [piece for pieces in wrapped for piece in pieces]
+    return "\n".join([first + lines[0], *(indent + line for line in lines[1:])])

@@ -1,0 +1,50 @@
+"""`option`: a dataclass field that carries its meaning, unit and range; every check and help text reads them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """What a configuration field means and which values it admits.
+
+    `minimum`/`maximum` are inclusive bounds, `above`/`below` exclusive ones; they apply to the number itself, to
+    every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
+    `[[env_steps, value], ...]`, interpolated linearly.
+    """
+
+    meaning: str
+    unit: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    choices: tuple[Any, ...] | None = None
+    is_schedule: bool = False
+
+
+def option(default: T, meaning: str, **bounds: Any) -> T:
+    """A dataclass field with `default` and the description `Option(meaning, **bounds)`.
+
+    A list or dict default is copied for each instance.
+    """
+    metadata = {"option": Option(meaning, **bounds)}
+    if isinstance(default, (list, dict)):
+        copied = default
+        return dataclasses.field(default_factory=lambda: type(copied)(copied), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def option_of(field: dataclasses.Field[Any]) -> Option | None:
+    """The description of a field made by `option`, None for a nested block."""
+    return field.metadata.get("option")
+
+
+def names_of(schema: type) -> Sequence[str]:
+    """The field names of a dataclass, in order."""
+    return [field.name for field in dataclasses.fields(schema)]

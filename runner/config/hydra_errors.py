@@ -1,0 +1,101 @@
+"""Hydra's and YAML's exceptions as problems, and what to leave out so that the rest still composes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from hydra.errors import MissingConfigException
+
+from runner.config.defaults import core_groups
+from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.overrides import OverrideLine, describe_unknown_option
+from runner.config.paths import display_path
+from runner.config.yaml_lines import MarkedYAMLError, find_default_line
+
+
+class Repairable(Protocol):
+    """What a failed composition offers: its parts, and ways to go on without one of them."""
+
+    dirs: list[Path]
+    lines: list[OverrideLine]
+    problems: list[Problem]
+
+    def leave_out(self, line: OverrideLine) -> None: ...
+    def leave_out_file(self, path: Path) -> bool: ...
+    def replace_option(self, group: str) -> bool: ...
+    def experiment_files(self) -> list[Path]: ...
+
+
+def describe_composition_error(error: Exception, composition: Repairable) -> bool:
+    """Add the problem and leave out its cause; False when there is no way to go on."""
+    yaml_error = _find_yaml_error(error)
+    if yaml_error is not None:
+        return _describe_yaml_error(yaml_error, composition)
+    if isinstance(error, MissingConfigException) and error.missing_cfg_file:
+        return _describe_missing_file(error.missing_cfg_file, composition)
+    unknown_group = re.search(r"Could not override '([^']+)'. No match in the defaults list", str(error))
+    if unknown_group is not None:
+        return _describe_unknown_group(unknown_group[1], composition)
+    return _describe_other(error, composition)
+
+
+def _find_yaml_error(error: BaseException | None) -> Any:
+    while error is not None and not isinstance(error, MarkedYAMLError):
+        error = error.__cause__ or error.__context__
+    return error
+
+
+def _describe_yaml_error(error: Any, composition: Repairable) -> bool:
+    mark = error.problem_mark or error.context_mark
+    if mark is None:
+        composition.problems.append(Problem(f"a file is not valid YAML: {error.problem}"))
+        return False
+    path = Path(mark.name)
+    where = f"{display_path(path)}:{mark.line + 1}"
+    composition.problems.append(Problem(f"this is not valid YAML: {error.problem}", where))
+    return composition.leave_out_file(path)
+
+
+def _describe_missing_file(name: str, composition: Repairable) -> bool:
+    group, _, option = name.removesuffix(".yaml").strip("/").rpartition("/")
+    path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
+    problem = describe_unknown_option(group, option, where, composition.dirs)
+    if problem in composition.problems:
+        return False
+    composition.problems.append(problem)
+    return composition.replace_option(group) or (path is not None and composition.leave_out_file(path))
+
+
+def _describe_unknown_group(group: str, composition: Repairable) -> bool:
+    path, where = _find_request(composition.experiment_files(), group)
+    nearest = nearest_match(group, core_groups())
+    what = f"there is no group {group} to override"
+    composition.problems.append(Problem(what, where, group, list_names(core_groups()), nearest))
+    return path is not None and composition.leave_out_file(path)
+
+
+def _find_request(files: Sequence[Path], name: str) -> tuple[Path | None, str]:
+    for path in files:
+        line = find_default_line(path, name)
+        if line is not None:
+            return path, f"{display_path(path)}:{line}"
+    first = files[0] if files else None
+    return first, display_path(first) if first else "conf/config.yaml"
+
+
+def _describe_other(error: Exception, composition: Repairable) -> bool:
+    message = str(error.__cause__ if not str(error) and error.__cause__ else error)
+    summary = message.strip().splitlines()[0].rstrip(".") if message.strip() else type(error).__name__
+    culprit = next(
+        (line for line in composition.lines if f"'{line.key}'" in message or line.text in message), None
+    )
+    if culprit is not None:
+        composition.problems.append(Problem(summary, culprit.where))
+        composition.leave_out(culprit)
+        return True
+    files = composition.experiment_files()
+    composition.problems.append(Problem(summary, display_path(files[0]) if files else None))
+    return bool(files) and composition.leave_out_file(files[0])

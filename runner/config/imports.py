@@ -1,0 +1,44 @@
+"""Classes and functions that a configuration names by dotted path."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+from typing import Any
+
+from runner.config.errors import ConfigError, Problem, nearest_match
+
+
+def import_target(path: str, where: str, base: type | None = None) -> Any:
+    """The class or function at a dotted path.
+
+    Args:
+        path: `package.module.Name`.
+        where: configuration key, for the message.
+        base: the class must be a subclass of it.
+
+    Raises:
+        ConfigError: nothing is there, it is no subclass of `base`, or it is part of Python itself: a checkpoint's
+            configuration is loaded from elsewhere and must not be able to name `subprocess.call`.
+    """
+    module_path, _, name = path.rpartition(".")
+    if not module_path or module_path.split(".")[0] in sys.stdlib_module_names:
+        raise _error(f"{path!r} is no class or function of an installed package", where, path)
+    try:
+        module = importlib.import_module(module_path)
+    except ImportError as error:
+        raise _error(f"{module_path} cannot be imported: {error}", where, path) from error
+    target = getattr(module, name, None)
+    if target is None:
+        public = [option for option in dir(module) if not option.startswith("_")]
+        raise _error(f"{module_path} has no {name}", where, path, nearest_match(name, public))
+    if base is not None and not (inspect.isclass(target) and issubclass(target, base)):
+        raise _error(f"{path} is no subclass of {base.__module__}.{base.__qualname__}", where, path)
+    if not callable(target):
+        raise _error(f"{path} is neither a class nor a function", where, path)
+    return target
+
+
+def _error(what: str, where: str, got: str, nearest: str | None = None) -> ConfigError:
+    return ConfigError([Problem(what, where=where, got=got, nearest=nearest)])

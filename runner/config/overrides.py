@@ -1,0 +1,149 @@
+"""Overrides as a person types them, and as Hydra wants them.
+
+A person writes `experiment=x` or `+experiment=x`, `stop.env_runners.episode_return_mean=450`,
+`env.env_config.size=3`.
+Hydra wants a `+` for a group that `config.yaml` does not choose and `++` for a key that no default names.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from runner.config.defaults import core_groups, known_keys
+from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.paths import list_options
+
+_FORMS = "key=value, group=option, ~key (remove)"
+
+
+@dataclass(frozen=True)
+class OverrideLine:
+    """One override: `text` is its tidy form for records and messages, `hydra_text` what Hydra is given."""
+
+    text: str
+    hydra_text: str
+    parsed: Override
+    is_group: bool
+
+    @property
+    def key(self) -> str:
+        """The dotted key or the group."""
+        return str(self.parsed.key_or_group)
+
+    @property
+    def where(self) -> str:
+        """The place of a problem in this override."""
+        return f"override {self.text}"
+
+    @property
+    def options(self) -> list[str]:
+        """The options that a group override chooses."""
+        value = self.parsed.value()
+        chosen = value if isinstance(value, list) else [value]
+        return ["null" if option is None else str(option) for option in chosen]
+
+
+def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[OverrideLine], list[Problem]]:
+    """All overrides that can be read, and a problem for each one that cannot."""
+    lines: list[OverrideLine] = []
+    problems: list[Problem] = []
+    for text in texts:
+        try:
+            lines.append(_parse_override(text, dirs))
+        except HydraException as error:
+            problems.append(_describe_syntax_error(text, error))
+    return lines, problems
+
+
+def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
+    text = _use_dots_in_metric(text)
+    parsed = OverridesParser.create().parse_override(text)
+    key = str(parsed.key_or_group)
+    bare = text.lstrip("+")
+    if parsed.is_hydra_override():
+        return OverrideLine(text, text, parsed, is_group="=" in text and "/" in key)
+    if _is_group(parsed, dirs):
+        tidy = bare if key in core_groups() or parsed.is_delete() or parsed.package else f"+{bare}"
+        return OverrideLine(tidy, tidy, parsed, is_group=True)
+    if parsed.is_delete():
+        is_stop = key.startswith("stop.")
+        return OverrideLine(text, f"++{key}=null" if is_stop else text, parsed, is_group=False)
+    is_known = key in known_keys() and not isinstance(parsed.value(), dict)
+    return OverrideLine(bare, bare if is_known else f"++{bare}", parsed, is_group=False)
+
+
+def _use_dots_in_metric(text: str) -> str:
+    key, separator, value = text.partition("=")
+    if key.lstrip("+~").startswith("stop."):
+        key = key.replace("/", ".")
+    return key + separator + value
+
+
+def _is_group(parsed: Override, dirs: Sequence[Path]) -> bool:
+    key = str(parsed.key_or_group)
+    return (
+        not isinstance(parsed.value(), dict)
+        and "." not in key
+        and any((folder / key).is_dir() for folder in dirs)
+    )
+
+
+def _describe_syntax_error(text: str, error: HydraException) -> Problem:
+    where = f"override {text}"
+    if "=" not in text:
+        return Problem(f"{text} is no override: it has no value", where, allowed=_FORMS)
+    reason = str(error).splitlines()[0]
+    key = text.partition("=")[0].lstrip("+~")
+    suggestion = key.replace("/", ".") if "/" in key else None
+    return Problem(f"this override cannot be read: {reason}", where, text, _FORMS, suggestion)
+
+
+def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | None:
+    """The problem of a group override that asks for an option that is not there."""
+    if not line.is_group or line.parsed.is_hydra_override() or line.parsed.is_delete():
+        return None
+    for option in line.options:
+        if option.removesuffix(".yaml") not in list_options(dirs, line.key):
+            return describe_unknown_option(line.key, option, line.where, dirs)
+    return None
+
+
+def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[Path]) -> Problem:
+    """The problem of an option that no file defines."""
+    options = list_options(dirs, group)
+    what = f"group {group} has no option {option}" if options else f"there is no group {group}"
+    return Problem(what, where, option, list_names(options, option) or None, nearest_match(option, options))
+
+
+def expand_sweep(lines: Sequence[OverrideLine]) -> Iterator[list[str]]:
+    """Sets of overrides without sweeps that cover each value of each sweep at least once."""
+    choices = [_sweep_values(line) for line in lines]
+    for index in range(max((len(values) for values in choices), default=0)):
+        yield [values[min(index, len(values) - 1)] for values in choices]
+
+
+def _sweep_values(line: OverrideLine, limit: int = 200) -> list[str]:
+    if not line.parsed.is_sweep_override():
+        return [line.text]
+    prefix = "+" if line.text.startswith("+") else ""
+    if line.parsed.is_discrete_sweep():
+        values: Iterator[Any] = iter(line.parsed.sweep_string_iterator())
+    else:
+        interval: Any = line.parsed.value()
+        values = iter((interval.start, interval.end))
+    return [f"{prefix}{line.key}={value}" for value in itertools.islice(values, limit)]
+
+
+def describe_sweep(line: OverrideLine) -> Problem:
+    """The problem of a sweep in a single run."""
+    text = line.text.partition("=")[2]
+    allowed = f"-m for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
+    return Problem(f"{line.key} asks for several values, which is a sweep", line.where, text, allowed)

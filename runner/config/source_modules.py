@@ -1,0 +1,165 @@
+"""What a module defines, imports and lazily exports, read from its source file."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+Definitions = dict[str, ast.stmt]
+
+
+class UnknowableError(Exception):
+    """The source does not tell."""
+
+
+class MissingNameError(Exception):
+    """There is no such module or name; `options` are the names that there are."""
+
+    def __init__(self, what: str, name: str, options: Iterable[str] = ()) -> None:
+        super().__init__(what)
+        self.name = name
+        self.options = sorted(options)
+
+
+class SourceModule:
+    """One module, parsed and not imported.
+
+    `imports` maps a name to the module and the name there that it stands for (no name: the module itself),
+    `exports` a lazily exported name to the module that defines it (`_EXPORTS` beside a module `__getattr__`).
+    """
+
+    def __init__(self, name: str, spec: ModuleSpec) -> None:
+        self.name = name
+        self.spec = spec
+        self.definitions: Definitions = {}
+        self.imports: dict[str, tuple[str, str | None]] = {}
+        self.exports: dict[str, str] = {}
+        self._has_star_import = False
+        for statement in self._parse():
+            self._add(statement)
+
+    def _parse(self) -> Sequence[ast.stmt]:
+        origin = self.spec.origin
+        if origin is None and self.search_locations:
+            return []  # a namespace package
+        if origin is None or not origin.endswith(".py"):
+            raise UnknowableError
+        try:
+            return _parse_file(Path(origin), Path(origin).stat().st_mtime_ns)
+        except (OSError, SyntaxError, UnicodeDecodeError):
+            raise UnknowableError from None
+
+    @property
+    def search_locations(self) -> list[str]:
+        return list(self.spec.submodule_search_locations or [])
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all names that the module has are known."""
+        return not self._has_star_import and (
+            "__getattr__" not in self.definitions or "_EXPORTS" in self.definitions
+        )
+
+    def defines(self, name: str) -> bool:
+        return name in self.definitions or name in self.imports or name in self.exports
+
+    def has_submodule(self, name: str) -> bool:
+        return name in self._submodules
+
+    @cached_property
+    def _submodules(self) -> set[str]:
+        found = set()
+        for folder in map(Path, self.search_locations):
+            for path in folder.iterdir() if folder.is_dir() else []:
+                is_package = path.is_dir() and path.name.isidentifier() and path.name != "__pycache__"
+                is_extension = path.suffix in (".so", ".pyd")
+                if is_package or path.suffix == ".py" or is_extension:
+                    found.add(path.name.split(".")[0])
+        return found - {"__init__"}
+
+    def public_names(self) -> list[str]:
+        """The classes and functions that the module offers; its submodules when it has none."""
+        kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        own = {name for name, node in self.definitions.items() if isinstance(node, kinds)}
+        if self.search_locations and not self.exports:
+            own |= {name for name, (module, _) in self.imports.items() if module.startswith(self.name)}
+        names = own | set(self.exports)
+        return [name for name in names or self._submodules if not name.startswith("_")]
+
+    def _add(self, statement: ast.stmt) -> None:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            self.definitions[statement.name] = statement
+        elif isinstance(statement, (ast.Assign, ast.AnnAssign)):
+            self._add_assignment(statement)
+        elif isinstance(statement, ast.Import):
+            for alias in statement.names:
+                bound = alias.asname or alias.name.split(".")[0]
+                self.imports[bound] = (alias.name if alias.asname else bound, None)
+        elif isinstance(statement, ast.ImportFrom):
+            self._add_import_from(statement)
+        elif isinstance(statement, (ast.If, ast.Try, ast.With)):
+            handlers = [line for handler in getattr(statement, "handlers", []) for line in handler.body]
+            branches = [getattr(statement, part, []) for part in ("orelse", "finalbody")]
+            for inner in [*statement.body, *handlers, *(line for branch in branches for line in branch)]:
+                self._add(inner)
+
+    def _add_assignment(self, statement: ast.Assign | ast.AnnAssign) -> None:
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        for target in targets:
+            for name in ast.walk(target):
+                if isinstance(name, ast.Name):
+                    self.definitions[name.id] = statement
+                    if name.id == "_EXPORTS" and isinstance(statement.value, ast.Dict):
+                        self._add_exports(statement.value)
+
+    def _add_exports(self, table: ast.Dict) -> None:
+        for key, value in zip(table.keys, table.values, strict=True):
+            if isinstance(key, ast.Constant) and isinstance(value, ast.Constant):
+                module = str(value.value).lstrip(".")
+                is_absolute = module == self.name or module.startswith(f"{self.name.split('.')[0]}.")
+                self.exports[str(key.value)] = module if is_absolute else f"{self.name}.{module}"
+
+    def _add_import_from(self, statement: ast.ImportFrom) -> None:
+        base = statement.module or ""
+        if statement.level:
+            package = self.name.split(".") if self.search_locations else self.name.split(".")[:-1]
+            parents = package[: len(package) - statement.level + 1]
+            base = ".".join([*parents, *([base] if base else [])])
+        if base == self.name:
+            return  # a package that imports its own submodules
+        for alias in statement.names:
+            if alias.name == "*":
+                self._has_star_import = True
+            else:
+                self.imports[alias.asname or alias.name] = (base, alias.name)
+
+
+def open_module(name: str) -> SourceModule:
+    """The module of this name, without importing it; raises `MissingNameError` or `UnknowableError`."""
+    return SourceModule(name, _find_spec(name))
+
+
+@lru_cache(maxsize=256)
+def _parse_file(path: Path, _modified_ns: int) -> Sequence[ast.stmt]:
+    return ast.parse(path.read_text(encoding="utf-8")).body
+
+
+def _find_spec(name: str) -> ModuleSpec:
+    parent, _, leaf = name.rpartition(".")
+    if parent:
+        locations = list(_find_spec(parent).submodule_search_locations or [])
+        spec = PathFinder.find_spec(name, locations)
+        what = f"package {parent} has no module {leaf}"
+    else:
+        try:
+            spec = importlib.util.find_spec(name)
+        except (ImportError, ValueError):
+            raise UnknowableError from None
+        what = f"there is no package {name} (looked in the working folder, PYTHONPATH and what is installed)"
+    if spec is None:
+        raise MissingNameError(what, leaf)
+    return spec

@@ -1,0 +1,132 @@
+"""Plain values to frozen dataclasses, or every problem of them in one report."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.checks import check_value, convert, find_unknown_keys
+from runner.config.compose import Composed
+from runner.config.cross_checks import find_cross_problems
+from runner.config.defaults import SchemaError, default_of, load_schema
+from runner.config.errors import ConfigError, Problem, list_names, show_value
+from runner.config.fields import option_of
+from runner.config.schemas import ExperimentConfig, Number
+
+UNNAMED_EXPERIMENT = "custom"
+
+
+def build_experiment_config(composed: Composed) -> ExperimentConfig:
+    """The checked configuration; raises `ConfigError` with all problems, those of composing included.
+
+    `experiment_name` is completed with the experiment file's name.
+    """
+    reader = _Reader(composed)
+    config = reader.read_experiment()
+    problems = [*composed.problems, *reader.problems]
+    if composed.values:
+        problems += find_cross_problems(config, composed)
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    if config.experiment_name is None:
+        config = dataclasses.replace(config, experiment_name=composed.experiment or UNNAMED_EXPERIMENT)
+    return config
+
+
+class _Reader:
+    """Reads blocks into dataclasses; a field with a problem keeps its default, so that reading goes on."""
+
+    def __init__(self, composed: Composed) -> None:
+        self.composed = composed
+        self.problems: list[Problem] = []
+
+    def read_experiment(self) -> ExperimentConfig:
+        values = self.composed.values
+        fields: dict[str, Any] = {"algorithm": self._read_algorithm(values.get("algorithm"))}
+        stop = self._read_stop(values.get("stop", {}))
+        others = {name: value for name, value in values.items() if name not in ("algorithm", "stop")}
+        fields |= self._read_fields(ExperimentConfig, others, "", skipped=("algorithm", "stop"))
+        return ExperimentConfig(**fields, stop=stop)
+
+    def _read_block(self, schema: type, values: Any, name: str) -> Any:
+        if not isinstance(values, dict):
+            allowed = "keys: " + list_names(field.name for field in dataclasses.fields(schema))
+            where = self.composed.where(name)
+            self.problems.append(Problem(f"{name} must be a block", where, show_value(values), allowed))
+            values = {}
+        return schema(**self._read_fields(schema, values, f"{name}."))
+
+    def _read_fields(
+        self, schema: type, values: dict[str, Any], prefix: str, skipped: tuple[str, ...] = ()
+    ) -> dict[str, Any]:
+        if prefix.rstrip(".") not in self.composed.unread:
+            self.problems += self._describe_unknown(schema, values, prefix)
+        annotations = typing.get_type_hints(schema)
+        read = {}
+        for field in dataclasses.fields(schema):
+            if field.init and field.name not in skipped:
+                name = f"{prefix}{field.name}"
+                given = values[field.name] if field.name in values else default_of(field)
+                read[field.name] = self._read_field(field, annotations[field.name], given, name)
+        return read
+
+    def _read_field(self, field: dataclasses.Field[Any], annotation: Any, value: Any, name: str) -> Any:
+        if value is dataclasses.MISSING:
+            if name.partition(".")[0] not in self.composed.unread:
+                self.problems.append(
+                    Problem(f"{name} has no value and no default", self.composed.where(name))
+                )
+            return None
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return value
+        if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+            return self._read_block(annotation, value, name)
+        problem = check_value(name, value, annotation, option_of(field), self.composed.where(name))
+        if problem is not None:
+            self.problems.append(problem)
+            default = default_of(field)
+            return None if default is dataclasses.MISSING else default
+        return convert(value, annotation)
+
+    def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
+        for key, allowed, nearest in find_unknown_keys(schema, values, prefix):
+            got = show_value(values[key.removeprefix(prefix)])
+            yield Problem(f"unknown key {key}", self.composed.where(key), got, allowed, nearest)
+
+    def _read_algorithm(self, values: Any) -> AlgorithmConfig:
+        if not isinstance(values, dict) or "algorithm" in self.composed.unread:
+            if "algorithm" not in self.composed.unread:
+                self._read_block(AlgorithmConfig, values, "algorithm")
+            return ExperimentConfig().algorithm
+        path = values.get("schema")
+        try:
+            schema = load_schema(str(path))
+        except SchemaError as error:
+            key = "algorithm.schema"
+            problem = Problem(
+                f"{key} names no usable dataclass: {error}", self.composed.where(key), show_value(path)
+            )
+            self.problems.append(problem)
+            return ExperimentConfig().algorithm
+        algorithm = self._read_block(schema, values, "algorithm")
+        assert isinstance(algorithm, AlgorithmConfig)
+        return algorithm
+
+    def _read_stop(self, values: Any) -> dict[str, Number]:
+        where = self.composed.where
+        if not isinstance(values, dict):
+            self.problems.append(
+                Problem("stop must be a block", where("stop"), show_value(values), "metric: number")
+            )
+            return {}
+        stop: dict[str, Number] = {}
+        for name, value in values.items():
+            problem = check_value(f"stop.{name}", value, int | float, None, where(f"stop.{name}"))
+            if problem is None:
+                stop[name] = convert(value, int | float)
+            else:
+                self.problems.append(problem)
+        return stop

@@ -1,0 +1,39 @@
+"""The dataflow of synchronous on-policy algorithms such as PPO."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.config.schemas import ExperimentConfig
+from runner.dataflow.run_metrics import Result, RunMetrics
+from runner.dataflow.steps import concat_batches, parallel_rollouts, report_metrics, train_one_step
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.learners.learner_group import LearnerGroup
+
+
+def on_policy(
+    config: ExperimentConfig, env_runners: EnvRunnerGroup, learners: LearnerGroup, metrics: RunMetrics
+) -> Iterator[Result]:
+    """Sample with the newest policy, update on what was sampled, report; once per item, nothing before it is asked for.
+
+    Args:
+        config: of the run.
+        env_runners: make the episodes.
+        learners: update on them.
+        metrics: counters, timers and running means of the run.
+
+    Yields:
+        The metrics of one iteration.
+    """
+    rollouts = parallel_rollouts(env_runners, env_steps_per_round(config), config.env_runners.explore, metrics)
+    batches = concat_batches(rollouts, config.algorithm.train_batch_size_per_learner)
+    updates = train_one_step(batches, learners, env_runners, metrics)
+    return report_metrics(updates, env_runners, metrics)
+
+
+def env_steps_per_round(config: ExperimentConfig) -> int:
+    """Env steps that all runners make together before their samples are joined."""
+    runners = config.env_runners
+    if isinstance(runners.rollout_fragment_length, str):  # auto
+        return config.algorithm.train_batch_size_per_learner
+    return runners.rollout_fragment_length * runners.num_envs_per_env_runner * max(1, runners.num_env_runners)

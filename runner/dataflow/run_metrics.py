@@ -1,0 +1,145 @@
+"""Counters, timers and running means of a run, and the flat result they make of each iteration."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+# Metric name with slashes -> number; None where there is nothing to average yet.
+Result = dict[str, float | int | None]
+
+
+@dataclass
+class Clock:
+    """Seconds that a block took, once it is left."""
+
+    seconds: float = 0.0
+
+
+class RunMetrics:
+    """What a run has counted and timed so far.
+
+    Args:
+        smoothing: finished episodes in the running means.
+    """
+
+    def __init__(self, smoothing: int) -> None:
+        self._returns: deque[float] = deque(maxlen=smoothing)
+        self._lengths: deque[int] = deque(maxlen=smoothing)
+        self.training_iteration = 0
+        self.num_env_steps_sampled_lifetime = 0
+        self.num_env_steps_trained_lifetime = 0
+        self.num_episodes_lifetime = 0
+        self.time_total_s = 0.0
+        self.begin_iteration()
+
+    def begin_iteration(self) -> None:
+        """Count time and steps of an iteration from now on."""
+        self._started = time.perf_counter()
+        self._timers: defaultdict[str, float] = defaultdict(float)
+        self._learners: Result = {}
+        self._num_env_steps = 0
+        self._num_episodes = 0
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the seconds of the block to `timers/<name>` of this iteration."""
+        started = time.perf_counter()
+        yield
+        self._timers[name] += time.perf_counter() - started
+
+    @contextmanager
+    def clocked(self) -> Iterator[Clock]:
+        """Count the seconds of the block into the run's time; they are no part of an iteration's."""
+        clock, started = Clock(), time.perf_counter()
+        yield clock
+        clock.seconds = time.perf_counter() - started
+        self.time_total_s += clock.seconds
+
+    def add_sampled(self, num_env_steps: int) -> None:
+        """Count sampled env steps."""
+        self._num_env_steps += num_env_steps
+        self.num_env_steps_sampled_lifetime += num_env_steps
+
+    def add_episodes(self, returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64]) -> None:
+        """Count finished episodes and take them into the running means."""
+        self._returns.extend(returns.tolist())
+        self._lengths.extend(lengths.tolist())
+        self._num_episodes += len(returns)
+        self.num_episodes_lifetime += len(returns)
+
+    def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
+        """Take over what an update reports, by module id."""
+        self._timers["learner_connector"] += connector_s
+        self.num_env_steps_trained_lifetime += num_rows
+        for module_id, values in metrics.items():
+            self._learners |= {f"learners/{module_id}/{name}": value for name, value in values.items()}
+
+    def end_iteration(self, num_runners: int, num_restarts: int) -> Result:
+        """The result of this iteration."""
+        seconds = time.perf_counter() - self._started
+        self.training_iteration += 1
+        self.time_total_s += seconds
+        result: Result = {
+            "training_iteration": self.training_iteration,
+            "num_env_steps_sampled": self._num_env_steps,
+            "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
+            "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "num_episodes_lifetime": self.num_episodes_lifetime,
+            "time_this_iter_s": seconds,
+            "time_total_s": self.time_total_s,
+            "env_steps_per_s": self._num_env_steps / seconds,
+        }
+        result |= episode_metrics("env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps)
+        result |= self._learners
+        result |= {f"timers/{name}": value for name, value in self._timers.items()}
+        result |= {
+            "fault_tolerance/num_healthy_workers": num_runners,
+            "fault_tolerance/num_remote_worker_restarts": num_restarts,
+        }
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """Counters and running means, as plain values."""
+        return {
+            "training_iteration": self.training_iteration,
+            "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
+            "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "num_episodes_lifetime": self.num_episodes_lifetime,
+            "time_total_s": self.time_total_s,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        counters = dict(state)
+        self._returns.extend(counters.pop("returns"))
+        self._lengths.extend(counters.pop("lengths"))
+        for name, value in counters.items():
+            setattr(self, name, value)
+
+
+def episode_metrics(
+    prefix: str,
+    returns: deque[float] | npt.NDArray[np.float64],
+    lengths: deque[int] | npt.NDArray[np.int64],
+    num_episodes: int,
+    num_env_steps: int,
+) -> Result:
+    """`<prefix>/episode_return_mean` and its like over these episodes; None where there is none yet."""
+    result: Result = {}
+    for name, values in (("episode_return", returns), ("episode_len", lengths)):
+        array = np.asarray(values, np.float64)
+        for statistic, function in (("mean", np.mean), ("min", np.min), ("max", np.max)):
+            result[f"{prefix}/{name}_{statistic}"] = float(function(array)) if len(array) else None
+    result[f"{prefix}/num_episodes"] = num_episodes
+    result[f"{prefix}/num_env_steps_sampled"] = num_env_steps
+    return result

@@ -1,0 +1,1 @@
+"""Env runners: sub-environments, a module and two pipelines that together make episodes."""

@@ -1,0 +1,169 @@
+"""Several env runners as one: shares work, sends weights and merged states, replaces runners that are lost."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from runner.config.errors import Problem, RunFailure
+from runner.env_runners.env_runner import Sample, Weights
+from runner.env_runners.handles import Pending, RunnerHandle, RunnerLost
+from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.pipelines.pipeline import EnvToModulePipeline
+
+MakeHandle = Callable[[int, int], RunnerHandle]
+
+_log = logging.getLogger(__name__)
+
+
+class EnvRunnerGroup:
+    """W env runners behind the calls of one.
+
+    Weights and the merged state of pieces travel with each call, so that a runner that had to be replaced in the
+    middle of an iteration acts like the one before it.
+
+    Args:
+        make_handle: (index, generation) -> a runner, local or remote.
+        num_runners: W.
+        env_to_module: a pipeline like the runners', which merges their states.
+        max_restarts: lost runners that are replaced before the run ends; 0 ends it with the first.
+        share: makes a value cheap to send to all runners (`ray.put` for remote ones).
+    """
+
+    def __init__(
+        self,
+        make_handle: MakeHandle,
+        num_runners: int,
+        env_to_module: EnvToModulePipeline,
+        max_restarts: int,
+        share: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        self._make_handle = make_handle
+        self._handles = [make_handle(index, 0) for index in range(num_runners)]
+        self._generations = [0] * num_runners
+        self._env_to_module = env_to_module
+        self._max_restarts = max_restarts
+        self._share = share
+        self._weights: Any = None
+        self.shared_state: dict[str, Any] = {}
+        self.num_restarts = 0
+
+    @property
+    def num_runners(self) -> int:
+        """W."""
+        return len(self._handles)
+
+    def set_weights(self, weights: Weights) -> None:
+        """Act with these parameters (module id -> vector) from the next call on."""
+        self._weights = self._share(dict(weights))
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    def sample(self, num_env_steps: int, explore: bool) -> list[Sample]:
+        """At least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
+        shares = _shares(num_env_steps, self.num_runners)
+        samples: list[Sample] = self._submit("sample", shares, explore)()
+        self.shared_state = self._env_to_module.merge_states([sample.shared_state for sample in samples])
+        return [_writable(sample) for sample in samples]
+
+    def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
+        """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.
+
+        On remote runners they go on in parallel to whatever the driver does.
+        """
+        wait = self._submit("evaluate", _shares(num_episodes, self.num_runners), explore)
+        return lambda: _concatenated(wait())
+
+    def _submit(self, method: str, shares: Sequence[int], explore: bool) -> Callable[[], list[Any]]:
+        shared_state = self._share(self.shared_state)
+        calls = [(method, share, explore, self._weights, shared_state) for share in shares]
+        return self._submit_all(calls)
+
+    def _submit_all(self, calls: Sequence[tuple[Any, ...]]) -> Callable[[], list[Any]]:
+        """Start one call (method, *args) on each runner; call the result to wait for all answers."""
+        pending = [handle.submit(*call) for handle, call in zip(self._handles, calls, strict=True)]
+        return lambda: [self._wait(index, calls[index], wait) for index, wait in enumerate(pending)]
+
+    def _wait(self, index: int, call: tuple[Any, ...], wait: Pending) -> Any:
+        while True:
+            try:
+                return wait()
+            except RunnerLost as lost:
+                self._replace(index, lost)
+                wait = self._handles[index].submit(*call)
+            except RunFailure as failure:
+                where = ", ".join(filter(None, (f"env runner {index}", failure.problem.where)))
+                raise RunFailure(replace(failure.problem, where=where)) from failure
+
+    def _replace(self, index: int, lost: RunnerLost) -> None:
+        """Put a new runner in the place of a lost one."""
+        if self.num_restarts >= self._max_restarts:
+            problem = Problem(
+                f"{lost}, and no restart is left",
+                where="env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts",
+                got=f"{self.num_restarts} restarts so far",
+            )
+            raise RunFailure(problem) from lost
+        _log.warning("%s: starting it again", lost)
+        self.num_restarts += 1
+        self._handles[index].close()
+        self._make(index, self._generations[index] + 1)
+
+    def _make(self, index: int, generation: int) -> None:
+        self._generations[index] = generation
+        self._handles[index] = self._make_handle(index, generation)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """The states of all runners."""
+        states = self._submit_all([("get_state",)] * self.num_runners)()
+        return {
+            "runners": {str(index): state for index, state in enumerate(states)},
+            "generations": list(self._generations),
+            "shared": self.shared_state,
+            "num_restarts": self.num_restarts,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state` with as many runners.
+
+        Raises:
+            ValueError: another number of runners.
+        """
+        states = state["runners"]
+        if len(states) != self.num_runners:
+            raise ValueError(f"the state is of {len(states)} env runners, this run has {self.num_runners}")
+        for index, generation in enumerate(state["generations"]):
+            if generation != self._generations[index]:
+                self._handles[index].close()
+                self._make(index, int(generation))
+        self.num_restarts = int(state["num_restarts"])
+        self.shared_state = dict(state["shared"])
+        self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
+
+    def close(self) -> None:
+        """Close all runners."""
+        for handle in self._handles:
+            handle.close()
+
+
+def _shares(total: int, num_parts: int) -> list[int]:
+    """`total` in `num_parts` whole parts that differ by one at most."""
+    return [total // num_parts + (index < total % num_parts) for index in range(num_parts)]
+
+
+def _concatenated(parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
+    return FinishedEpisodes(
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("returns", "lengths", "env_of"))
+    )
+
+
+def _writable(sample: Sample) -> Sample:
+    """The sample with arrays that may be written to (those out of Ray's object store may not)."""
+    columns = {name: np.require(column, requirements="W") for name, column in sample.block.columns.items()}
+    return replace(sample, block=replace(sample.block, columns=columns))

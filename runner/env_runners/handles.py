@@ -1,0 +1,154 @@
+"""Where an env runner lives: in this process or in a Ray actor, behind one interface."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
+from runner.env_runners.env_runner import SingleAgentEnvRunner
+
+# (index, generation) -> a new env runner; the generation counts restarts, so that seeds differ.
+MakeEnvRunner = Callable[[int, int], SingleAgentEnvRunner]
+Pending = Callable[[], Any]
+
+# Many actors that start on few cores import torch one after the other.
+_START_TIMEOUT_S = 300.0
+
+
+class RunnerLost(Exception):
+    """A remote env runner died or stayed silent; it can be restarted."""
+
+
+class RunnerHandle(Protocol):
+    """Calls methods of one env runner."""
+
+    def submit(self, method: str, *args: Any) -> Pending:
+        """Start the call; calling what is returned waits for the result.
+
+        Raises (when waiting):
+            RunnerLost: the runner is gone.
+            RunnerError: the call failed in a way that a restart would not mend.
+        """
+
+    def close(self) -> None:
+        """Close the environments and free the runner."""
+
+
+class LocalHandle:
+    """An env runner in this process; a call runs when its result is asked for."""
+
+    def __init__(self, make_runner: MakeEnvRunner, index: int, generation: int) -> None:
+        self.runner = make_runner(index, generation)
+
+    def submit(self, method: str, *args: Any) -> Pending:
+        """The call, to be run."""
+        return lambda: getattr(self.runner, method)(*args)
+
+    def close(self) -> None:
+        """Close the environments."""
+        self.runner.close()
+
+
+class _RunnerActor:
+    """The Ray actor around one env runner."""
+
+    def __init__(self, make_runner: MakeEnvRunner, index: int, generation: int) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._runner = make_runner(index, generation)
+
+    def call(self, method: str, *args: Any) -> Any:
+        return getattr(self._runner, method)(*args)
+
+
+class RemoteHandle:
+    """An env runner in a Ray actor.
+
+    Args:
+        make_runner: pickled to the actor.
+        index, generation: of the runner.
+        num_cpus, num_gpus: logical resources asked of Ray.
+        timeout_s: longest silence before the runner counts as lost.
+    """
+
+    def __init__(
+        self,
+        make_runner: MakeEnvRunner,
+        index: int,
+        generation: int,
+        num_cpus: float,
+        num_gpus: float,
+        timeout_s: float,
+    ) -> None:
+        import ray
+
+        actor_class = ray.remote(_RunnerActor).options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
+        self._actor = actor_class.remote(make_runner, index, generation)
+        self._timeout_s = timeout_s
+        self._start_timeout_s = max(timeout_s, _START_TIMEOUT_S)
+        self._has_answered = False
+        self._index = index
+
+    def submit(self, method: str, *args: Any) -> Pending:
+        """Send the call to the actor."""
+        reference = self._actor.call.remote(method, *args)
+        return lambda: self._wait(reference, method)
+
+    def _wait(self, reference: Any, method: str) -> Any:
+        import ray
+
+        try:
+            answer = ray.get(reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s)
+            self._has_answered = True
+            return answer
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RunnerError):
+                raise error.cause from None
+            problem = Problem(
+                f"env runner {self._index} failed in {method}: {type(error.cause).__name__}: {error.cause}",
+                where="its Ray actor; the stack trace is in runner.log",
+            )
+            raise RunFailure(problem) from error
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
+            raise RunnerLost(f"env runner {self._index}: {type(error).__name__} in {method}") from error
+
+    def close(self) -> None:
+        """Kill the actor."""
+        import ray
+
+        ray.kill(self._actor)
+
+
+def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
+    """Connect to the cluster that is there or start one in this machine; true when one was started.
+
+    A local one gets as many logical CPUs as the job needs, also above the machine's.
+
+    Raises:
+        ConfigError: the cluster can never give what is asked.
+    """
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        in_cluster = bool(os.environ.get("RAY_ADDRESS"))
+        local = {} if in_cluster else {"num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus))}
+        ray.init(include_dashboard=None if in_cluster else False, log_to_driver=False, logging_level="ERROR", **local)
+    there = ray.cluster_resources()
+    wanted = {"CPU": num_cpus, "GPU": num_gpus}
+    short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
+    if short:
+        if started:
+            ray.shutdown()
+        problem = Problem(
+            "the Ray cluster can never give the resources this run asks for",
+            where="env_runners.num_env_runners, num_cpus_per_env_runner, num_gpus_per_env_runner",
+            got=", ".join(f"{name} {wanted[name]:g}" for name in short),
+            allowed=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
+        )
+        raise ConfigError([problem])
+    return started

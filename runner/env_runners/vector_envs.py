@@ -1,0 +1,310 @@
+"""N sub-environments stepped together: gymnasium's own batched implementation, or one by one.
+
+Both reset a sub-environment that is done in the next step (gymnasium's NEXT_STEP mode; that step's action is ignored),
+and both can be put back into the middle of an episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.schemas import EnvConfig
+from runner.config.imports import import_target
+from runner.env_runners.rollout_buffer import Infos
+from runner.streams import integer_seed, stream_state
+
+Array = npt.NDArray[Any]
+StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
+Space = gym.Space[Any]
+
+
+class SubEnvironments(Protocol):
+    """N sub-environments as an env runner steps them."""
+
+    num_envs: int
+    single_observation_space: Space
+    single_action_space: Space
+
+    def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
+        """Start new episodes everywhere with seeds of the stream `(seed, *seed_name)`; (N, ...) observations."""
+
+    def step(self, actions: Array) -> StepResult:
+        """One vector step with (N, ...) actions."""
+
+    def get_state(self) -> dict[str, Any]:
+        """The running episodes and random generators as arrays and plain values."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def close(self) -> None:
+        """Free what the environments hold."""
+
+
+def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> SubEnvironments:
+    """The sub-environments that `config` names.
+
+    Args:
+        config: the `env` block.
+        num_envs: N.
+        mode: `env_runners.gym_env_vectorize_mode`: auto, sync or vector_entry_point.
+        seed: of the run.
+
+    Raises:
+        ConfigError: the environment cannot be made.
+    """
+    target = import_target(config._target_, "env._target_") if config._target_ else None
+    if isinstance(target, type) and issubclass(target, gym.vector.VectorEnv):
+        return BatchedEnvironments(_made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed)
+    if target is not None:
+        return SyncEnvironments(lambda: _made(config, lambda: target(**config.env_config)), num_envs, seed)
+    name = config.env or ""
+    if mode != "sync" and (mode == "vector_entry_point" or _has_batched_implementation(name)):
+        kwargs = {"vectorization_mode": "vector_entry_point", **config.env_config}
+        return BatchedEnvironments(_made(config, lambda: gym.make_vec(name, num_envs, **kwargs)), seed)
+    return SyncEnvironments(
+        lambda: _made(config, lambda: gym.make(name, disable_env_checker=True, **config.env_config)), num_envs, seed
+    )
+
+
+def _has_batched_implementation(name: str) -> bool:
+    spec = gym.envs.registry.get(name)
+    return spec is not None and spec.vector_entry_point is not None
+
+
+def _made(config: EnvConfig, make: Callable[[], Any]) -> Any:
+    try:
+        return make()
+    except Exception as error:  # whatever a user's constructor raises becomes one clear message
+        name = config._target_ or config.env
+        problem = Problem(
+            f"the environment {name} cannot be made: {type(error).__name__}: {error}",
+            where="env._target_" if config._target_ else "env.env",
+            got=f"{name} with env_config {dict(config.env_config)}",
+        )
+        raise ConfigError([problem]) from error
+
+
+class BatchedEnvironments:
+    """A `gymnasium.vector.VectorEnv` that resets in the next step.
+
+    Its state is that of its array and plain attributes and of its random generator.
+    """
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
+        reset_mode = env.metadata.get("autoreset_mode")
+        if reset_mode != gym.vector.AutoresetMode.NEXT_STEP:
+            problem = Problem(
+                f"{type(env.unwrapped).__name__} resets finished sub-environments in another way than runner needs",
+                where="env_runners.gym_env_vectorize_mode",
+                got=f"autoreset_mode {reset_mode}",
+                allowed="AutoresetMode.NEXT_STEP, or gym_env_vectorize_mode=sync",
+            )
+            raise ConfigError([problem])
+        self._env = env
+        self._seed = seed
+        self.num_envs = env.num_envs
+        self.single_observation_space = env.single_observation_space
+        self.single_action_space = env.single_action_space
+
+    def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
+        """Reset all with one seed; the environment draws for each sub-environment from it."""
+        return _checked_call(lambda: self._env.reset(seed=_seed(self._seed, seed_name)), "reset")
+
+    def step(self, actions: Array) -> StepResult:
+        """One vector step."""
+        try:
+            return self._env.step(actions)
+        except Exception as error:
+            raise _failure("step", error, got=f"actions {_short(actions)}") from error
+
+    def get_state(self) -> dict[str, Any]:
+        """Attributes of the environment and of every wrapper around it."""
+        return {str(depth): _plain_attributes(layer) for depth, layer in enumerate(_layers(self._env))}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Put the attributes back."""
+        self._env.reset(seed=0)  # makes what the environment makes at its first reset
+        for depth, layer in enumerate(_layers(self._env)):
+            _restore_attributes(layer, state[str(depth)])
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class SyncEnvironments:
+    """N gymnasium environments stepped one by one.
+
+    Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
+    and `set_state` where it has them, else by its seed and a replay of its actions.
+    """
+
+    def __init__(self, make_env: Callable[[], gym.Env[Any, Any]], num_envs: int, seed: int) -> None:
+        self._envs = [make_env() for _ in range(num_envs)]
+        self._seed = seed
+        self._seed_name: tuple[int | str, ...] = ("unused",)
+        self.num_envs = num_envs
+        self.single_observation_space = self._envs[0].observation_space
+        self.single_action_space = self._envs[0].action_space
+        self._has_own_state = hasattr(self._envs[0].unwrapped, "get_state") and hasattr(
+            self._envs[0].unwrapped, "set_state"
+        )
+        space = self.single_observation_space
+        self._obs = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+        self._rewards = np.zeros(num_envs, np.float64)
+        self._terminateds = np.zeros(num_envs, np.bool_)
+        self._truncateds = np.zeros(num_envs, np.bool_)
+        self._episode_numbers = [0] * num_envs
+        self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
+
+    def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
+        """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`."""
+        self._seed_name = seed_name
+        self._episode_numbers = [0] * self.num_envs
+        self._terminateds[:] = self._truncateds[:] = False
+        infos = [self._reset_one(n) for n in range(self.num_envs)]
+        return self._obs.copy(), infos if any(infos) else {}
+
+    def _reset_one(self, n: int) -> Mapping[str, Any]:
+        self._actions[n] = []
+        seed = _seed(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
+        where = f"sub-environment {n}, episode {self._episode_numbers[n]}"
+        obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", where)
+        self._store_obs(n, obs, "reset", where)
+        return info
+
+    def _store_obs(self, n: int, obs: Any, method: str, where: str) -> None:
+        try:
+            self._obs[n] = obs
+        except (TypeError, ValueError) as error:
+            space = self.single_observation_space
+            problem = Problem(
+                f"the environment's {method} returned an observation that does not fit its space",
+                where=where,
+                got=f"{type(obs).__name__} of shape {np.shape(obs)}",
+                allowed=str(space),
+            )
+            raise RunFailure(problem) from error
+
+    def step(self, actions: Array) -> StepResult:
+        """One step of each sub-environment, or its reset where its episode is over."""
+        infos: list[Mapping[str, Any]] = []
+        for n, env in enumerate(self._envs):
+            if self._terminateds[n] or self._truncateds[n]:
+                self._episode_numbers[n] += 1
+                infos.append(self._reset_one(n))
+                self._rewards[n], self._terminateds[n], self._truncateds[n] = 0.0, False, False
+                continue
+            try:
+                obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(actions[n])
+            except Exception as error:
+                raise _failure("step", error, self._place(n), f"action {_short(actions[n])}") from error
+            self._store_obs(n, obs, "step", self._place(n))
+            self._actions[n].append(actions[n])
+            infos.append(info)
+        return (
+            self._obs.copy(),
+            self._rewards.copy(),
+            self._terminateds.copy(),
+            self._truncateds.copy(),
+            infos if any(infos) else {},
+        )
+
+    def _place(self, n: int) -> str:
+        return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {len(self._actions[n])}"
+
+    def get_state(self) -> dict[str, Any]:
+        """Episode numbers, and of each running episode its own state or the actions so far."""
+        state: dict[str, Any] = {
+            "seed_name": list(self._seed_name),
+            "episode_numbers": list(self._episode_numbers),
+            "terminateds": self._terminateds.copy(),
+            "truncateds": self._truncateds.copy(),
+        }
+        for n, env in enumerate(self._envs):
+            if self._has_own_state:
+                wrappers = [_plain_attributes(layer) for layer in _layers(env)[:-1]]
+                state[f"env_{n}"] = {"own": env.unwrapped.get_state(), "wrappers": wrappers}
+            elif self._actions[n]:
+                state[f"actions_{n}"] = np.stack([np.asarray(action) for action in self._actions[n]])
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Bring every sub-environment back to where it was."""
+        self._seed_name = tuple(state["seed_name"])
+        self._episode_numbers = [int(number) for number in state["episode_numbers"]]
+        for n, env in enumerate(self._envs):
+            self._reset_one(n)
+            if self._has_own_state:
+                env.unwrapped.set_state(state[f"env_{n}"]["own"])
+                for layer, attributes in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
+                    _restore_attributes(layer, attributes)
+            for action in state.get(f"actions_{n}", ()):
+                env.step(action)
+                self._actions[n].append(action)
+        self._terminateds[:] = state["terminateds"]
+        self._truncateds[:] = state["truncateds"]
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self._envs:
+            env.close()
+
+
+def _seed(seed: int, name: tuple[int | str, ...]) -> int:
+    role, *index = name
+    return integer_seed(seed, str(role), *(int(i) for i in index))
+
+
+def _checked_call(call: Callable[[], Any], method: str, where: str = "") -> Any:
+    try:
+        return call()
+    except Exception as error:  # a user's environment may raise anything
+        raise _failure(method, error, where) from error
+
+
+def _failure(method: str, error: Exception, where: str = "", got: str | None = None) -> RunFailure:
+    what = f"the environment raised {type(error).__name__} in {method}: {error}"
+    return RunFailure(Problem(what, where=where or None, got=got))
+
+
+def _short(value: Any) -> str:
+    return np.array2string(np.asarray(value), threshold=8, separator=", ")
+
+
+def _layers(env: Any) -> list[Any]:
+    """Wrappers from the outermost to the environment itself."""
+    layers = [env]
+    while layers[-1] is not layers[-1].unwrapped:
+        layers.append(layers[-1].env)
+    return layers
+
+
+def _plain_attributes(layer: Any) -> dict[str, Any]:
+    """Arrays, numbers, strings and random generators among an object's attributes."""
+    state: dict[str, Any] = {}
+    for name, value in vars(layer).items():
+        if isinstance(value, np.random.Generator):
+            state[name] = {"generator": type(value.bit_generator).__name__, "state": stream_state(value)}
+        elif isinstance(value, np.ndarray) and value.dtype != object:
+            state[name] = value.copy()
+        elif value is None or isinstance(value, (bool, int, float, str)):
+            state[name] = value
+    return state
+
+
+def _restore_attributes(layer: Any, state: Mapping[str, Any]) -> None:
+    for name, value in state.items():
+        if isinstance(value, Mapping) and "generator" in value:
+            generator = np.random.Generator(getattr(np.random, value["generator"])())
+            generator.bit_generator.state = value["state"]
+            setattr(layer, name, generator)
+        else:
+            setattr(layer, name, value.copy() if isinstance(value, np.ndarray) else value)

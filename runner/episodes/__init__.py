@@ -1,0 +1,15 @@
+"""Trajectories: columns with a lookback, and single-agent episodes as views of them. Needs numpy only."""
+
+from runner.episodes.lookback_buffer import InfoBuffer, LookbackBuffer
+from runner.episodes.nested import StateError
+from runner.episodes.single_agent_episode import SingleAgentEpisode
+from runner.episodes.spaces import space_from_dict, space_to_dict
+
+__all__ = [
+    "InfoBuffer",
+    "LookbackBuffer",
+    "SingleAgentEpisode",
+    "StateError",
+    "space_from_dict",
+    "space_to_dict",
+]

@@ -1,0 +1,476 @@
+"""One column of an episode, with some rows from before the episode's (or chunk's) timestep 0."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runner.episodes.nested import (
+    Array,
+    StateError,
+    cast_exactly,
+    check_columns,
+    equal,
+    from_plain,
+    full,
+    leaves,
+    map_leaves,
+    read_key,
+    row_count,
+    stack,
+    to_plain,
+    unstack,
+)
+from runner.episodes.spaces import blank_item, one_hot, space_from_dict, space_to_dict
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+Indices = int | slice | Sequence[int] | Array | None
+
+
+class LookbackBuffer:
+    """A column of `lookback + len(buffer)` rows; row 0 of the data is timestep `-lookback`.
+
+    List mode: `data` is a list of items. Numpy mode: `data` is an array, or nested dicts and tuples of
+    arrays, whose axis 0 are the rows (never copied by the constructor). Appending is O(1) amortised in both
+    modes.
+
+    Indices: 0 is timestep 0. A negative index counts from the end, and may reach into the lookback; with
+    `neg_index_as_lookback=True`, -1 is the last lookback row instead. A slice starts at timestep 0 if it does
+    not say where; without `fill` a slice is clipped to the data, as Python's are, while other indices raise
+    `IndexError`. With `fill` every position outside of the data, on either side, gives the fill value.
+    """
+
+    __slots__ = ("_storage", "data", "lookback", "space")
+
+    def __init__(self, data: Any = None, lookback: int = 0, space: Space[Any] | None = None) -> None:
+        self.data: Any = [] if data is None else data
+        self.lookback = lookback
+        self.space = space
+        self._storage: Any = (
+            None  # (data, arrays with spare rows that data is a prefix of), once it has grown
+        )
+
+    @property
+    def finalized(self) -> bool:
+        """Whether the data are arrays (numpy mode)."""
+        return not isinstance(self.data, list)
+
+    def __len__(self) -> int:
+        return max(self.len_incl_lookback() - self.lookback, 0)
+
+    def len_incl_lookback(self) -> int:
+        return len(self.data) if isinstance(self.data, (list, np.ndarray)) else row_count(self.data)
+
+    def __getitem__(self, indices: Indices) -> Any:
+        return self.get(indices)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(unstack(self.get()) if self.finalized else self.get())
+
+    def __add__(self, other: LookbackBuffer) -> LookbackBuffer:
+        """A new buffer: this one's rows, then the other's without its lookback."""
+        joined = LookbackBuffer(map_leaves(lambda rows: rows[:], self.data), self.lookback, self.space)
+        joined.concat(other)
+        return joined
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, LookbackBuffer) or self.finalized != other.finalized:
+            return False
+        if self.lookback != other.lookback or self.len_incl_lookback() != other.len_incl_lookback():
+            return False
+        return equal(self.data, other.data) if self.finalized else all(map(equal, self.data, other.data))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        mode = "numpy" if self.finalized else "list"
+        return f"LookbackBuffer({mode}, len={len(self)}, lookback={self.lookback}, data={self.data!r:.200})"
+
+    def __getstate__(self) -> tuple[Any, int, Any]:
+        return self.data, self.lookback, self.space  # spare rows are not worth sending
+
+    def __setstate__(self, state: tuple[Any, int, Any]) -> None:
+        self.data, self.lookback, self.space = state
+        self._storage = None
+
+    # --- growing and shrinking --------------------------------------------------------------------
+
+    def append(self, item: Any) -> None:
+        """Add one item at the end; in numpy mode `ValueError` if its structure or shape differs from a
+        row's."""
+        if isinstance(self.data, list):
+            self.data.append(item)
+        else:
+            self.append_rows(self.as_row(item))
+
+    def extend(self, items: Any) -> None:
+        """Add many items: a list of items, or columns in numpy mode's form."""
+        if isinstance(self.data, list):
+            self.data.extend(unstack(items) if isinstance(items, dict) else items)
+        elif not isinstance(items, list):
+            self.append_rows(items)
+        elif items:
+            self.append_rows(stack(items))
+
+    def concat(self, other: LookbackBuffer) -> None:
+        """Add the other buffer's rows after its lookback; either may be in either mode, this one keeps its
+        own."""
+        rows = other.get()
+        if len(other) > 0:
+            self.extend(unstack(rows) if other.finalized and not self.finalized else rows)
+
+    def pop(self, index: int = -1) -> Any:
+        """Remove and return one item; a row of the lookback shortens the lookback. `IndexError` outside."""
+        position = self._inside(index, False)
+        item = self._item(position)
+        if isinstance(self.data, list):
+            del self.data[position]
+        elif position == self.len_incl_lookback() - 1:
+            self.data = map_leaves(lambda column: column[:position], self.data)
+        else:
+            self.data = map_leaves(lambda column: np.delete(column, position, axis=0), self.data)
+        self.lookback -= position < self.lookback
+        return item
+
+    def truncate(self, rows: int) -> None:
+        """Keep the first `rows` rows, lookback included."""
+        self.data = map_leaves(lambda column: column[:rows], self.data)
+
+    def finalize(self) -> None:
+        """Turn the list of items into columns; nothing to do in numpy mode. Raises as `nested.stack` does."""
+        self.data = self.to_columns()
+
+    def to_columns(self) -> Any:
+        """The rows, lookback included, as columns. Without rows: of the space's structure, else float32
+        (0,)."""
+        if not isinstance(self.data, list):
+            return self.data
+        if self.data:
+            return stack(self.data)
+        blank = None if self.space is None else blank_item(self.space)
+        return map_leaves(
+            lambda leaf: np.zeros((0, *np.shape(leaf)), getattr(leaf, "dtype", np.float32)), blank
+        )
+
+    def as_row(self, item: Any) -> Any:
+        """Columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
+        if self.len_incl_lookback() == 0:
+            return self._first_row(item)
+        rows = map_leaves(_row_like, self.data, item)
+        map_leaves(_check_row_shape, self.data, rows)
+        return rows
+
+    def _first_row(self, item: Any) -> Any:
+        """Empty columns keep their dtypes only if the first item is of the same structure, shape and kind."""
+        natural = stack([item])
+        try:
+            rows = map_leaves(_row_like, self.data, item)
+            map_leaves(_check_row_shape, self.data, rows)
+        except ValueError:
+            return natural
+        same_kind = map_leaves(lambda row, own: row.dtype.kind == own.dtype.kind, rows, natural)
+        return rows if all(leaves(same_kind)) else natural
+
+    def append_rows(self, rows: Any) -> None:
+        """Add columns of any number of rows (numpy mode)."""
+        if self.len_incl_lookback() == 0:
+            self.data = map_leaves(np.array, rows)
+            return
+        map_leaves(_check_row_shape, self.data, rows)
+        count = self.len_incl_lookback() + row_count(rows)
+        known = self._storage is not None and self._storage[0] is self.data
+        spare = self._storage[1] if known else map_leaves(lambda column: None, self.data)
+        storage = map_leaves(_grown, self.data, spare, rows)
+        self.data = map_leaves(lambda column: column[:count], storage)
+        self._storage = (self.data, storage)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def get(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """The item at an int; the items at a list or slice; everything from timestep 0 for None.
+
+        Several items are a list in list mode and columns in numpy mode (views for a slice that needs no
+        fill). `fill`: a number, or a whole item; numbers are spread over all leaves of a nested item.
+        `one_hot_discrete` encodes the space's Discrete and MultiDiscrete leaves (float32); filled rows of
+        these are then vectors of `fill`. Raises `IndexError` outside without `fill`, `TypeError` for other
+        index types, `ValueError` for a fill value that the column cannot hold, or one-hot encoding without a
+        space.
+        """
+        if one_hot_discrete and self.space is None:
+            raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
+        if indices is None:
+            if not one_hot_discrete and isinstance(self.data, (list, np.ndarray)):
+                return self.data[self.lookback :]
+            indices = slice(None)
+        if isinstance(indices, slice):
+            return self._get_slice(indices, neg_index_as_lookback, fill, one_hot_discrete)
+        if isinstance(indices, (list, tuple, range, np.ndarray)):
+            positions = [self._position(i, neg_index_as_lookback) for i in indices]
+            if fill is None:
+                for position, index in zip(positions, indices, strict=True):
+                    self._check_inside(position, index)
+            return self._gather(positions, fill, one_hot_discrete)
+        position = self._position(indices, neg_index_as_lookback)
+        if 0 <= position < self.len_incl_lookback():
+            item = self._item(position)
+            return one_hot(self.space, item) if one_hot_discrete and self.space is not None else item
+        if fill is None:
+            self._check_inside(position, indices)
+        filled = self._gather([position], fill, one_hot_discrete)
+        return unstack(filled)[0] if self.finalized else filled[0]
+
+    def _get_slice(self, slice_: slice, neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
+        positions = self._slice_positions(slice_, neg, clip=fill is None)
+        rows = self.len_incl_lookback()
+        if positions and not (0 <= positions[0] < rows and 0 <= positions[-1] < rows):
+            return self._gather(positions, fill, one_hot_discrete)
+        stop = positions.stop if positions.stop >= 0 else None
+        selected = slice(positions.start, stop, positions.step) if positions else slice(0, 0)
+        return self._encoded(map_leaves(lambda column: column[selected], self.data), one_hot_discrete)
+
+    def _gather(self, positions: Sequence[int], fill: Any, one_hot_discrete: bool) -> Any:
+        rows = self.len_incl_lookback()
+        if isinstance(self.data, list):
+            items = [self.data[p] for p in positions if 0 <= p < rows]
+            known = iter(self._encoded(items, one_hot_discrete))
+            return [
+                next(known) if 0 <= p < rows else self._filled_item(fill, one_hot_discrete) for p in positions
+            ]
+        where = np.asarray(positions, dtype=np.intp)
+        inside = (where >= 0) & (where < rows)
+        columns = self._encoded(map_leaves(lambda column: column[where[inside]], self.data), one_hot_discrete)
+        return columns if inside.all() else _spread(columns, inside, fill)
+
+    def _encoded(self, rows: Any, one_hot_discrete: bool) -> Any:
+        if not one_hot_discrete or self.space is None:
+            return rows
+        return (
+            [one_hot(self.space, item) for item in rows]
+            if isinstance(rows, list)
+            else one_hot(self.space, rows)
+        )
+
+    def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
+        """What stands for a missing item in list mode: shaped like a known item, else like the space's."""
+        template = self.data[0] if self.data else None
+        if self.space is not None and (one_hot_discrete or not self.data):
+            template = blank_item(self.space)
+        if self.space is not None and one_hot_discrete:
+            template = one_hot(self.space, template)
+        return _fill_like(template, fill)
+
+    def _item(self, position: int) -> Any:
+        return map_leaves(lambda column: column[position], self.data)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
+        """Replace rows in place; in numpy mode this writes into the very arrays that were given.
+
+        `new_data` is one item for an int, else a list of items (or columns) with exactly as many rows as
+        `at_indices` names. Never changes the length. Raises `IndexError` outside, `ValueError` for another
+        number of rows, structure or shape, or values that the column's dtype cannot hold; then nothing is
+        written.
+        """
+        if at_indices is None:
+            at_indices = slice(None)
+        if isinstance(at_indices, slice):
+            positions: Sequence[int] = self._slice_positions(at_indices, neg_index_as_lookback, clip=True)
+        elif isinstance(at_indices, (list, tuple, range, np.ndarray)):
+            positions = [self._inside(i, neg_index_as_lookback) for i in at_indices]
+        else:
+            self._write(self._inside(at_indices, neg_index_as_lookback), new_data)
+            return
+        if not self.finalized or isinstance(new_data, list):
+            new_data = self._as_items(new_data, len(positions))
+        if isinstance(self.data, list):
+            for position, item in zip(positions, new_data, strict=True):
+                self.data[position] = item
+        elif not isinstance(new_data, list) or new_data:
+            columns = stack(new_data) if isinstance(new_data, list) else new_data
+            self._write(np.asarray(positions, dtype=np.intp), columns)
+
+    @staticmethod
+    def _as_items(new_data: Any, count: int) -> list[Any]:
+        if not isinstance(new_data, (list, tuple, dict, np.ndarray)):
+            raise TypeError(f"set: expected a list of {count} items, got {type(new_data).__name__}")
+        items = unstack(new_data) if isinstance(new_data, (dict, np.ndarray)) else list(new_data)
+        if len(items) != count:
+            raise ValueError(
+                f"set: {count} rows are to be replaced, got {len(items)} items; the length is fixed"
+            )
+        return items
+
+    def _write(self, where: Any, values: Any) -> None:
+        if isinstance(self.data, list):
+            self.data[where] = values
+            return
+        fitting = map_leaves(lambda column, new: _fitting(column, where, new), self.data, values)
+
+        def write(column: Array, new: Array) -> None:
+            column[where] = new
+
+        map_leaves(write, self.data, fitting)
+
+    # --- index arithmetic: indices count from timestep 0, positions from the first row of the data
+
+    def _position(self, index: Any, neg_index_as_lookback: bool) -> int:
+        try:
+            index = operator.index(index)
+        except TypeError:
+            kind = type(index).__name__
+            raise TypeError(f"indices must be None, an int, a slice or a list of ints, got {kind}") from None
+        if index >= 0 or neg_index_as_lookback:
+            return self.lookback + int(index)
+        return self.len_incl_lookback() + int(index)
+
+    def _inside(self, index: Any, neg_index_as_lookback: bool) -> int:
+        position = self._position(index, neg_index_as_lookback)
+        self._check_inside(position, index)
+        return position
+
+    def _check_inside(self, position: int, index: Any) -> None:
+        if not 0 <= position < self.len_incl_lookback():
+            raise IndexError(
+                f"index {index} is outside of the buffer: {len(self)} rows from timestep 0 on, "
+                f"{self.lookback} lookback rows; give fill= to get a value there"
+            )
+
+    def _slice_positions(self, slice_: slice, neg: bool, *, clip: bool) -> range:
+        step = 1 if slice_.step is None else operator.index(slice_.step)
+        if step == 0:
+            raise ValueError("slice step cannot be 0")
+        rows = self.len_incl_lookback()
+        first, last = (self.lookback, rows) if step > 0 else (rows - 1, self.lookback - 1)
+        start = first if slice_.start is None else self._position(slice_.start, neg)
+        stop = last if slice_.stop is None else self._position(slice_.stop, neg)
+        if clip:
+            low, high = (0, rows) if step > 0 else (-1, rows - 1)
+            start, stop = min(max(start, low), high), min(max(stop, low), high)
+        return range(start, stop, step)
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """`{data, lookback, finalized, space}` in the plain form of `runner.episodes.nested`."""
+        space = None if self.space is None else space_to_dict(self.space)
+        data = to_plain(self.data, "data")
+        return {"data": data, "lookback": self.lookback, "finalized": self.finalized, "space": space}
+
+    @classmethod
+    def from_state(cls, state: Any, where: str = "buffer") -> LookbackBuffer:
+        """Inverse of `get_state`; `lookback`, `finalized` and `space` may be missing. Raises `StateError`."""
+        data = from_plain(read_key(state, "data", (list, tuple, dict, np.ndarray), where), f"{where}.data")
+        finalized = read_key(state, "finalized", (bool,), where, default=not isinstance(data, list))
+        if finalized == isinstance(data, list):
+            expected = "arrays" if finalized else "a list"
+            raise StateError(
+                f"{where}.data: expected {expected} as finalized={finalized}, got {type(data).__name__}"
+            )
+        try:
+            if finalized:
+                check_columns(data)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"{where}.data: {error}") from None
+        lookback = read_key(state, "lookback", (int,), where, default=0)
+        space = read_key(state, "space", (dict,), where, default=None)
+        buffer = cls(data, lookback, None if space is None else space_from_dict(space, f"{where}.space"))
+        if not 0 <= lookback <= buffer.len_incl_lookback():
+            rows = buffer.len_incl_lookback()
+            raise StateError(f"{where}.lookback: expected 0 to {rows}, the number of rows, got {lookback}")
+        return buffer
+
+
+class InfoBuffer(LookbackBuffer):
+    """The infos of an episode: any Python objects, always a list, filled with the fill value as it is."""
+
+    __slots__ = ()
+
+    def to_columns(self) -> Any:
+        return self.data
+
+    def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
+        return fill
+
+
+# --- leaves ---------------------------------------------------------------------------------------
+
+
+def _row_like(column: Array, value: Any) -> Array:
+    if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind != "O":
+        return np.asarray(value)[None]
+    if isinstance(value, (bool, int, float)) and column.dtype.kind in "biufc":
+        fits = isinstance(value, float) and column.dtype.kind == "f"
+        try:
+            return np.array([value], column.dtype if fits else np.result_type(column.dtype, value))
+        except OverflowError:
+            raise ValueError(f"{value} does not fit a column of dtype {column.dtype}") from None
+    row: Array = stack([value])
+    return row
+
+
+def _check_row_shape(column: Array, rows: Array) -> None:
+    if (column.dtype.kind in "US") != (rows.dtype.kind in "US"):
+        raise ValueError(f"rows have dtype {column.dtype}, got an item of dtype {rows.dtype}")
+    if rows.shape[1:] != column.shape[1:]:
+        raise ValueError(f"rows have shape {column.shape[1:]}, got an item of shape {rows.shape[1:]}")
+
+
+def _grown(column: Array, spare: Array | None, rows: Array) -> Array:
+    """An array that begins with `column` and then `rows`: `spare` itself where it has room."""
+    used, count = len(column), len(column) + len(rows)
+    dtype = column.dtype if column.dtype == rows.dtype else np.result_type(column.dtype, rows.dtype)
+    if spare is None or len(spare) < count or spare.dtype != dtype:
+        spare = np.empty((max(2 * used, count, 8), *column.shape[1:]), dtype)
+        spare[:used] = column
+    spare[used:count] = rows
+    return spare
+
+
+def _fitting(column: Array, where: Any, new: Any) -> Array:
+    fitting = cast_exactly(new, column.dtype)
+    row_shape: tuple[int, ...] = column.shape[1:]
+    shape = row_shape if isinstance(where, int) else (len(where), *row_shape)
+    if fitting.shape != shape:
+        raise ValueError(f"set: expected data of shape {shape}, got {fitting.shape}; the length is fixed")
+    return fitting
+
+
+def _spread(columns: Any, inside: Array, fill: Any) -> Any:
+    """`columns` at the True places of `inside`, `fill` at the others."""
+
+    def spread(column: Array, value: Any) -> Array:
+        filled = full((len(inside), *column.shape[1:]), value, column.dtype)
+        out = (
+            filled.astype(np.result_type(filled.dtype, column.dtype)) if column.dtype.kind in "US" else filled
+        )
+        out[inside] = column
+        return out
+
+    return map_leaves(spread, columns, _spread_fill(columns, fill))
+
+
+def _spread_fill(template: Any, fill: Any) -> Any:
+    """`fill` with the structure of `template`; a plain value stands for every leaf."""
+    return fill if isinstance(fill, (dict, tuple)) else map_leaves(lambda leaf: fill, template)
+
+
+def _fill_like(template: Any, fill: Any) -> Any:
+    def fill_leaf(leaf: Any, value: Any) -> Any:
+        if isinstance(leaf, (np.ndarray, np.generic)):
+            return full((1, *leaf.shape), value, leaf.dtype)[0]
+        return value
+
+    return map_leaves(fill_leaf, template, _spread_fill(template, fill))

@@ -1,0 +1,327 @@
+"""Nested columns: a dict or tuple (at any depth) whose leaves are arrays, or one array.
+
+Lists are leaves, never structure: a list is either "many items" or an array-like value.
+`to_plain`/`from_plain` turn such values into types that msgpack and JSON-with-bytes know, without pickle:
+
+* `None`, `bool`, `int`, `float`, `str`, `bytes`, `list` and `dict` with string keys stay as they are;
+* an array is `{"dtype": "<f4", "shape": [2, 3], "data": bytes}` (C order), a numpy scalar the same with shape
+  `None`;
+* a tuple is `{"tuple": [...]}`;
+* a dict with other keys (or one that would read as any of these forms) is `{"map": [[key, value], ...]}`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+_MAX_DEPTH = 32
+_MAX_NDIM = 64
+_MAX_EMPTY_ROWS = 2**24
+_SCALARS = frozenset({bool, float, str, type(None)})
+_ARRAY_KEYS = {"dtype", "shape", "data"}
+_RESERVED_KEYS = (_ARRAY_KEYS, {"tuple"}, {"map"})
+_PLAIN_DTYPE = re.compile(r"[<>|=]?[biufcSU]\d{1,9}")
+_REQUIRED = object()
+
+
+class StateError(ValueError):
+    """A state (plain dict) that cannot be read; the message names the key and what was expected there."""
+
+
+# --- structure ------------------------------------------------------------------------------------
+
+
+def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
+    """`fn(leaf, *other_leaves)` for every leaf; `ValueError` where `others` have another structure than
+    `tree`."""
+    kind = dict if isinstance(tree, dict) else tuple if isinstance(tree, tuple) else None
+    for other in others:
+        if not _same_branches(tree, other, kind):
+            raise ValueError(f"structure differs: expected {_outline(tree)}, got {_outline(other)}")
+    if kind is None:
+        return fn(tree, *others)
+    if kind is dict:
+        return {key: map_leaves(fn, branch, *(o[key] for o in others)) for key, branch in tree.items()}
+    return tuple(map_leaves(fn, *branches) for branches in zip(tree, *others, strict=True))
+
+
+def _same_branches(tree: Any, other: Any, kind: Any) -> bool:
+    if kind is None:
+        return not isinstance(other, (dict, tuple))
+    if not isinstance(other, kind):
+        return False
+    same: bool = other.keys() == tree.keys() if isinstance(tree, dict) else len(other) == len(tree)
+    return same
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """All leaves, depth first."""
+    if isinstance(tree, (dict, tuple)):
+        for branch in tree.values() if isinstance(tree, dict) else tree:
+            yield from leaves(branch)
+    else:
+        yield tree
+
+
+def row_count(columns: Any) -> int:
+    """Length of axis 0, taken from the first leaf; `ValueError` without any leaf."""
+    for leaf in leaves(columns):
+        return len(leaf)
+    raise ValueError(f"a nested column needs at least one array, got {_outline(columns)}")
+
+
+def check_columns(columns: Any) -> None:
+    """`TypeError`/`ValueError` unless every leaf is an array with a row axis, not of objects, all of one
+    length."""
+    for leaf in leaves(columns):
+        if not hasattr(leaf, "shape"):
+            raise TypeError(f"a column must be a list of items or array(s), got {_outline(columns)}")
+        if len(leaf.shape) == 0:
+            raise ValueError("every array of a column needs a row axis, got shape ()")
+        _refuse_objects(leaf)
+    rows = row_count(columns)
+    for leaf in leaves(columns):
+        if leaf.shape[0] != rows:
+            raise ValueError(f"every array of a column needs {rows} rows, got shape {tuple(leaf.shape)}")
+
+
+def stack(items: list[Any]) -> Any:
+    """Columns of `len(items)` rows from items of one structure.
+
+    Raises `ValueError` for no items, unequal structures or shapes; `TypeError` for what is no number, bool or
+    text.
+    """
+    if not items:
+        raise ValueError("cannot stack an empty list: its structure is unknown")
+    first = items[0]
+    if next(leaves(first), _REQUIRED) is _REQUIRED:
+        raise ValueError(f"an item needs at least one value to become an array, got {_outline(first)}")
+    if isinstance(first, (dict, tuple)):
+        gathered = map_leaves(lambda *one_leaf: list(one_leaf), *items)
+        return _stack_gathered(first, gathered)
+    return _stack_leaf(items)
+
+
+def unstack(columns: Any) -> list[Any]:
+    """The rows of columns as a list of items (views where rows are arrays)."""
+    rows = row_count(columns)
+    if isinstance(columns, (dict, tuple)):
+        return [map_leaves(lambda column, row=row: column[row], columns) for row in range(rows)]
+    return list(columns)
+
+
+def equal(a: Any, b: Any) -> bool:
+    """Same structure, shapes and values; NaN equals NaN, dtypes may differ."""
+    try:
+        return all(leaves(map_leaves(_leaf_equal, a, b)))
+    except ValueError:
+        return False
+
+
+def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
+    """An array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
+    if dtype.kind in "US":
+        return np.full(shape, fill)
+    out = np.empty(shape, dtype)
+    try:
+        out[...] = fill
+        exact = dtype.kind not in "biu" or np.array_equal(out, np.broadcast_to(fill, shape))
+    except (TypeError, ValueError, OverflowError):
+        exact = False
+    if not exact:
+        raise ValueError(f"fill value {fill!r} does not fit the column: dtype {dtype}, row shape {shape[1:]}")
+    return out
+
+
+def cast_exactly(values: Any, dtype: np.dtype[Any]) -> Array:
+    """`values` as an array of `dtype`; floats may lose precision, anything else that would change is
+    refused."""
+    array = np.asarray(values)
+    truncates = dtype.kind in "US" and array.dtype.itemsize > dtype.itemsize
+    if array.dtype == dtype or (not truncates and _is_same_kind(array.dtype, dtype)):
+        return array.astype(dtype, copy=False)
+    with np.errstate(all="ignore"):
+        cast = array.astype(dtype) if array.dtype.kind in "biufc" and dtype.kind in "biufc" else None
+    if cast is None or not np.array_equal(cast, array):
+        raise ValueError(f"values of dtype {array.dtype} do not fit a column of dtype {dtype}")
+    return cast
+
+
+def _is_same_kind(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
+    both_text = source.kind in "US" and target.kind in "US"
+    both_numbers = source.kind in "biufc" and target.kind in "biufc"
+    return (both_text or both_numbers) and np.can_cast(source, target, "same_kind")
+
+
+def _stack_gathered(template: Any, gathered: Any) -> Any:
+    if isinstance(template, dict):
+        return {key: _stack_gathered(branch, gathered[key]) for key, branch in template.items()}
+    if isinstance(template, tuple):
+        return tuple(_stack_gathered(*pair) for pair in zip(template, gathered, strict=True))
+    return _stack_leaf(gathered)
+
+
+def _stack_leaf(items: list[Any]) -> Array:
+    try:
+        column = np.stack(items) if isinstance(items[0], np.ndarray) else np.array(items)
+    except ValueError as error:
+        shapes = sorted({str(np.shape(item)) for item in items if isinstance(item, np.ndarray)})
+        raise ValueError(
+            f"items of unequal shape cannot become one array: {', '.join(shapes) or error}"
+        ) from None
+    _refuse_objects(column)
+    return column
+
+
+def _refuse_objects(array: Any) -> None:
+    if isinstance(array, np.ndarray) and array.dtype.kind not in "biufcSUmM":
+        raise TypeError(f"items must be numbers, bools or text to become an array, got dtype {array.dtype}")
+
+
+def _leaf_equal(a: Any, b: Any) -> bool:
+    if a is b:
+        return True
+    a, b = np.asarray(a), np.asarray(b)
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc"))
+
+
+def _outline(tree: Any) -> str:
+    if isinstance(tree, dict):
+        return f"dict with keys {list(tree)}"
+    return f"tuple of {len(tree)}" if isinstance(tree, tuple) else type(tree).__name__
+
+
+# --- plain form -----------------------------------------------------------------------------------
+
+
+def to_plain(value: Any, where: str = "value") -> Any:
+    """`value` in the plain form of this module; `TypeError` naming the place of anything that has none."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _array_to_plain(value, where)
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise TypeError(f"{where}: the integer {value} does not fit 64 bits")
+    if value is None or isinstance(value, (bool, int, float, str, bytes)):
+        return value
+    if isinstance(value, list):
+        scalars = _SCALARS
+        return [v if type(v) in scalars else to_plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, tuple):
+        return {"tuple": [to_plain(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if isinstance(value, dict):
+        return _dict_to_plain(value, where)
+    raise TypeError(
+        f"{where}: {type(value).__name__} cannot be saved; allowed: None, bool, int, float, str, bytes, "
+        "arrays, and lists, tuples and dicts of these"
+    )
+
+
+def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
+    """Inverse of `to_plain` (arrays come back writable and in native byte order); raises `StateError`."""
+    if depth > _MAX_DEPTH:
+        raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
+    if isinstance(value, (list, tuple)):
+        scalars = _SCALARS
+        return [
+            v if type(v) in scalars else from_plain(v, f"{where}[{i}]", depth + 1)
+            for i, v in enumerate(value)
+        ]
+    if isinstance(value, dict):
+        return _dict_from_plain(value, where, depth)
+    if isinstance(value, np.ndarray) and value.dtype.kind not in "biufcSU":
+        raise StateError(
+            f"{where}: arrays of dtype {value.dtype} are not allowed; expected numbers, bools or text"
+        )
+    return value
+
+
+def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default: Any = _REQUIRED) -> Any:
+    """`state[key]`, checked to be one of `types`; `default` if it is missing or None and a default is
+    given."""
+    if not isinstance(state, dict):
+        raise StateError(f"{where}: expected a dict, got {type(state).__name__}")
+    value = state.get(key)
+    if value is None and default is not _REQUIRED:
+        return default
+    expected = " or ".join(t.__name__ for t in types)
+    if key not in state:
+        raise StateError(f"{where}: missing key {key!r}, expected {expected}")
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise StateError(f"{where}.{key}: expected {expected}, got {type(value).__name__}")
+    return value
+
+
+def _array_to_plain(array: Array | np.generic, where: str) -> dict[str, Any]:
+    if array.dtype.kind not in "biufcSU":
+        raise TypeError(
+            f"{where}: arrays of dtype {array.dtype} cannot be saved; allowed: numbers, bools, text"
+        )
+    shape = list(array.shape) if isinstance(array, np.ndarray) else None
+    return {"dtype": array.dtype.str, "shape": shape, "data": array.tobytes()}
+
+
+def _dict_to_plain(value: dict[Any, Any], where: str) -> dict[str, Any]:
+    if all(isinstance(key, str) for key in value) and set(value) not in _RESERVED_KEYS:
+        return {str(key): to_plain(item, f"{where}.{key}") for key, item in value.items()}
+    pairs = [[to_plain(key, f"{where} key"), to_plain(item, f"{where}.{key}")] for key, item in value.items()]
+    return {"map": pairs}
+
+
+def _dict_from_plain(value: dict[Any, Any], where: str, depth: int) -> Any:
+    keys = value.keys()
+    if keys == _ARRAY_KEYS:
+        return _array_from_plain(value, where)
+    if keys == {"tuple"}:
+        items = read_key(value, "tuple", (list, tuple), where)
+        return tuple(from_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(items))
+    if keys == {"map"}:
+        pairs = [
+            from_plain(p, f"{where} map", depth + 1) for p in read_key(value, "map", (list, tuple), where)
+        ]
+        try:
+            return {key: item for key, item in pairs}
+        except (TypeError, ValueError):
+            raise StateError(
+                f"{where}.map: expected a list of [key, value] pairs with hashable keys"
+            ) from None
+    return {key: from_plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
+
+
+def _array_from_plain(value: dict[str, Any], where: str) -> Any:
+    dtype = _read_dtype(value, where)
+    data = read_key(value, "data", (bytes, bytearray, memoryview), where)
+    shape = read_key(value, "shape", (list, tuple), where, default=None)
+    sizes = [] if shape is None else list(shape)
+    if len(sizes) > _MAX_NDIM or not all(type(size) is int and 0 <= size < 2**62 for size in sizes):
+        raise StateError(
+            f"{where}.shape: expected at most {_MAX_NDIM} non-negative integers, got {sizes!r:.80}"
+        )
+    if 0 in sizes and max(sizes) > _MAX_EMPTY_ROWS:
+        raise StateError(f"{where}.shape: an array without elements has at most 2**24 rows, got {sizes}")
+    expected = math.prod(sizes) * dtype.itemsize
+    if len(data) != expected:
+        raise StateError(
+            f"{where}.data: expected {expected} bytes for shape {sizes}, dtype {dtype}, got {len(data)}"
+        )
+    try:
+        array = np.ndarray(sizes, dtype, bytearray(data) or None).astype(dtype.newbyteorder("="))
+    except ValueError as error:
+        raise StateError(f"{where}: shape {sizes} is impossible: {error}") from None
+    return array[()] if shape is None else array
+
+
+def _read_dtype(value: dict[str, Any], where: str) -> np.dtype[Any]:
+    name = read_key(value, "dtype", (str,), where)
+    try:
+        if _PLAIN_DTYPE.fullmatch(name):
+            dtype: np.dtype[Any] = np.dtype(name)
+            return dtype
+    except TypeError:
+        pass
+    raise StateError(f"{where}.dtype: expected a plain dtype such as '<f4', '<i8' or '|b1', got {name!r:.60}")

@@ -1,0 +1,780 @@
+"""One agent's trajectory, from a reset (or a cut) on: the data that all other parts look at."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from runner.episodes.lookback_buffer import Indices, InfoBuffer, LookbackBuffer
+from runner.episodes.nested import (
+    StateError,
+    check_columns,
+    equal,
+    from_plain,
+    map_leaves,
+    read_key,
+    to_plain,
+)
+from runner.episodes.spaces import space_from_dict, space_to_dict
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+Slice = slice  # the class has a method of this name
+
+_STATE_KEYS = frozenset(
+    {
+        "id_",
+        "agent_id",
+        "module_id",
+        "multi_agent_episode_id",
+        "observations",
+        "actions",
+        "rewards",
+        "infos",
+        "extra_model_outputs",
+        "is_terminated",
+        "is_truncated",
+        "t_started",
+        "t",
+        "_observation_space",
+        "_action_space",
+        "_start_time",
+        "_last_step_time",
+        "custom_data",
+    }
+)
+
+
+class SingleAgentEpisode:
+    """An episode, or a chunk of one, of T = `len(episode)` steps with H lookback rows from before it.
+
+    | field                      | rows      | row i holds                                             |
+    |----------------------------|-----------|---------------------------------------------------------|
+    | `observations`, `infos`    | H + T + 1 | what was seen before step i (row T: after the last one) |
+    | `actions`, `rewards`       | H + T     | step i's action, and the reward it brought              |
+    | `extra_model_outputs[key]` | H + T     | what the module computed along with action i            |
+
+    Data start as lists of items (list mode); `to_numpy()` turns all but `infos` into arrays with a row axis,
+    nested as the items are. `t_started` is the global timestep of row 0, `t` that of the newest observation.
+    """
+
+    __slots__ = (
+        "_action_space",
+        "_custom_data",
+        "_infos",
+        "_last_step_time",
+        "_observation_space",
+        "_start_time",
+        "actions",
+        "agent_id",
+        "extra_model_outputs",
+        "id_",
+        "is_terminated",
+        "is_truncated",
+        "module_id",
+        "multi_agent_episode_id",
+        "observations",
+        "rewards",
+        "t",
+        "t_started",
+    )
+
+    def __init__(
+        self,
+        id_: str | None = None,
+        *,
+        observations: Any = None,
+        observation_space: Space[Any] | None = None,
+        infos: list[Any] | InfoBuffer | None = None,
+        actions: Any = None,
+        action_space: Space[Any] | None = None,
+        rewards: Any = None,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Any] | None = None,
+        t_started: int | None = None,
+        len_lookback_buffer: int | Literal["auto"] = "auto",
+        agent_id: str | int | None = None,
+        module_id: str | None = None,
+        multi_agent_episode_id: str | None = None,
+    ) -> None:
+        """Make an empty episode, or one around given data: lists of items, columns, or `LookbackBuffer`s.
+
+        `len_lookback_buffer`: how many of the given steps are lookback (capped to what is given); "auto": all
+        of them, so that the episode's length is 0. `id_` defaults to a new UUID's hex digits, `t_started` to
+        0. If any field is given as arrays, all become arrays. Raises `ValueError` if the fields' lengths do
+        not fit together.
+        """
+        lookback = _lookback_of(rewards, len_lookback_buffer)
+        self.id_ = uuid.uuid4().hex if id_ is None else id_
+        self.agent_id, self.module_id, self.multi_agent_episode_id = (
+            agent_id,
+            module_id,
+            multi_agent_episode_id,
+        )
+        self._observation_space, self._action_space = observation_space, action_space
+        self.observations = _as_buffer(observations, lookback, observation_space)
+        self.actions = _as_buffer(actions, lookback, action_space)
+        self.rewards = _as_buffer(rewards, lookback, None)
+        extra = extra_model_outputs or {}
+        self.extra_model_outputs = {key: _as_buffer(data, lookback, None) for key, data in extra.items()}
+        self._infos = _as_info_buffer(infos, lookback)
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self.t_started = 0 if t_started is None else t_started
+        self.t = self.t_started + len(self.rewards)
+        self._custom_data: dict[Any, Any] | None = None
+        self._start_time: float | None = None
+        self._last_step_time: float | None = None
+        if any(buffer.finalized for _, buffer in self._columns()):
+            self.to_numpy()
+        self.validate()
+
+    @classmethod
+    def from_columns(
+        cls,
+        *,
+        id_: str | None,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        extra_model_outputs: dict[str, Any] | None,
+        infos: list[Any] | None = None,
+        terminated: bool,
+        truncated: bool,
+        t_started: int,
+        len_lookback_buffer: int = 0,
+        observation_space: Space[Any] | None = None,
+        action_space: Space[Any] | None = None,
+        agent_id: str | int | None = None,
+        module_id: str | None = None,
+        custom_data: dict[Any, Any] | None = None,
+    ) -> SingleAgentEpisode:
+        """A numpy'ized episode directly around the given arrays: views, not copies; setters write into them.
+
+        `observations` (and `infos`) have H + T + 1 rows, all else H + T with H = `len_lookback_buffer`.
+        Without `infos` there are empty dicts. Made for slices of column blocks: only the rows of flat
+        observations and actions are checked (`ValueError`); `validate()` checks everything.
+        """
+        rows = len(rewards)
+        if type(observations) is np.ndarray and len(observations) != rows + 1 and (rows or len(observations)):
+            raise ValueError(f"observations need {rows + 1} rows for {rows} rewards, got {len(observations)}")
+        if type(actions) is np.ndarray and len(actions) != rows:
+            raise ValueError(f"actions need {rows} rows for {rows} rewards, got {len(actions)}")
+        if not 0 <= len_lookback_buffer <= rows:
+            raise ValueError(
+                f"len_lookback_buffer must be 0 to {rows}, the number of rewards: {len_lookback_buffer}"
+            )
+        self = cls.__new__(cls)
+        self.id_ = uuid.uuid4().hex if id_ is None else id_
+        self.agent_id, self.module_id, self.multi_agent_episode_id = agent_id, module_id, None
+        self._observation_space, self._action_space = observation_space, action_space
+        self.observations = LookbackBuffer(observations, len_lookback_buffer, observation_space)
+        self.actions = LookbackBuffer(actions, len_lookback_buffer, action_space)
+        self.rewards = LookbackBuffer(rewards, len_lookback_buffer)
+        self.extra_model_outputs = {}
+        if extra_model_outputs:
+            for key, column in extra_model_outputs.items():
+                self.extra_model_outputs[key] = LookbackBuffer(column, len_lookback_buffer)
+        self._infos = None if infos is None else InfoBuffer(infos, len_lookback_buffer)
+        self.is_terminated, self.is_truncated = terminated, truncated
+        self.t_started = t_started
+        self.t = t_started + rows - len_lookback_buffer
+        self._custom_data = custom_data
+        self._start_time = self._last_step_time = None
+        return self
+
+    # --- collecting -------------------------------------------------------------------------------
+
+    def add_env_reset(self, observation: Any, infos: Any = None) -> None:
+        """Add the reset observation and its infos; `ValueError` if the episode already has observations."""
+        if self.is_reset:
+            raise ValueError(
+                f"add_env_reset: episode {self.id_} is already reset (t={self.t}); make a new episode"
+            )
+        self.infos.append({} if infos is None else infos)
+        self.observations.append(observation)
+        self._start_time = self._last_step_time = time.perf_counter()
+
+    def add_env_step(
+        self,
+        observation: Any,
+        action: Any,
+        reward: Any,
+        infos: Any = None,
+        *,
+        terminated: bool = False,
+        truncated: bool = False,
+        extra_model_outputs: dict[str, Any] | None = None,
+    ) -> None:
+        """Add one step: the action, what came with it, its reward, and the observation after it.
+
+        Raises `ValueError`, with nothing added, before a reset, after the end, if the keys of
+        `extra_model_outputs` are not those of the steps before, or (numpy mode) if an item's shape differs.
+        """
+        if self.is_terminated or self.is_truncated:
+            raise ValueError(f"add_env_step: episode {self.id_} is done (t={self.t}); make a new episode")
+        observations = self.observations.data
+        in_lists = isinstance(observations, list)
+        if not (observations if in_lists else self.is_reset):
+            raise ValueError(
+                f"add_env_step: episode {self.id_} has no observation; call add_env_reset() first"
+            )
+        extra = extra_model_outputs or {}
+        if extra.keys() != self.extra_model_outputs.keys():
+            self._adopt_extra_keys(extra)
+        known_infos = self.infos if self._infos is None else self._infos
+        if not in_lists:
+            self._append_rows(observation, action, reward, extra)
+        else:
+            observations.append(observation)
+            self.actions.data.append(action)
+            self.rewards.data.append(reward)
+            for key, output in extra.items():
+                self.extra_model_outputs[key].data.append(output)
+        known_infos.data.append({} if infos is None else infos)
+        self.is_terminated, self.is_truncated = bool(terminated), bool(truncated)
+        self.t += 1
+        self._last_step_time = time.perf_counter()
+        if self._start_time is None:
+            self._start_time = self._last_step_time
+
+    def _adopt_extra_keys(self, extra: dict[str, Any]) -> None:
+        if self.rewards.len_incl_lookback() > 0:
+            raise ValueError(
+                "add_env_step: the keys of extra_model_outputs are fixed by an episode's first step; "
+                f"at t={self.t} new: {sorted(extra.keys() - self.extra_model_outputs.keys())}, "
+                f"missing: {sorted(self.extra_model_outputs.keys() - extra.keys())}"
+            )
+        kept = self.extra_model_outputs
+        self.extra_model_outputs = {key: kept[key] if key in kept else LookbackBuffer() for key in extra}
+        if self.is_numpy:
+            for buffer in self.extra_model_outputs.values():
+                buffer.finalize()
+
+    def _append_rows(self, observation: Any, action: Any, reward: Any, extra: dict[str, Any]) -> None:
+        items = [observation, action, reward, *(extra[key] for key in self.extra_model_outputs)]
+        rows = []
+        for (name, buffer), item in zip(self._columns(), items, strict=True):
+            try:
+                rows.append((buffer, buffer.as_row(item)))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"add_env_step: {name}: {error}") from None
+        for buffer, row in rows:
+            buffer.append_rows(row)
+
+    # --- whole episodes ---------------------------------------------------------------------------
+
+    def validate(self) -> None:
+        """Raise `ValueError` naming the field whose row count, lookback or mode does not fit the others."""
+        expected = self.rewards.len_incl_lookback()
+        has_observations = self.observations.len_incl_lookback() > 0
+        if (expected > 0 or self.is_done) and not has_observations:
+            raise ValueError(
+                f"episode {self.id_}: {expected} rewards (done: {self.is_done}) but no observations"
+            )
+        for name, buffer in [*self._columns(), *([] if self._infos is None else [("infos", self._infos)])]:
+            rows = expected + (name in ("observations", "infos") and has_observations)
+            if buffer.len_incl_lookback() != rows:
+                got = buffer.len_incl_lookback()
+                raise ValueError(
+                    f"episode {self.id_}: {name} need {rows} rows for {expected} rewards, got {got}"
+                )
+            if buffer.lookback != self.rewards.lookback:
+                got, lookback = buffer.lookback, self.rewards.lookback
+                raise ValueError(
+                    f"episode {self.id_}: {name} have {got} lookback rows, rewards have {lookback}"
+                )
+            if name != "infos" and buffer.finalized != self.is_numpy:
+                raise ValueError(f"episode {self.id_}: {name} and observations differ in mode (list, numpy)")
+        steps = self.t - self.t_started
+        if steps != len(self.rewards):
+            got = len(self.rewards)
+            raise ValueError(f"episode {self.id_}: t - t_started is {steps}, but rewards have {got}")
+
+    def to_numpy(self) -> SingleAgentEpisode:
+        """Turn every field but `infos` into columns, in place, and return the episode itself.
+
+        Raises `ValueError` or `TypeError`, with nothing changed, if a field's items cannot be stacked.
+        """
+        columns = []
+        for name, buffer in self._columns():
+            try:
+                columns.append((buffer, buffer.to_columns()))
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"to_numpy: {name} of episode {self.id_}: {error}") from None
+        for buffer, data in columns:
+            buffer.data = data
+        return self
+
+    def concat_episode(self, other: SingleAgentEpisode) -> None:
+        """Append `other`, the chunk that follows this one; its lookback and its first observation are
+        dropped.
+
+        Raises `ValueError` if `other` has another `id_`, does not start at `self.t` with this chunk's last
+        observation, or has other extra outputs, or if this chunk is done.
+        """
+        self._check_successor(other)
+        infos = None if self._infos is None and other._infos is None else self.infos
+        if len(other) > 0:
+            if self.rewards.len_incl_lookback() == 0:
+                self._adopt_extra_keys(other.extra_model_outputs)
+            self._append_chunk(other)
+        if infos is not None:
+            infos.data[-1:] = other.infos.get()
+        self.t = other.t
+        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
+        if other._last_step_time is not None:
+            self._last_step_time = other._last_step_time
+        if other._custom_data:
+            self.custom_data.update(other._custom_data)
+
+    def _append_chunk(self, other: SingleAgentEpisode) -> None:
+        theirs, rows = dict(other._columns()), self.rewards.len_incl_lookback()
+        for name, buffer in self._columns():
+            try:
+                buffer.concat(LookbackBuffer(theirs[name].get(slice(name == "observations", None))))
+            except (TypeError, ValueError) as error:
+                for done_name, done in self._columns():
+                    done.truncate(rows + (done_name == "observations"))
+                raise type(error)(f"concat_episode: {name}: {error}") from None
+
+    def _check_successor(self, other: SingleAgentEpisode) -> None:
+        problem = None
+        if other.id_ != self.id_:
+            problem = f"its id_ is {other.id_}, expected {self.id_}"
+        elif self.is_done:
+            problem = f"episode {self.id_} is done (t={self.t})"
+        elif other.t_started != self.t:
+            problem = f"it starts at t={other.t_started}, expected t={self.t}"
+        elif not self.is_reset or not other.is_reset:
+            problem = "both chunks need an observation"
+        elif not equal(self.observations.get(-1), other.observations.get(0)):
+            problem = "its first observation is not the last one of this chunk"
+        elif self._extra_keys_differ(other):
+            keys, expected = sorted(other.extra_model_outputs), sorted(self.extra_model_outputs)
+            problem = f"its extra_model_outputs are {keys}, expected {expected}"
+        if problem is not None:
+            raise ValueError(f"concat_episode: cannot append the chunk: {problem}")
+
+    def _extra_keys_differ(self, other: SingleAgentEpisode) -> bool:
+        if self.rewards.len_incl_lookback() == 0 or len(other) == 0:
+            return False
+        return other.extra_model_outputs.keys() != self.extra_model_outputs.keys()
+
+    def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
+        """The chunk in which this episode goes on: length 0, starting at `t` with the last observation.
+
+        It has copies of the last `len_lookback_buffer` rows (as far as there are) as lookback, the same ids,
+        mode and custom data. Raises `ValueError` if the episode is done.
+        """
+        if self.is_done:
+            raise ValueError(f"cut: episode {self.id_} is done (t={self.t}); there is nothing to continue")
+        end = self.rewards.len_incl_lookback()
+        lookback = min(_checked_lookback(len_lookback_buffer), end)
+        chunk = self._chunk(end - lookback, end, lookback)
+        if self.is_numpy:
+            for _, buffer in chunk._columns():
+                buffer.data = map_leaves(np.array, buffer.data)
+        chunk.t_started = chunk.t = self.t
+        chunk._start_time = chunk._last_step_time = self._last_step_time
+        return chunk
+
+    def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
+        """The steps from `slice_.start` up to `slice_.stop` as an episode; the observation after them is
+        included.
+
+        Negative values count from the end; the range is clipped to the steps 0 to T. The lookback has
+        `len_lookback_buffer` rows (default: as many as this episode's), as far as there are. Done flags are
+        kept only if the slice reaches the last step. Numpy mode: views, not copies. Raises `ValueError` for a
+        step other than 1.
+        """
+        if slice_.step not in (None, 1):
+            raise ValueError(f"slice: an episode can only be sliced with step 1, got {slice_.step}")
+        start, stop, _ = slice_.indices(len(self))
+        stop = max(start, stop)
+        own = self.rewards.lookback
+        lookback = min(
+            own if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer), own + start
+        )
+        chunk = self._chunk(own + start - lookback, own + stop, lookback)
+        chunk.t_started, chunk.t = self.t_started + start, self.t_started + stop
+        if stop == len(self):
+            chunk.is_terminated, chunk.is_truncated = self.is_terminated, self.is_truncated
+        return chunk
+
+    def _chunk(self, first: int, last: int, lookback: int) -> SingleAgentEpisode:
+        """An episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
+
+        def rows(buffer: LookbackBuffer, stop: int) -> Any:
+            return map_leaves(lambda column: column[first:stop], buffer.data)
+
+        chunk = SingleAgentEpisode.from_columns(
+            id_=self.id_,
+            observations=rows(self.observations, last + 1),
+            actions=rows(self.actions, last),
+            rewards=rows(self.rewards, last),
+            extra_model_outputs={key: rows(buffer, last) for key, buffer in self.extra_model_outputs.items()},
+            infos=None if self._infos is None else self._infos.data[first : last + 1],
+            terminated=False,
+            truncated=False,
+            t_started=0,
+            len_lookback_buffer=lookback,
+            observation_space=self._observation_space,
+            action_space=self._action_space,
+            agent_id=self.agent_id,
+            module_id=self.module_id,
+            custom_data=None if self._custom_data is None else dict(self._custom_data),
+        )
+        chunk.multi_agent_episode_id = self.multi_agent_episode_id
+        return chunk
+
+    def __getitem__(self, item: Slice) -> SingleAgentEpisode:
+        """`episode[a:b]` is `episode.slice(slice(a, b))`; `TypeError` for an int."""
+        if not isinstance(item, slice):
+            raise TypeError(f"an episode is indexed with a slice such as episode[3:4], got {item!r}")
+        return self.slice(item)
+
+    def __len__(self) -> int:
+        return self.t - self.t_started
+
+    def __repr__(self) -> str:
+        done = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
+        return f"SingleAgentEpisode(id_={self.id_!r}, len={len(self)}, t={self.t_started}..{self.t}, {done})"
+
+    # --- reading (see LookbackBuffer.get for indices, fill and what is raised) --------------------
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """One observation at an int, else several; None: all T + 1 from timestep 0 on."""
+        return self.observations.get(
+            indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+            fill=fill,
+            one_hot_discrete=one_hot_discrete,
+        )
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        *,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+    ) -> Any:
+        """One action at an int, else several; None: all T."""
+        return self.actions.get(
+            indices,
+            neg_index_as_lookback=neg_index_as_lookback,
+            fill=fill,
+            one_hot_discrete=one_hot_discrete,
+        )
+
+    def get_rewards(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """One reward at an int, else several; None: all T."""
+        return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_infos(
+        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """One info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
+        return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_extra_model_outputs(
+        self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+    ) -> Any:
+        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key."""
+        return self._extra(key).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+
+    def get_data_dict(self) -> dict[str, Any]:
+        """T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
+
+        Keys: obs, infos (both without the last one), actions, rewards, terminateds, truncateds (both False
+        but in the last row), t (global timesteps), eps_id, and each extra output.
+        """
+        steps, last = len(self), slice(0, len(self))
+        ends = [step == steps - 1 for step in range(steps)]
+        flags: dict[str, Any] = {
+            "terminateds": np.array([self.is_terminated and end for end in ends], bool),
+            "truncateds": np.array([self.is_truncated and end for end in ends], bool),
+            "t": np.arange(self.t_started, self.t),
+            "eps_id": np.full(steps, self.id_),
+        }
+        if not self.is_numpy:
+            flags = {key: column.tolist() for key, column in flags.items()}
+        data = {"obs": self.get_observations(last), "infos": self.get_infos(last)}
+        data |= {"actions": self.get_actions(), "rewards": self.get_rewards(), **flags}
+        return data | {key: buffer.get() for key, buffer in self.extra_model_outputs.items()}
+
+    def get_return(self) -> float:
+        """Undiscounted sum of the T rewards (float64)."""
+        return float(np.sum(np.asarray(self.rewards.get()), dtype=np.float64))
+
+    def get_duration_s(self) -> float:
+        """Wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from
+        data."""
+        if self._start_time is None or self._last_step_time is None:
+            return 0.0
+        return self._last_step_time - self._start_time
+
+    def env_steps(self) -> int:
+        """T."""
+        return len(self)
+
+    def agent_steps(self) -> int:
+        """T: with one agent the same as `env_steps`."""
+        return len(self)
+
+    # --- writing (see LookbackBuffer.set; the number of rows never changes) -----------------------
+
+    def set_observations(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace one observation (an int), some, or all T + 1 of them."""
+        self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace one action (an int), some, or all T of them."""
+        self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace one reward (an int), some, or all T of them."""
+        self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace outputs named `key`, which must exist: `extra_model_outputs[key] = LookbackBuffer(...)`
+        adds one."""
+        self._extra(key).set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    # --- properties -------------------------------------------------------------------------------
+
+    @property
+    def infos(self) -> InfoBuffer:
+        """The infos; empty dicts are made on first use if none were given."""
+        if self._infos is None:
+            count = self.observations.len_incl_lookback()
+            self._infos = InfoBuffer([{} for _ in range(count)], self.rewards.lookback)
+        return self._infos
+
+    @property
+    def custom_data(self) -> dict[Any, Any]:
+        """A dict for whatever callbacks and pieces want to remember; chunks and slices get a shallow copy."""
+        if self._custom_data is None:
+            self._custom_data = {}
+        return self._custom_data
+
+    @property
+    def observation_space(self) -> Space[Any] | None:
+        return self._observation_space
+
+    @property
+    def action_space(self) -> Space[Any] | None:
+        return self._action_space
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether there is a (reset) observation to act on."""
+        return self.observations.len_incl_lookback() > 0
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether the data are arrays, not lists."""
+        return not isinstance(self.observations.data, list)
+
+    @property
+    def is_done(self) -> bool:
+        """Terminated or truncated."""
+        return self.is_terminated or self.is_truncated
+
+    def _columns(self) -> list[tuple[str, LookbackBuffer]]:
+        """Every field that becomes an array, by its name."""
+        main = [("observations", self.observations), ("actions", self.actions), ("rewards", self.rewards)]
+        return main + [(f"extra_model_outputs[{key!r}]", b) for key, b in self.extra_model_outputs.items()]
+
+    def _extra(self, key: str) -> LookbackBuffer:
+        if key not in self.extra_model_outputs:
+            known = sorted(self.extra_model_outputs)
+            raise ValueError(f"episode {self.id_} has no extra_model_outputs named {key!r}; it has {known}")
+        return self.extra_model_outputs[key]
+
+    # --- state ------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """All of the episode as plain types (see `runner.episodes.nested`), ready for msgpack.
+
+        `infos` is None if none were ever given. Raises `TypeError` naming the place of a value that has no
+        plain form.
+        """
+        spaces = {"_observation_space": self._observation_space, "_action_space": self._action_space}
+        return {
+            "id_": self.id_,
+            "agent_id": self.agent_id,
+            "module_id": self.module_id,
+            "multi_agent_episode_id": self.multi_agent_episode_id,
+            "observations": _buffer_state(self.observations, "observations", self._observation_space),
+            "actions": _buffer_state(self.actions, "actions", self._action_space),
+            "rewards": _buffer_state(self.rewards, "rewards"),
+            "infos": None if self._infos is None else _buffer_state(self._infos, "infos"),
+            "extra_model_outputs": {
+                key: _buffer_state(b, key) for key, b in self.extra_model_outputs.items()
+            },
+            "is_terminated": bool(self.is_terminated),
+            "is_truncated": bool(self.is_truncated),
+            "t_started": int(self.t_started),
+            "t": int(self.t),
+            **{key: None if space is None else space_to_dict(space) for key, space in spaces.items()},
+            "_start_time": self._start_time,
+            "_last_step_time": self._last_step_time,
+            "custom_data": None if self._custom_data is None else to_plain(self._custom_data, "custom_data"),
+        }
+
+    @staticmethod
+    def from_state(state: Any) -> SingleAgentEpisode:
+        """Inverse of `get_state`; the clock is set such that `get_duration_s` goes on from where it was.
+
+        Required keys: `id_`, `observations`, `actions`, `rewards`, `is_terminated`, `is_truncated`,
+        `t_started`; each of the buffers needs `data` only. Raises `StateError` (a `ValueError`) for anything
+        else that is wrong.
+        """
+        _check_keys(state)
+        episode = SingleAgentEpisode.__new__(SingleAgentEpisode)
+        episode.id_ = read_key(state, "id_", (str,), "episode")
+        episode.agent_id = read_key(state, "agent_id", (str, int), "episode", default=None)
+        episode.module_id = read_key(state, "module_id", (str,), "episode", default=None)
+        episode.multi_agent_episode_id = read_key(
+            state, "multi_agent_episode_id", (str,), "episode", default=None
+        )
+        episode._observation_space = _read_space(state, "_observation_space")
+        episode._action_space = _read_space(state, "_action_space")
+        episode.observations = _read_buffer(state, "observations", episode._observation_space)
+        episode.actions = _read_buffer(state, "actions", episode._action_space)
+        episode.rewards = _read_buffer(state, "rewards")
+        extra = read_key(state, "extra_model_outputs", (dict,), "episode", default={})
+        episode.extra_model_outputs = {
+            key: _read_buffer(extra, key, where="episode.extra_model_outputs") for key in extra
+        }
+        episode._infos = _read_infos(state)
+        episode.is_terminated = read_key(state, "is_terminated", (bool,), "episode")
+        episode.is_truncated = read_key(state, "is_truncated", (bool,), "episode")
+        episode.t_started = read_key(state, "t_started", (int,), "episode")
+        if abs(episode.t_started) >= 2**62:
+            raise StateError(f"episode.t_started: expected a timestep below 2**62, got {episode.t_started}")
+        own_t = episode.t_started + len(episode.rewards)
+        episode.t = read_key(state, "t", (int,), "episode", default=own_t)
+        custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
+        episode._custom_data = None if custom_data is None else from_plain(custom_data, "episode.custom_data")
+        episode._start_time, episode._last_step_time = _read_clock(state)
+        try:
+            if any(buffer.finalized for _, buffer in episode._columns()):
+                episode.to_numpy()
+            episode.validate()
+        except (TypeError, ValueError) as error:
+            raise StateError(str(error)) from None
+        return episode
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+def _checked_lookback(length: Any) -> int:
+    if not isinstance(length, int) or length < 0:
+        raise ValueError(f"len_lookback_buffer must be a non-negative int, got {length!r}")
+    return length
+
+
+def _lookback_of(rewards: Any, length: int | Literal["auto"]) -> int:
+    if isinstance(rewards, LookbackBuffer):
+        return rewards.lookback
+    given = 0 if rewards is None else LookbackBuffer(rewards).len_incl_lookback()
+    return given if length == "auto" else min(_checked_lookback(length), given)
+
+
+def _as_buffer(data: Any, lookback: int, space: Space[Any] | None) -> LookbackBuffer:
+    if isinstance(data, LookbackBuffer):
+        return data
+    if data is None or isinstance(data, list):
+        return LookbackBuffer(list(data or ()), lookback, space)
+    check_columns(data)
+    return LookbackBuffer(data, lookback, space)
+
+
+def _as_info_buffer(infos: Any, lookback: int) -> InfoBuffer | None:
+    if infos is None or isinstance(infos, InfoBuffer):
+        return infos
+    if not isinstance(infos, list):
+        raise TypeError(f"infos must be a list, one per observation, got {type(infos).__name__}")
+    return InfoBuffer(list(infos), lookback)
+
+
+# --- reading and writing states -------------------------------------------------------------------
+
+
+def _buffer_state(
+    buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None
+) -> dict[str, Any]:
+    """The buffer's state without its space, if that is the episode's own."""
+    space = None if buffer.space is None or buffer.space is episode_space else space_to_dict(buffer.space)
+    data = to_plain(buffer.data, f"{where}.data")
+    return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}
+
+
+def _check_keys(state: Any) -> None:
+    if not isinstance(state, dict):
+        raise StateError(f"episode: expected a dict, got {type(state).__name__}")
+    unknown = [str(key)[:40] for key in state if key not in _STATE_KEYS]
+    if unknown:
+        raise StateError(f"episode: unknown keys {unknown[:8]}; allowed: {', '.join(sorted(_STATE_KEYS))}")
+
+
+def _read_buffer(
+    state: dict[str, Any], key: str, space: Space[Any] | None = None, *, where: str = "episode"
+) -> LookbackBuffer:
+    buffer_state = read_key(state, key, (dict,), where)
+    if space is not None or key not in ("observations", "actions"):  # nothing else is read by a space
+        buffer_state = {**buffer_state, "space": None}
+    buffer = LookbackBuffer.from_state(buffer_state, f"{where}.{key}")
+    if space is not None:
+        buffer.space = space
+    return buffer
+
+
+def _read_infos(state: dict[str, Any]) -> InfoBuffer | None:
+    infos = read_key(state, "infos", (dict,), "episode", default=None)
+    if infos is None:
+        return None
+    buffer = InfoBuffer.from_state({**infos, "space": None}, "episode.infos")
+    if not isinstance(buffer, InfoBuffer) or buffer.finalized:
+        raise StateError("episode.infos.data: expected a list with one info per observation, got arrays")
+    return buffer
+
+
+def _read_space(state: dict[str, Any], key: str) -> Space[Any] | None:
+    space = read_key(state, key, (dict,), "episode", default=None)
+    return None if space is None else space_from_dict(space, f"episode.{key}")
+
+
+def _read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Start and last step on this process's clock, as far apart as they were on the writer's."""
+    start = read_key(state, "_start_time", (int, float), "episode", default=None)
+    last = read_key(state, "_last_step_time", (int, float), "episode", default=None)
+    if start is None or last is None:
+        return None, None
+    now = time.perf_counter()
+    return now - (last - start), now

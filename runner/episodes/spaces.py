@@ -1,0 +1,270 @@
+"""Gymnasium spaces as JSON-able dicts, and what episodes read off a space (blank items, one-hot encoding).
+
+Gymnasium is imported inside the functions only: without a space nobody needs it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runner.episodes.nested import Array, StateError, read_key
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+_MAX_DEPTH = 32
+_MAX_BOX_SIZE = 2**24
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
+
+# --- spaces as dicts ------------------------------------------------------------------------------
+
+
+def space_to_dict(space: Space[Any]) -> dict[str, Any]:
+    """A JSON-able dict with the key `space` (the kind) and that kind's parameters; random state is left out.
+
+    Bounds of a Box are one number where all are equal, else nested lists; infinities are the strings "inf",
+    "-inf". Raises `TypeError` for other spaces than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and
+    Tuple.
+    """
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Box):
+        shape = list(space.shape)
+        bounds = {"low": _bound_to_plain(space.low), "high": _bound_to_plain(space.high)}
+        return {"space": "box", **bounds, "shape": shape, "dtype": str(space.dtype)}
+    if isinstance(space, gs.Discrete):
+        return {"space": "discrete", "n": int(space.n), "start": int(space.start), "dtype": str(space.dtype)}
+    if isinstance(space, gs.MultiDiscrete):
+        lists = {"nvec": space.nvec.tolist(), "start": space.start.tolist()}
+        return {"space": "multi-discrete", **lists, "dtype": str(space.dtype)}
+    if isinstance(space, gs.MultiBinary):
+        return {
+            "space": "multi-binary",
+            "n": space.n if isinstance(space.n, int) else [int(n) for n in space.n],
+        }
+    if isinstance(space, gs.Text):
+        lengths = {"min_length": space.min_length, "max_length": space.max_length}
+        return {"space": "text", **lengths, "charset": "".join(space.character_list)}
+    if isinstance(space, gs.Dict):
+        return {
+            "space": "dict",
+            "spaces": [[_dict_key(k), space_to_dict(s)] for k, s in space.spaces.items()],
+        }
+    if isinstance(space, gs.Tuple):
+        return {"space": "tuple", "spaces": [space_to_dict(s) for s in space.spaces]}
+    raise TypeError(f"a {type(space).__name__} space cannot be saved; allowed: {_SUPPORTED}")
+
+
+def space_from_dict(state: Any, where: str = "space", depth: int = 0) -> Space[Any]:
+    """Inverse of `space_to_dict`; raises `StateError` naming the key that is missing or wrong."""
+    if depth > _MAX_DEPTH:
+        raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
+    kind = read_key(state, "space", (str,), where)
+    if kind not in _READERS:
+        raise StateError(f"{where}.space: unknown kind {kind!r:.60}; allowed: {', '.join(_READERS)}")
+    try:
+        return _READERS[kind](state, where, depth)
+    except StateError:
+        raise
+    except (AssertionError, ValueError, TypeError, OverflowError) as error:
+        raise StateError(f"{where}: not a valid {kind} space: {error}") from None
+
+
+def _dict_key(key: Any) -> str | int:
+    if isinstance(key, (str, int)):
+        return key
+    raise TypeError(f"keys of a Dict space must be strings or integers to be saved, got {key!r}")
+
+
+def _bound_to_plain(bound: Array) -> Any:
+    if bound.size == 0:
+        return 0
+    if (bound == bound.flat[0]).all():
+        return _number_to_plain(bound.flat[0].item())
+    return _map_numbers(_number_to_plain, bound.tolist())
+
+
+def _number_to_plain(number: Any) -> Any:
+    return str(number) if isinstance(number, float) and math.isinf(number) else number
+
+
+def _map_numbers(fn: Callable[[Any], Any], numbers: Any) -> Any:
+    return [_map_numbers(fn, n) for n in numbers] if isinstance(numbers, (list, tuple)) else fn(numbers)
+
+
+def _read_bound(
+    state: dict[str, Any], key: str, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Array:
+    def number(value: Any) -> Any:
+        if value in ("inf", "-inf"):
+            return float(value)
+        if not isinstance(value, (int, float)):
+            raise StateError(f"{where}.{key}: expected numbers, 'inf' or '-inf', got {value!r:.60}")
+        return value
+
+    bound = np.asarray(
+        _map_numbers(number, read_key(state, key, (int, float, str, list, tuple, bool), where))
+    )
+    if bound.shape not in ((), shape):
+        raise StateError(
+            f"{where}.{key}: expected one number or shape {list(shape)}, got {list(bound.shape)}"
+        )
+    return np.full(shape, bound, dtype)
+
+
+def _read_sizes(state: dict[str, Any], key: str, where: str) -> tuple[int, ...]:
+    sizes = tuple(read_key(state, key, (list, tuple), where))
+    if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MAX_BOX_SIZE:
+        raise StateError(
+            f"{where}.{key}: expected non-negative integers, product at most 2**24, got {sizes!r:.80}"
+        )
+    return sizes
+
+
+def _read_dtype(state: dict[str, Any], where: str, kinds: str, default: str) -> Any:
+    name = read_key(state, "dtype", (str,), where, default=default)
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in kinds:
+        raise StateError(f"{where}.dtype: expected a numpy dtype of kind {'/'.join(kinds)}, got {name!r:.60}")
+    return dtype
+
+
+def _read_box(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import Box
+
+    shape, dtype = _read_sizes(state, "shape", where), _read_dtype(state, where, "biuf", "float32")
+    low, high = (_read_bound(state, key, where, shape, dtype) for key in ("low", "high"))
+    return Box(low, high, shape, dtype.type)
+
+
+def _read_discrete(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import Discrete
+
+    n, start = read_key(state, "n", (int,), where), read_key(state, "start", (int,), where, default=0)
+    return Discrete(n, start=start, dtype=_read_dtype(state, where, "iu", "int64").type)
+
+
+def _read_multi_discrete(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import MultiDiscrete
+
+    nvec = read_key(state, "nvec", (list, tuple), where)
+    start = read_key(state, "start", (list, tuple), where, default=None)
+    dtype = _read_dtype(state, where, "iu", "int64")
+    return MultiDiscrete(
+        np.array(nvec, dtype), dtype.type, start=None if start is None else np.array(start, dtype)
+    )
+
+
+def _read_multi_binary(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import MultiBinary
+
+    sizes = state.get("n")
+    return MultiBinary(
+        sizes if type(sizes) is int and 0 < sizes <= _MAX_BOX_SIZE else _read_sizes(state, "n", where)
+    )
+
+
+def _read_text(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import Text
+
+    max_length = read_key(state, "max_length", (int,), where)
+    min_length = read_key(state, "min_length", (int,), where, default=1)
+    return Text(max_length, min_length=min_length, charset=read_key(state, "charset", (str,), where))
+
+
+def _read_dict(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import Dict
+
+    pairs: list[tuple[Any, Space[Any]]] = []
+    for i, pair in enumerate(read_key(state, "spaces", (list, tuple), where)):
+        if not (isinstance(pair, (list, tuple)) and len(pair) == 2 and isinstance(pair[0], (str, int))):
+            raise StateError(f"{where}.spaces[{i}]: expected [key, space], got {pair!r:.60}")
+        pairs.append((pair[0], space_from_dict(pair[1], f"{where}.{pair[0]}", depth + 1)))
+    return Dict(pairs)
+
+
+def _read_tuple(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
+    from gymnasium.spaces import Tuple
+
+    parts = read_key(state, "spaces", (list, tuple), where)
+    return Tuple([space_from_dict(part, f"{where}[{i}]", depth + 1) for i, part in enumerate(parts)])
+
+
+_READERS: dict[str, Callable[[dict[str, Any], str, int], Space[Any]]] = {
+    "box": _read_box,
+    "discrete": _read_discrete,
+    "multi-discrete": _read_multi_discrete,
+    "multi-binary": _read_multi_binary,
+    "text": _read_text,
+    "dict": _read_dict,
+    "tuple": _read_tuple,
+}
+
+# --- items of a space -----------------------------------------------------------------------------
+
+
+def blank_item(space: Space[Any]) -> Any:
+    """An item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
+    leaves, else zeros; text and unknown leaves give None."""
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Dict):
+        return {key: blank_item(part) for key, part in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        return tuple(blank_item(part) for part in space.spaces)
+    if space.shape is None or space.dtype is None or space.dtype.kind not in "biufc":
+        return None
+    if isinstance(space, gs.Discrete):
+        return space.start
+    return np.full(space.shape, space.start if isinstance(space, gs.MultiDiscrete) else 0, space.dtype)
+
+
+def one_hot(space: Space[Any], tree: Any) -> Any:
+    """`tree` (an item, or columns with leading row axes) with its Discrete and MultiDiscrete leaves one-hot
+    encoded.
+
+    A Discrete(n) leaf `(...)` becomes float32 `(..., n)`; a MultiDiscrete leaf `(..., *nvec.shape)` becomes
+    float32 `(..., sum(nvec))`, one block after another. Other leaves are returned as they are. Raises
+    `ValueError` where the structure differs from the space's or a value lies outside of it.
+    """
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Dict):
+        if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
+            raise ValueError(
+                f"one_hot_discrete: the data is no dict with the space's keys {list(space.spaces)}"
+            )
+        return {key: one_hot(space.spaces[key], branch) for key, branch in tree.items()}
+    if isinstance(space, gs.Tuple):
+        if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
+            raise ValueError(
+                f"one_hot_discrete: the data is no tuple of the space's {len(space.spaces)} parts"
+            )
+        return tuple(one_hot(part, branch) for part, branch in zip(space.spaces, tree, strict=True))
+    if isinstance(space, gs.Discrete):
+        values = np.asarray(tree)
+        return _one_hot(values[..., None] - space.start, np.array([space.n]))
+    if isinstance(space, gs.MultiDiscrete):
+        values = np.asarray(tree) - space.start
+        rows = values.shape[: values.ndim - space.nvec.ndim]
+        return _one_hot(values.reshape(*rows, space.nvec.size), space.nvec.reshape(-1))
+    return tree
+
+
+def _one_hot(values: Array, sizes: Array) -> Array:
+    """`values` (..., K) in [0, sizes[k]) -> float32 (..., sum(sizes))."""
+    if ((values < 0) | (values >= sizes)).any():
+        raise ValueError(
+            f"one_hot_discrete: a value lies outside of its Discrete space of size {sizes.tolist()}"
+        )
+    offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
+    encoded = np.zeros((*values.shape[:-1], int(sizes.sum())), np.float32)
+    np.put_along_axis(encoded, (values + offsets).astype(np.intp), 1.0, axis=-1)
+    return encoded

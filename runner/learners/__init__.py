@@ -1,0 +1,1 @@
+"""Losses, and the learner that minimises them."""

@@ -1,0 +1,201 @@
+"""The learner: minimises a loss over shuffled minibatches of one train batch, several times."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.learners.schedules import scheduled_value
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece import LOSS_MASK
+from runner.streams import restore_stream, stream_state
+
+# Metrics that are means over the last epoch only: they tell where the update ended.
+_LAST_EPOCH_METRICS = ("mean_kl_loss",)
+
+
+class Loss(Protocol):
+    """What an algorithm is to a learner."""
+
+    reads: tuple[str, ...]
+
+    def __call__(self, module: RLModule, batch: Mapping[str, Tensor]) -> LossMetrics:
+        """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised."""
+
+    def before_update(self, num_env_steps: int) -> None:
+        """Prepare for an update after so many env steps."""
+
+    def coefficients(self) -> dict[str, float]:
+        """Coefficients of this update, to be reported."""
+
+    def after_update(self, metrics: Mapping[str, float]) -> None:
+        """Adapt to what the update reported."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What adapts during training, as plain values."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+
+class Learner:
+    """Updates one module.
+
+    Args:
+        module: on the learner's device.
+        loss: of the algorithm.
+        config: learning rate, epochs, minibatches, clipping.
+        stream: shuffles rows.
+    """
+
+    def __init__(self, module: RLModule, loss: Loss, config: AlgorithmConfig, stream: np.random.Generator) -> None:
+        self.module = module
+        self.loss = loss
+        self._config = config
+        self._stream = stream
+        self._weights = FlatParameters(module)
+        self._optimizer = torch.optim.Adam([self._weights.parameter], lr=scheduled_value(config.lr, 0), fused=True)
+
+    def update(self, batch: Mapping[str, Tensor], num_env_steps: int) -> dict[str, float]:
+        """`num_epochs` passes over the batch.
+
+        Args:
+            batch: column -> (B, ...) tensor on the module's device; rows whose `loss_mask` is false take no part.
+            num_env_steps: sampled so far, for schedules.
+
+        Returns:
+            Metric -> value, means over minibatches.
+
+        Raises:
+            RunFailure: a loss is not finite. The module is spoilt then; go on from a checkpoint.
+        """
+        lr = scheduled_value(self._config.lr, num_env_steps)
+        self._optimizer.param_groups[0]["lr"] = lr
+        self.loss.before_update(num_env_steps)
+        records: list[Tensor] = []
+        num_minibatches = 0
+        for minibatch in self._minibatches(batch):
+            metrics = self.loss(self.module, minibatch)
+            norm = self._step(metrics.total_loss)
+            records += (*_values(metrics), norm)
+            num_minibatches += 1
+        names = [field.name for field in dataclasses.fields(metrics)]
+        names.append("gradients_default_optimizer_global_norm")
+        table = torch.stack([record.detach() for record in records]).reshape(num_minibatches, -1).cpu().numpy()
+        self._check_finite(names, table)
+        result = self._means(names, table) | self.loss.coefficients()
+        result |= {"default_optimizer_learning_rate": lr, "num_minibatch_updates": num_minibatches}
+        self.loss.after_update(result)
+        return result
+
+    def _minibatches(self, batch: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """Shuffled minibatches of nearly equal size, at most `minibatch_size` rows; one gather a column and epoch."""
+        columns = {name: batch[name] for name in self.loss.reads}
+        num_rows = len(next(iter(columns.values())))
+        valid_rows = np.arange(num_rows)
+        if LOSS_MASK in batch:
+            valid_rows = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
+        sizes = minibatch_sizes(len(valid_rows), self._config.minibatch_size)
+        device = self._weights.gradient.device
+        for _ in range(self._config.num_epochs):
+            order = torch.from_numpy(self._stream.permutation(valid_rows)).to(device)
+            parts = [column.index_select(0, order).split(sizes) for column in columns.values()]
+            for rows in zip(*parts, strict=True):
+                yield dict(zip(columns, rows, strict=True))
+
+    def _step(self, total_loss: Tensor) -> Tensor:
+        """One gradient step; returns the gradient's norm before clipping."""
+        gradient = self._weights.gradient
+        gradient.zero_()
+        total_loss.backward()  # type: ignore[no-untyped-call]
+        norm = torch.linalg.vector_norm(gradient)
+        if self._config.grad_clip is not None:
+            gradient.mul_((self._config.grad_clip / (norm + 1e-6)).clamp_(max=1.0))
+        self._optimizer.step()
+        return norm
+
+    def _check_finite(self, names: list[str], table: np.ndarray[Any, np.dtype[np.float32]]) -> None:
+        is_bad = ~np.isfinite(table)
+        if not is_bad.any():
+            return
+        minibatch, column = (int(i) for i in np.argwhere(is_bad)[0])
+        problem = Problem(
+            f"the loss is not finite: {names[column]} is {table[minibatch, column]}",
+            where=f"learner update, minibatch {minibatch + 1} of {len(table)}",
+            got=", ".join(f"{name} {value:.4g}" for name, value in zip(names, table[minibatch], strict=True)),
+            allowed="finite numbers; a lower algorithm.lr or a smaller algorithm.grad_clip often helps",
+        )
+        raise RunFailure(problem)
+
+    def _means(self, names: list[str], table: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, float]:
+        last_epoch = table[-(len(table) // self._config.num_epochs) :]
+        means = table.mean(axis=0, dtype=np.float64)
+        ends = last_epoch.mean(axis=0, dtype=np.float64)
+        return {
+            name: float(end if name in _LAST_EPOCH_METRICS else mean)
+            for name, mean, end in zip(names, means, ends, strict=True)
+        }
+
+    def get_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """(P,) all parameters, for env runners."""
+        return self._weights.to_numpy()
+
+    def get_state(self) -> dict[str, Any]:
+        """Parameters, optimiser, loss and random stream."""
+        optimizer = self._optimizer.state_dict()["state"].get(0, {})
+        return {
+            "module": dict(self.module.state_dict()),
+            "optimizer": {name: torch.as_tensor(value).clone() for name, value in optimizer.items()},
+            "loss": self.loss.get_state(),
+            "stream": stream_state(self._stream),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`.
+
+        Raises:
+            ConfigError: the parameters are those of another network.
+        """
+        self._check_same_network(state["module"])
+        with torch.no_grad():
+            own = self.module.state_dict()
+            for name, value in state["module"].items():
+                own[name].copy_(torch.as_tensor(value))
+        if state["optimizer"]:
+            restored = {name: torch.as_tensor(value) for name, value in state["optimizer"].items()}
+            param_groups = self._optimizer.state_dict()["param_groups"]
+            self._optimizer.load_state_dict({"state": {0: restored}, "param_groups": param_groups})
+        self.loss.set_state(state["loss"])
+        restore_stream(self._stream, state["stream"])
+
+    def _check_same_network(self, parameters: Mapping[str, Any]) -> None:
+        own = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
+        saved = {name: tuple(value.shape) for name, value in parameters.items()}
+        if own == saved:
+            return
+        differing = sorted(name for name in {*own, *saved} if own.get(name) != saved.get(name))
+        problem = Problem(
+            "the checkpoint's network is not the one that this configuration describes",
+            where="module",
+            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
+            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
+        )
+        raise ConfigError([problem])
+
+
+def _values(metrics: LossMetrics) -> tuple[Tensor, ...]:
+    return tuple(vars(metrics).values())
+
+
+def minibatch_sizes(num_rows: int, minibatch_size: int | None) -> list[int]:
+    """Row counts of the fewest minibatches with at most `minibatch_size` rows; they differ by one at most."""
+    num_parts = 1 if minibatch_size is None else -(-num_rows // minibatch_size)
+    return [num_rows // num_parts + (index < num_rows % num_parts) for index in range(num_parts)]

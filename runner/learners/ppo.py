@@ -1,0 +1,88 @@
+"""Proximal policy optimisation (Schulman et al., 2017, https://arxiv.org/abs/1707.06347)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from runner.config.algorithms import PPOConfig, PPOMetrics
+from runner.learners.schedules import scheduled_value
+from runner.modules.rl_module import RLModule
+
+
+class PPOLoss:
+    """L = -E[min(r A, clip(r, 1 - eps, 1 + eps) A)] + c1 E[(V - V_target)^2] - c2 E[H] + beta E[KL]; eqs. 7 to 9.
+
+    r is the ratio of action probabilities under the updated and the sampling policy. Means are over the minibatch's
+    rows, all of which are env steps. The squared value error is capped at `vf_clip_param`, as in RLlib.
+    """
+
+    reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
+
+    def __init__(self, config: PPOConfig) -> None:
+        self._config = config
+        self.kl_coeff = config.kl_coeff if config.use_kl_loss else 0.0
+        self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
+
+    def __call__(self, module: RLModule, batch: Mapping[str, Tensor]) -> PPOMetrics:
+        """The loss of one minibatch.
+
+        Args:
+            module: its `forward_train` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
+            batch: `obs` (B, ...), `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32 and
+                the sampling policy's `action_dist_inputs` (B, K).
+        """
+        cfg = self._config
+        pi = module.action_dist
+        outputs = module.forward_train(batch)
+        theta, values = outputs["action_dist_inputs"], outputs["vf_preds"]  # (B, K), (B,)
+
+        log_ratio = pi.log_prob(theta, batch["actions"]) - batch["action_logp"]
+        ratio = log_ratio.exp()  # r_t(theta), (B,)
+        advantages = batch["advantages"]
+        clipped_ratio = ratio.clamp(1 - cfg.clip_param, 1 + cfg.clip_param)
+        policy_loss = -(ratio * advantages).minimum(clipped_ratio * advantages).mean()
+
+        vf_error = (values - batch["value_targets"]).square()
+        if cfg.vf_clip_param is not None:
+            vf_error = vf_error.clamp(max=cfg.vf_clip_param)
+        vf_loss = vf_error.mean()
+
+        total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
+        # Without a weight these two are only reported, so no gradient is computed for them.
+        entropy = pi.entropy(theta if self.entropy_coeff else theta.detach()).mean()
+        if self.entropy_coeff:
+            total_loss = total_loss - self.entropy_coeff * entropy
+        if cfg.use_kl_loss:
+            mean_kl = pi.kl(batch["action_dist_inputs"], theta).mean()
+            total_loss = total_loss + self.kl_coeff * mean_kl
+        else:
+            mean_kl = (ratio.detach() - 1 - log_ratio.detach()).mean()  # http://joschu.net/blog/kl-approx.html, k3
+        return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
+
+    def before_update(self, num_env_steps: int) -> None:
+        """Set scheduled coefficients for an update after so many env steps."""
+        self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
+
+    def coefficients(self) -> dict[str, float]:
+        """The coefficients of this update, to be reported."""
+        return {"curr_kl_coeff": self.kl_coeff, "curr_entropy_coeff": self.entropy_coeff}
+
+    def after_update(self, metrics: Mapping[str, float]) -> None:
+        """Adapt the KL coefficient to the mean KL of the last epoch (section 4 of the paper, RLlib's factors)."""
+        if not self._config.use_kl_loss:
+            return
+        if metrics["mean_kl_loss"] > 2.0 * self._config.kl_target:
+            self.kl_coeff *= 1.5
+        elif metrics["mean_kl_loss"] < 0.5 * self._config.kl_target:
+            self.kl_coeff *= 0.5
+
+    def get_state(self) -> dict[str, Any]:
+        """What adapts during training."""
+        return {"kl_coeff": self.kl_coeff}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.kl_coeff = float(state["kl_coeff"])

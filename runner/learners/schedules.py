@@ -1,0 +1,15 @@
+"""Values that change with the number of env steps."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from runner.config.algorithms import Schedule
+
+
+def scheduled_value(schedule: Schedule, num_env_steps: int) -> float:
+    """A number as it is, or `[[env_steps, value], ...]` interpolated linearly and constant after its end."""
+    if isinstance(schedule, (int, float)):
+        return float(schedule)
+    steps, values = zip(*schedule, strict=True)
+    return float(np.interp(num_env_steps, steps, values))

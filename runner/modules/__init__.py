@@ -1,0 +1,22 @@
+"""Networks behind the RLModule protocol, and the action distributions they parametrise."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> submodule; also read (not imported) by `runner validate`.
+_EXPORTS: dict[str, str] = {
+    "Categorical": "distributions",
+    "DiagGaussian": "distributions",
+    "MLPModule": "mlp_module",
+    "RLModule": "rl_module",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -1,0 +1,35 @@
+"""Connector pipelines: episodes to batches, module outputs to actions. Every piece handles all rows in one call."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> submodule; also read (not imported) by `runner validate`.
+_EXPORTS: dict[str, str] = {
+    "AddColumnsFromEpisodesToTrainBatch": "learner_pieces",
+    "AddObservationsFromEpisodesToBatch": "common_pieces",
+    "AddOneTsToEpisodesAndTruncate": "learner_pieces",
+    "BatchIndividualItems": "common_pieces",
+    "ConnectorPiece": "piece",
+    "ConnectorPipeline": "pipeline",
+    "EnvToModulePipeline": "pipeline",
+    "GeneralAdvantageEstimation": "advantages",
+    "GetActions": "module_to_env_pieces",
+    "LearnerConnectorPipeline": "pipeline",
+    "ListifyDataForVectorEnv": "module_to_env_pieces",
+    "MeanStdFilter": "mean_std_filter",
+    "ModuleToEnvPipeline": "pipeline",
+    "NormalizeAndClipActions": "module_to_env_pieces",
+    "NumpyToTensor": "common_pieces",
+    "TensorToNumpy": "module_to_env_pieces",
+    "UnBatchToIndividualItems": "module_to_env_pieces",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -1,0 +1,106 @@
+"""Generalised advantage estimation (Schulman et al., 2016, https://arxiv.org/abs/1506.02438)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runner.pipelines.piece import (
+    ADVANTAGES,
+    LOSS_MASK,
+    OBS,
+    REWARDS,
+    TERMINATEDS,
+    VALUE_TARGETS,
+    VF_PREDS,
+    Batch,
+    ConnectorPiece,
+)
+
+_SMALLEST_STD = 1e-4
+
+
+def suffix_sums(terms: Tensor, factors: Tensor, longest: int) -> Tensor:
+    """x with x[i] = terms[i] + factors[i] * x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
+
+    Args:
+        terms: (B,) float.
+        factors: (B,) float; a 0 ends a sequence.
+        longest: most consecutive rows without a 0 in `factors`.
+    """
+    sums, reach = terms.clone(), factors.clone()
+    shift = 1
+    while shift <= longest:
+        sums[:-shift] = sums[:-shift] + reach[:-shift] * sums[shift:]
+        reach[:-shift] = reach[:-shift] * reach[shift:]
+        reach[-shift:] = 0.0
+        shift *= 2
+    return sums
+
+
+def compute_gae(
+    rewards: Tensor, values: Tensor, terminateds: Tensor, is_step: Tensor, gamma: float, lambda_: float, longest: int
+) -> Tensor:
+    """A[t] = delta[t] + gamma * lambda * A[t + 1], delta[t] = r[t] + gamma * V(s[t + 1]) - V(s[t]); eq. 16 of the paper.
+
+    Rows are chunks one after the other, each followed by one bootstrap row (`is_step` false) that holds the value of
+    its last observation. A terminated chunk ends with V = 0 and A = 0 there, a truncated or cut one with this value.
+
+    Args:
+        rewards, values: (B,) float32. terminateds, is_step: (B,) bool.
+        gamma, lambda_: discount and lambda.
+        longest: env steps of the longest chunk.
+
+    Returns:
+        (B,) float32, 0 at bootstrap rows.
+    """
+    not_terminated = torch.logical_and(is_step, ~terminateds).float()
+    next_values = torch.cat((values[1:], values.new_zeros(1)))
+    delta = (rewards + gamma * not_terminated * next_values - values) * is_step
+    return suffix_sums(delta, gamma * lambda_ * not_terminated, longest)
+
+
+class GeneralAdvantageEstimation(ConnectorPiece):
+    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A, standardised over env steps only), all (B,) float32.
+
+    Args:
+        gamma: discount factor.
+        lambda_: GAE's lambda; 1 gives Monte-Carlo returns with bootstrap, 0 TD(0).
+        max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
+    """
+
+    reads = (OBS, REWARDS, TERMINATEDS, LOSS_MASK)
+    writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
+
+    def __init__(self, gamma: float, lambda_: float, max_rows_per_pass: int = 65536) -> None:
+        self._gamma = gamma
+        self._lambda = lambda_
+        self._max_rows = max_rows_per_pass
+
+    def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Add the columns to the batch of each module."""
+        longest = int(episodes.lengths.max())
+        for module_id, columns in batch.items():
+            self._add_advantages(rl_module[module_id], columns, longest)
+        return batch
+
+    @torch.no_grad()
+    def _add_advantages(self, module: Any, columns: Batch, longest: int) -> None:
+        is_step = columns[LOSS_MASK]
+        values = torch.cat([module.compute_values({OBS: rows}) for rows in columns[OBS].split(self._max_rows)])
+        advantages = compute_gae(
+            columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
+        )
+        columns[VF_PREDS] = values
+        columns[VALUE_TARGETS] = advantages + values
+        columns[ADVANTAGES] = standardised(advantages, is_step)
+
+
+def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
+    """(B,) values with mean 0 and standard deviation 1 over the valid rows (the deviation is at least 1e-4)."""
+    count = is_valid.sum()
+    mean = torch.where(is_valid, values, 0.0).sum() / count
+    variance = torch.where(is_valid, (values - mean).square(), 0.0).sum() / count
+    return (values - mean) / variance.sqrt().clamp(min=_SMALLEST_STD)

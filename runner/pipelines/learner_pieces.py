@@ -1,0 +1,58 @@
+"""Pieces of the learner pipeline: from episode chunks to the columns of a train batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from runner.episodes.columns import ACTIONS, OBS, ColumnBlock
+from runner.pipelines.piece import LOSS_MASK, REWARDS, TERMINATEDS, TRUNCATEDS, Batch, ConnectorPiece
+
+
+class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
+    """Gives every chunk one row more, for its last observation, so that a value function sees it in the same pass.
+
+    Adds `loss_mask` (R + E,): true at env steps, false at these bootstrap rows. All columns that follow have R + E
+    rows; no statistic and no loss reads a row whose mask is false. The episodes themselves stay as they are.
+    """
+
+    writes = (LOSS_MASK,)
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the mask."""
+        mask = np.ones(episodes.num_rows + len(episodes), np.bool_)
+        mask[episodes.offsets[1:] + np.arange(len(episodes))] = False
+        batch[LOSS_MASK] = mask
+        return batch
+
+
+class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
+    """Adds `actions`, `rewards`, `terminateds`, `truncateds` and every extra model output of the episodes.
+
+    Rows are those of the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
+    chunk's last row with reward 0, terminated false and truncated true.
+    """
+
+    writes = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the columns; those that are there already are left as they are."""
+        mask = batch.get(LOSS_MASK)
+        last_rows = episodes.offsets[1:] - 1
+        if mask is not None:
+            rows = np.cumsum(mask) - 1
+            last_rows = last_rows + np.arange(len(episodes))
+        num_rows = episodes.num_rows if mask is None else len(mask)
+        for name, column in episodes.columns.items():
+            if name != OBS and name not in batch:
+                batch[name] = column if mask is None else column[rows]
+        terminateds, truncateds = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
+        terminateds[last_rows] = episodes.is_terminated
+        truncateds[last_rows] = episodes.is_truncated
+        if mask is not None:
+            batch[REWARDS][~mask] = 0.0
+            truncateds[~mask] = True
+        batch[TERMINATEDS] = terminateds
+        batch[TRUNCATEDS] = truncateds
+        return batch

@@ -1,0 +1,123 @@
+"""The piece protocol: what one step of a connector pipeline is and how it adds data to a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import numpy as np
+
+from runner.episodes import SingleAgentEpisode
+
+# Columns. In env pipelines a batch is {column: rows}, in the learner pipeline finally {module id: {column: rows}}.
+OBS = "obs"
+ACTIONS = "actions"
+ACTIONS_FOR_ENV = "actions_for_env"
+REWARDS = "rewards"
+TERMINATEDS = "terminateds"
+TRUNCATEDS = "truncateds"
+ACTION_DIST_INPUTS = "action_dist_inputs"
+ACTION_LOGP = "action_logp"
+VF_PREDS = "vf_preds"
+ADVANTAGES = "advantages"
+VALUE_TARGETS = "value_targets"
+LOSS_MASK = "loss_mask"
+
+DEFAULT_MODULE_ID = "default_policy"
+
+Batch = dict[str, Any]
+# Items that a piece collected one by one: one list an episode chunk, in the order in which chunks were added.
+Items = dict[tuple[str, int], list[Any]]
+
+
+class ConnectorPiece:
+    """One step of a pipeline: takes episodes and the batch so far, returns the batch for the next piece.
+
+    A piece of your own overrides `__call__` and names in `reads` and `writes` the batch columns it needs and makes;
+    a pipeline in which a piece reads what nothing before it wrote is refused when it is built. It may work on whole
+    columns (fast) or loop over `episodes` and use `add_batch_item` (only your piece pays for that).
+    """
+
+    reads: ClassVar[tuple[str, ...]] = ()
+    writes: ClassVar[tuple[str, ...]] = ()
+    # Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes.
+    writes_per_fragment: ClassVar[tuple[str, ...]] = ()
+
+    is_training: bool = True
+
+    def __call__(
+        self,
+        *,
+        rl_module: Any,
+        batch: Batch,
+        episodes: Sequence[SingleAgentEpisode],
+        explore: bool | None = None,
+        shared_data: dict[str, Any] | None = None,
+        metrics: MutableMapping[str, float] | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Return the batch for the next piece; changing and returning `batch` itself is fine.
+
+        Args:
+            rl_module: the module whose forward pass follows or came before.
+            batch: column -> rows, what the pieces before made.
+            episodes: running episodes (env pipelines: one a sub-environment) or chunks to learn from.
+            explore: whether actions are sampled.
+            shared_data: lives for one pass through env-to-module and module-to-env.
+            metrics: values that a piece wants reported.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+
+    def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
+        """Add columns (R, ...) that are cheaper to compute once per fragment than in every step."""
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
+    ) -> gym.Space[Any]:
+        """The observation space after this piece."""
+        return input_observation_space
+
+    def recompute_output_action_space(
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
+    ) -> gym.Space[Any]:
+        """The action space after this piece."""
+        return input_action_space
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Take the random stream that this piece owns from now on."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Arrays and plain values; empty for a piece without state."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def reset_state(self) -> None:
+        """Forget everything learned."""
+
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """What all runners share from now on, from the states of several; empty: each keeps its own."""
+        return {}
+
+    # -- for pieces that work item by item -------------------------------------------------------------------------
+
+    @staticmethod
+    def single_agent_episode_iterator(episodes: Sequence[SingleAgentEpisode]) -> Iterator[SingleAgentEpisode]:
+        """The episodes one by one."""
+        return iter(episodes)
+
+    @staticmethod
+    def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode) -> None:
+        """Append one item of an episode to a column; `BatchIndividualItems` makes rows of them."""
+        key = (single_agent_episode.id_, single_agent_episode.t_started)
+        batch.setdefault(column, {}).setdefault(key, []).append(item_to_add)
+
+    @staticmethod
+    def add_n_batch_items(
+        batch: Batch, column: str, items_to_add: Sequence[Any], single_agent_episode: SingleAgentEpisode
+    ) -> None:
+        """Append several items of an episode to a column."""
+        key = (single_agent_episode.id_, single_agent_episode.t_started)
+        batch.setdefault(column, {}).setdefault(key, []).extend(items_to_add)

@@ -1,0 +1,246 @@
+"""Pipelines: sequences of pieces that can be edited by name and are checked when they are built."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, overload
+
+import gymnasium as gym
+import numpy as np
+
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.episodes.columns import block_from_episodes
+from runner.pipelines.piece import Batch, ConnectorPiece
+
+Anchor = str | type[ConnectorPiece]
+
+
+class PipelineError(ConfigError):
+    """An edit or the order of a pipeline's pieces is wrong."""
+
+
+class ConnectorPipeline(ConnectorPiece):
+    """Pieces called one after the other; itself a piece, so that pipelines nest.
+
+    Args:
+        pieces: in the order of their calls.
+        input_observation_space, input_action_space: spaces before the first piece.
+    """
+
+    name = "pipeline"
+
+    def __init__(
+        self,
+        pieces: Iterable[ConnectorPiece],
+        input_observation_space: gym.Space[Any],
+        input_action_space: gym.Space[Any],
+    ) -> None:
+        self._pieces = list(pieces)
+        self._input_spaces = (input_observation_space, input_action_space)
+        self._infer_spaces()
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Pass the batch through all pieces."""
+        for piece in self._pieces:
+            batch = piece(batch=batch, **kwargs)
+        return batch
+
+    # -- editing ---------------------------------------------------------------------------------------------------
+
+    def prepend(self, piece: ConnectorPiece) -> None:
+        """Make `piece` the first."""
+        self._insert(0, piece)
+
+    def append(self, piece: ConnectorPiece) -> None:
+        """Make `piece` the last."""
+        self._insert(len(self._pieces), piece)
+
+    def insert_before(self, anchor: Anchor, piece: ConnectorPiece) -> None:
+        """Put `piece` before the piece named `anchor` (class or class name)."""
+        self._insert(self._index(anchor), piece)
+
+    def insert_after(self, anchor: Anchor, piece: ConnectorPiece) -> None:
+        """Put `piece` after the piece named `anchor`."""
+        self._insert(self._index(anchor) + 1, piece)
+
+    def replace(self, anchor: Anchor, piece: ConnectorPiece) -> None:
+        """Put `piece` in the place of the piece named `anchor`."""
+        self._pieces[self._index(anchor)] = piece
+        self._infer_spaces()
+
+    def remove(self, anchor: Anchor) -> None:
+        """Take out the piece named `anchor`."""
+        del self._pieces[self._index(anchor)]
+        self._infer_spaces()
+
+    def _insert(self, index: int, piece: ConnectorPiece) -> None:
+        self._pieces.insert(index, piece)
+        self._infer_spaces()
+
+    def _index(self, anchor: Anchor) -> int:
+        name = anchor if isinstance(anchor, str) else anchor.__name__
+        names = [type(piece).__name__ for piece in self._pieces]
+        if name not in names:
+            raise PipelineError(
+                [
+                    Problem(
+                        f"the {self.name} pipeline has no piece {name}",
+                        where=f"connectors.{self.name}",
+                        got=name,
+                        allowed=", ".join(names),
+                        nearest=nearest_match(name, names),
+                    )
+                ]
+            )
+        return names.index(name)
+
+    def __len__(self) -> int:
+        return len(self._pieces)
+
+    def __iter__(self) -> Iterator[ConnectorPiece]:
+        return iter(self._pieces)
+
+    @overload
+    def __getitem__(self, key: int | str) -> ConnectorPiece: ...
+    @overload
+    def __getitem__(self, key: type[ConnectorPiece]) -> list[ConnectorPiece]: ...
+    def __getitem__(self, key: int | Anchor) -> ConnectorPiece | list[ConnectorPiece]:
+        if isinstance(key, int):
+            return self._pieces[key]
+        if isinstance(key, str):
+            return self._pieces[self._index(key)]
+        return [piece for piece in self._pieces if isinstance(piece, key)]
+
+    # -- spaces and columns ----------------------------------------------------------------------------------------
+
+    def _infer_spaces(self) -> None:
+        obs_space, action_space = self._input_spaces
+        self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
+        for piece in self._pieces:
+            obs_space, action_space = (
+                piece.recompute_output_observation_space(obs_space, action_space),
+                piece.recompute_output_action_space(obs_space, action_space),
+            )
+            self.spaces_after.append((obs_space, action_space))
+        self.observation_space, self.action_space = obs_space, action_space
+
+    def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
+        """Check that every piece finds the columns it reads; return the columns after the last piece.
+
+        Args:
+            available: columns in the batch before the first piece.
+
+        Raises:
+            PipelineError: names the piece, the column and, where there is one, the later piece that writes it.
+        """
+        columns = list(available)
+        for position, piece in enumerate(self._pieces):
+            for column in piece.reads:
+                if column not in columns:
+                    raise PipelineError([self._order_problem(position, column, columns)])
+            columns += [column for column in piece.writes if column not in columns]
+        return tuple(columns)
+
+    def _order_problem(self, position: int, column: str, columns: Sequence[str]) -> Problem:
+        name = type(self._pieces[position]).__name__
+        later = [type(p).__name__ for p in self._pieces[position + 1 :] if column in p.writes]
+        once = [type(p).__name__ for p in self._pieces if column in p.writes_per_fragment]
+        hint = f"; {later[0]}, which comes later, writes it" if later else ""
+        if once:
+            hint = f"; {once[0]} writes it once per fragment, not in every step"
+        return Problem(
+            f"{name} reads the column {column!r}, which no piece before it writes{hint}",
+            where=f"connectors.{self.name}, piece {position + 1} of {len(self._pieces)}",
+            got=" -> ".join(type(piece).__name__ for piece in self._pieces),
+            allowed=f"columns at this place: {', '.join(columns) or 'none'}",
+        )
+
+    @property
+    def fragment_columns(self) -> tuple[str, ...]:
+        """Columns that pieces add once per fragment."""
+        return tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
+
+    # -- what is passed on to the pieces -----------------------------------------------------------------------------
+
+    def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
+        """Let each piece add its columns of a finished fragment."""
+        for piece in self._pieces:
+            piece.complete_fragment(columns, rl_module)
+
+    def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
+        """Give each piece its own random stream, `make_stream(pipeline name, position)`."""
+        for position, piece in enumerate(self._pieces):
+            piece.use_stream(make_stream(self.name, position))
+
+    def freeze(self) -> None:
+        """Let no piece learn from what passes (evaluation)."""
+        for piece in self._pieces:
+            piece.is_training = False
+
+    def _named_pieces(self) -> dict[str, ConnectorPiece]:
+        """Pieces by class name; the second of a class is `Name#2`."""
+        named: dict[str, ConnectorPiece] = {}
+        for piece in self._pieces:
+            name, number = type(piece).__name__, 1
+            key = name
+            while key in named:
+                number += 1
+                key = f"{name}#{number}"
+            named[key] = piece
+        return named
+
+    def get_state(self) -> dict[str, Any]:
+        """Piece name -> its state, for pieces that have one."""
+        states = {name: piece.get_state() for name, piece in self._named_pieces().items()}
+        return {name: state for name, state in states.items() if state}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`; states of pieces that are not here are an error."""
+        pieces = self._named_pieces()
+        for name, piece_state in state.items():
+            if name not in pieces:
+                raise PipelineError(
+                    [
+                        Problem(
+                            f"the state of piece {name} has no piece in the {self.name} pipeline",
+                            where=f"connectors.{self.name}",
+                            got=", ".join(state),
+                            allowed=", ".join(pieces),
+                        )
+                    ]
+                )
+            pieces[name].set_state(piece_state)
+
+    def reset_state(self) -> None:
+        """Reset every piece."""
+        for piece in self._pieces:
+            piece.reset_state()
+
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        """Merge the states of several runners, piece by piece (by name); only pieces that share something."""
+        pieces = self._named_pieces()
+        merged = {name: pieces[name].merge_states([state[name] for state in states]) for name in states[0]}
+        return {name: state for name, state in merged.items() if state}
+
+
+class EnvToModulePipeline(ConnectorPipeline):
+    """From the running episodes to the batch of the next forward pass."""
+
+    name = "env_to_module"
+
+
+class ModuleToEnvPipeline(ConnectorPipeline):
+    """From the module's outputs to the actions of the next vector step."""
+
+    name = "module_to_env"
+
+
+class LearnerConnectorPipeline(ConnectorPipeline):
+    """From episode chunks to the train batch, `{module id: {column: (B, ...) tensor}}`."""
+
+    name = "learner"
+
+    def __call__(self, *, episodes: Any, batch: Batch | None = None, **kwargs: Any) -> Batch:
+        """Build the batch. `episodes` may be a column block or any sequence of episodes."""
+        block = block_from_episodes(episodes)
+        return super().__call__(batch={} if batch is None else batch, episodes=block, **kwargs)

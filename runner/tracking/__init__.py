@@ -1,0 +1,36 @@
+"""Tracking: progress.jsonl, result.json, MLflow in a process of its own, and what the terminal shows.
+
+Imports neither MLflow nor rich: only the child process imports MLflow, only a live display rich.
+"""
+
+from runner.tracking.display import Display, DisplayInfo, DisplayMode, NoDisplay, PlainDisplay, make_display
+from runner.tracking.mlflow_store import StoreLocation, resolve_store, ui_command
+from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
+from runner.tracking.progress_log import ProgressLog
+from runner.tracking.result_file import write_result
+from runner.tracking.run_info import flatten_parameters, git_revision, package_versions, run_info
+from runner.tracking.summary import RunSummary, resume_command, summary_lines
+
+__all__ = [
+    "Display",
+    "DisplayInfo",
+    "DisplayMode",
+    "MLflowSettings",
+    "MLflowTracker",
+    "NoDisplay",
+    "PlainDisplay",
+    "ProgressLog",
+    "RunStatus",
+    "RunSummary",
+    "StoreLocation",
+    "flatten_parameters",
+    "git_revision",
+    "make_display",
+    "package_versions",
+    "resolve_store",
+    "resume_command",
+    "run_info",
+    "summary_lines",
+    "ui_command",
+    "write_result",
+]

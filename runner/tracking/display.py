@@ -1,0 +1,152 @@
+"""What a run shows while it trains: live on a terminal, plain lines elsewhere, or nothing."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TextIO
+
+from runner.tracking import headline
+from runner.tracking.time_left import TimeLeft
+
+DisplayMode = Literal["auto", "live", "plain", "none"]
+
+
+@dataclass(frozen=True)
+class DisplayInfo:
+    """What is known at the start: `facts` are shown as they are, `initial` is a resumed run's last result."""
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)
+    stop: Mapping[str, float] = field(default_factory=dict)
+    initial: Mapping[str, Any] = field(default_factory=dict)
+
+    def lines(self) -> list[str]:
+        """Title, facts and stop criteria, one per line, aligned."""
+        facts = {**self.facts, "stop at": headline.stop_text(self.stop)}
+        width = max(map(len, facts))
+        return [self.title, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
+
+
+class Display(Protocol):
+    """Called in this order from the training thread; never raises because of its stream."""
+
+    def start(self, info: DisplayInfo) -> None:
+        """Show what is about to run."""
+
+    def update(self, metrics: Mapping[str, Any]) -> None:
+        """Show an iteration. `metrics` is not changed afterwards; it is kept without a copy."""
+
+    def note(self, text: str) -> None:
+        """Show a line that stays, between two updates."""
+
+    def finish(self, summary_lines: Sequence[str]) -> None:
+        """Show the last iteration and the closing lines. Safe to call twice, or without `start`."""
+
+
+class NoDisplay:
+    """Shows nothing."""
+
+    def start(self, info: DisplayInfo) -> None: ...
+
+    def update(self, metrics: Mapping[str, Any]) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def finish(self, summary_lines: Sequence[str]) -> None: ...
+
+
+class PlainDisplay:
+    """Lines without control codes: the first iteration, the last, and one each `min_interval_s` between."""
+
+    def __init__(
+        self, stream: TextIO, min_interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._min_interval_s = min_interval_s
+        self._clock = clock
+        self._started_s = clock()
+        self._next_line_s = self._updated_s = self._started_s
+        self._time_left = TimeLeft({}, {}, self._started_s)
+        self._losses = headline.Losses()
+        self._pending: Mapping[str, Any] | None = None
+        self._evaluation: Any = None
+        self._is_finished = False
+
+    def start(self, info: DisplayInfo) -> None:
+        self._started_s = self._next_line_s = self._clock()
+        self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
+        self._print(*info.lines())
+
+    def update(self, metrics: Mapping[str, Any]) -> None:
+        self._evaluation = metrics.get(headline.EVALUATION_RETURN, self._evaluation)
+        self._pending = metrics
+        self._updated_s = self._clock()
+        if self._updated_s >= self._next_line_s:
+            self._next_line_s = self._updated_s + self._min_interval_s
+            self._print_pending()
+
+    def note(self, text: str) -> None:
+        self._print(text)
+
+    def finish(self, summary_lines: Sequence[str]) -> None:
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._print_pending()
+        self._print(*summary_lines)
+
+    def _print_pending(self) -> None:
+        if self._pending is None:
+            return
+        self._time_left.update(self._pending, self._updated_s)
+        self._print("  ".join(f"{label} {text}" for label, text in self._fields(self._pending)))
+        self._pending = None
+
+    def _fields(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        now_s = self._updated_s
+        fields = [
+            ("iter", f"{headline.count_text(metrics.get(headline.ITERATION)):>5}"),
+            ("steps", f"{headline.count_text(metrics.get(headline.ENV_STEPS)):>11}"),
+            ("return", f"{headline.number_text(metrics.get(headline.RETURN)):>9}"),
+            ("steps/s", f"{headline.count_text(metrics.get(headline.STEPS_PER_S)):>7}"),
+        ]
+        fields += [(label, f"{text:>10}") for label, text in self._losses.texts(metrics)]
+        fields.append(("elapsed", f"{headline.duration_text(now_s - self._started_s):>7}"))
+        fields.append(("left", f"{self._time_left.text(now_s):>9}"))
+        if self._evaluation is not None:
+            fields.append(("evaluation", f"{headline.number_text(self._evaluation):>9}"))
+        return fields
+
+    def _print(self, *lines: str) -> None:
+        try:
+            self._stream.write("".join(f"{line}\n" for line in lines))
+            self._stream.flush()
+        except UnicodeEncodeError:
+            self._stream.write("".join(f"{line}\n" for line in lines).encode("ascii", "replace").decode())
+        except (OSError, ValueError):
+            pass  # the reader of a pipe has left, or the stream is closed: training goes on
+
+
+def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
+    """The display for `mode` on `stream` (None: stdout). "auto" is live on a terminal and plain elsewhere."""
+    stream = sys.stdout if stream is None else stream
+    if mode == "none":
+        return NoDisplay()
+    if mode == "plain" or (mode == "auto" and not _is_capable_terminal(stream)):
+        return PlainDisplay(stream)
+    from rich.console import Console
+
+    from runner.tracking.live_display import LiveDisplay
+
+    return LiveDisplay(Console(file=stream, force_terminal=True, highlight=False))
+
+
+def _is_capable_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+    except ValueError:  # closed
+        return False

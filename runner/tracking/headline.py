@@ -1,0 +1,76 @@
+"""The few numbers of an iteration that a person watches, as labelled text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.tracking.plain_values import finite_number
+
+ITERATION = "training_iteration"
+ENV_STEPS = "num_env_steps_sampled_lifetime"
+RETURN = "env_runners/episode_return_mean"
+EPISODE_LENGTH = "env_runners/episode_len_mean"
+STEPS_PER_S = "env_steps_per_s"
+EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
+
+# Name of a learner metric -> its label. Without any of them the display shows total_loss.
+LOSS_LABELS = {
+    "policy_loss": "policy",
+    "vf_loss": "vf",
+    "qf_loss": "qf",
+    "entropy": "entropy",
+    "mean_kl_loss": "kl",
+}
+_FALLBACK_LOSS = {"total_loss": "loss"}
+
+
+class Losses:
+    """Finds the losses to show in the first iteration that has some, and remembers their keys."""
+
+    def __init__(self) -> None:
+        self._keys: dict[str, str] = {}  # label -> metric key
+
+    def texts(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """Label and text of each, of the module that comes first."""
+        if not self._keys:
+            self._keys = _find_losses(metrics, LOSS_LABELS) or _find_losses(metrics, _FALLBACK_LOSS)
+        return [(label, number_text(metrics.get(key))) for label, key in self._keys.items()]
+
+
+def _find_losses(metrics: Mapping[str, Any], labels: Mapping[str, str]) -> dict[str, str]:
+    module = None
+    found = {}
+    for key in metrics:
+        prefix, _, name = key.rpartition("/")
+        if name in labels and prefix.startswith("learners/") and module in (None, prefix):
+            module = prefix
+            found[name] = key
+    return {label: found[name] for name, label in labels.items() if name in found}
+
+
+def number_text(value: object) -> str:
+    """Four significant digits; "-" where there is no number yet."""
+    number = finite_number(value)
+    return "-" if number is None else f"{number:.4g}"
+
+
+def count_text(value: object) -> str:
+    """A whole number with thousands separated; "-" where there is none yet."""
+    number = finite_number(value)
+    return "-" if number is None else f"{number:,.0f}"
+
+
+def duration_text(seconds: float) -> str:
+    """h:mm:ss, with days in front where there are some."""
+    minutes, whole_seconds = divmod(round(max(seconds, 0.0)), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    text = f"{hours}:{minutes:02d}:{whole_seconds:02d}"
+    return f"{days}d {text}" if days else text
+
+
+def stop_text(stop: Mapping[str, float]) -> str:
+    """The stop criteria in one line."""
+    criteria = [f"{name} >= {float(value):,.10g}" for name, value in stop.items()]
+    return " or ".join(criteria) or "nothing: until interrupted"

@@ -1,0 +1,157 @@
+"""The display on a terminal, drawn by its own thread: the training thread only hands over a reference."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from runner.tracking import headline
+from runner.tracking.display import DisplayInfo
+from runner.tracking.plain_values import finite_number
+from runner.tracking.time_left import TimeLeft
+
+MAX_REFRESHES_PER_S = 4.0
+IDLE_REFRESH_INTERVAL_S = 1.0  # so that the clock runs through a long iteration
+BAR_WIDTH = 30
+BAR = ("\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}")
+BAR_ASCII = ("#", "-")
+
+
+class LiveDisplay:
+    """A block of lines that is redrawn in place: at most four times a second, once when nothing is new.
+
+    What the program prints to stdout and stderr meanwhile appears above the block. Log handlers that were
+    made before `start` hold the bare stderr: send their records to `note`.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._started_s = clock()
+        self._time_left = TimeLeft({}, {}, self._started_s)
+        self._losses = headline.Losses()
+        self._info = DisplayInfo("")
+        self._metrics: Mapping[str, Any] = {}
+        self._updated_s = self._started_s
+        self._best_return: float | None = None
+        self._evaluation: Any = None
+        self._live: Live | None = None
+        self._has_news = threading.Event()
+        self._is_stopping = threading.Event()
+        self._thread = threading.Thread(target=self._refresh_until_stopped, name="live-display", daemon=True)
+        self._is_finished = False
+
+    def start(self, info: DisplayInfo) -> None:
+        self._info = info
+        self._started_s = self._updated_s = self._clock()
+        self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
+        with suppress(OSError, ValueError):
+            self._print_lines(info.lines())
+            live = Live(console=self._console, auto_refresh=False, get_renderable=self.render)
+            live.start()
+            self._live = live
+            atexit.register(self._stop)  # the cursor comes back also where nobody calls finish
+            self._thread.start()
+
+    def update(self, metrics: Mapping[str, Any]) -> None:
+        number = finite_number(metrics.get(headline.RETURN))
+        if number is not None and (self._best_return is None or number > self._best_return):
+            self._best_return = number
+        self._evaluation = metrics.get(headline.EVALUATION_RETURN, self._evaluation)
+        self._updated_s = self._clock()
+        self._metrics = metrics
+        self._has_news.set()
+
+    def note(self, text: str) -> None:
+        with suppress(OSError, ValueError):
+            self._print_lines([text])
+
+    def finish(self, summary_lines: Sequence[str]) -> None:
+        if self._is_finished:
+            return
+        self._is_finished = True
+        self._stop()
+        with suppress(OSError, ValueError):
+            self._print_lines(summary_lines)
+
+    def render(self) -> RenderableType:
+        """The block as it stands now."""
+        now_s = self._clock()
+        metrics = self._metrics
+        self._time_left.update(metrics, self._updated_s)
+        lines: list[RenderableType] = [
+            _line(
+                [
+                    ("iteration", headline.count_text(metrics.get(headline.ITERATION))),
+                    ("env steps", headline.count_text(metrics.get(headline.ENV_STEPS))),
+                    ("steps/s", headline.count_text(metrics.get(headline.STEPS_PER_S))),
+                ]
+            ),
+            _line(self._returns(metrics), style="bold green"),
+        ]
+        if losses := self._losses.texts(metrics):
+            lines.append(_line(losses))
+        lines.append(self._progress_line(now_s))
+        return Group(*lines)
+
+    def _progress_line(self, now_s: float) -> Text:
+        text = Text(no_wrap=True, overflow="ellipsis")
+        fraction = self._time_left.fraction_done
+        if fraction is not None:
+            done, open_ = BAR_ASCII if self._console.options.ascii_only else BAR
+            num_done = int(fraction * BAR_WIDTH)
+            text.append(done * num_done, "cyan").append(open_ * (BAR_WIDTH - num_done), "dim")
+            text.append(f" {fraction:4.0%}  ")
+        elapsed = headline.duration_text(now_s - self._started_s)
+        return text.append(f"{elapsed} elapsed, {self._time_left.text(now_s)} left")
+
+    def _returns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        fields = [
+            ("return", headline.number_text(metrics.get(headline.RETURN))),
+            ("best", headline.number_text(self._best_return)),
+            ("episode length", headline.number_text(metrics.get(headline.EPISODE_LENGTH))),
+        ]
+        if self._evaluation is not None:
+            fields.append(("evaluation", headline.number_text(self._evaluation)))
+        return fields
+
+    def _refresh_until_stopped(self) -> None:
+        while not self._is_stopping.wait(1.0 / MAX_REFRESHES_PER_S):
+            self._has_news.wait(IDLE_REFRESH_INTERVAL_S)
+            self._has_news.clear()
+            if self._is_stopping.is_set() or self._live is None:
+                return
+            try:
+                self._live.refresh()
+            except (OSError, ValueError):
+                return  # the terminal has gone
+
+    def _stop(self) -> None:
+        atexit.unregister(self._stop)
+        self._is_stopping.set()
+        self._has_news.set()
+        if self._live is None:
+            return
+        self._thread.join(1.0)
+        with suppress(OSError, ValueError):
+            self._live.stop()  # draws the last state
+        self._live = None
+
+    def _print_lines(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _line(fields: Sequence[tuple[str, str]], style: str = "bold") -> Text:
+    text = Text(no_wrap=True, overflow="ellipsis")
+    for label, value in fields:
+        text.append(f"{label} ", "dim").append(f"{value:<9}  ", style)
+    return text

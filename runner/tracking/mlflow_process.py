@@ -1,0 +1,154 @@
+"""`python -m runner.tracking.mlflow_process`: the child process that owns MLflow. `MLflowTracker` starts it.
+
+stdin and stdout carry one JSON object per line (`kind` says which).
+In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), finish (status).
+Out: run (run_id), written (num_metrics), warning (text), failed (text), finished.
+End of stdin without `finish` means that the trainer died: the run ends as KILLED.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TextIO
+
+from runner.tracking.mlflow_store import check_sqlite_writable, error_line
+
+if TYPE_CHECKING:
+    from runner.tracking.mlflow_writer import RunWriter
+
+Message = Mapping[str, Any]
+Inbox = queue.SimpleQueue[Message | None]  # None: end of stdin
+Reply = Callable[..., None]  # kind, then the content as keywords
+
+END_PATIENCE_S = 5.0
+NICENESS = 5
+LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+PARENT_CHECK_INTERVAL_S = 1.0
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def main() -> int:
+    """Exit code 0 when the run has its final status, 1 when MLflow could not be used."""
+    answers = _take_over_stdout()
+    _ignore_signals()
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
+    inbox: Inbox = queue.SimpleQueue()
+    # Reading starts before MLflow is imported, so that the trainer's pipe never fills up.
+    threading.Thread(target=_read_messages, args=(sys.stdin, inbox), daemon=True).start()
+    settings = inbox.get()
+    if settings is None:
+        return 1
+
+    def reply(kind: str, **content: Any) -> None:
+        with suppress(OSError, ValueError):  # the trainer no longer listens
+            answers.write(json.dumps({"kind": kind, **content}) + "\n")
+            answers.flush()
+
+    try:
+        writer = _open_run(settings, reply)
+    except Exception as error:
+        _LOGGER.exception("the run could not be opened")
+        reply("failed", text=error_line(error))
+        return 1
+    status = _serve(writer, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
+    return _end_run(writer, status, reply)
+
+
+def _open_run(settings: Message, reply: Reply) -> RunWriter:
+    check_sqlite_writable(settings["tracking_uri"])
+    from runner.tracking.mlflow_writer import RunWriter
+
+    writer = RunWriter(settings, lambda num_metrics: reply("written", num_metrics=num_metrics))
+    reply("run", run_id=writer.run_id)
+    for path, artifact_path in settings["artifacts"]:
+        _log_artifact(writer, path, artifact_path, reply)
+    return writer
+
+
+def _serve(writer: RunWriter, inbox: Inbox, reply: Reply, interval_s: float, parent_pid: int) -> str:
+    """Handle messages until the run is over; its final status."""
+    flush_at = time.monotonic() + interval_s
+    while True:
+        wait_s = min(max(flush_at - time.monotonic(), 0.0), PARENT_CHECK_INTERVAL_S)
+        try:
+            message = inbox.get(timeout=wait_s)
+        except queue.Empty:
+            if os.getppid() != parent_pid:  # a fork of the trainer may hold the pipe open
+                return "KILLED"
+        else:
+            if message is None:
+                return "KILLED"
+            if message["kind"] == "finish":
+                return str(message["status"])
+            _handle(message, writer, reply)
+        if time.monotonic() >= flush_at:
+            if not writer.flush():
+                reply("warning", text=f"metrics wait to be written: {writer.last_error}")
+            flush_at = time.monotonic() + interval_s
+
+
+def _handle(message: Message, writer: RunWriter, reply: Reply) -> None:
+    if message["kind"] == "metrics":
+        writer.add_metrics(message["step"], message["time_s"], message["metrics"])
+    elif message["kind"] == "artifact":
+        _log_artifact(writer, message["path"], message["artifact_path"], reply)
+
+
+def _log_artifact(writer: RunWriter, path: str, artifact_path: str | None, reply: Reply) -> None:
+    try:
+        writer.log_artifact(path, artifact_path)
+    except Exception as error:
+        _LOGGER.exception("artifact %s was not stored", path)
+        reply("warning", text=f"artifact {path} was not stored: {error_line(error)}", is_loss=True)
+
+
+def _end_run(writer: RunWriter, status: str, reply: Reply) -> int:
+    try:
+        if not writer.end(status, END_PATIENCE_S):
+            reply("warning", text=f"metrics could not be written: {writer.last_error}")
+    except Exception as error:
+        _LOGGER.exception("the run could not be ended as %s", status)
+        reply("failed", text=f"the run could not be ended as {status}: {error_line(error)}")
+        return 1
+    reply("finished")
+    return 0
+
+
+def _read_messages(stdin: TextIO, inbox: Inbox) -> None:
+    for line in stdin:
+        try:
+            inbox.put(json.loads(line))
+        except ValueError:  # the trainer was killed in the middle of a line
+            _LOGGER.warning("incomplete message of %d characters", len(line))
+    inbox.put(None)
+
+
+def _take_over_stdout() -> TextIO:
+    """Keep the real stdout for answers; whatever else prints goes to stderr, the run's mlflow.log."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    return answers
+
+
+def _ignore_signals() -> None:
+    """The trainer decides when the run ends: by `finish`, or by the end of stdin."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(os, "nice"):
+        with suppress(OSError):
+            os.nice(NICENESS)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,242 @@
+"""The trainer's side of MLflow: lines into the pipe of a child process, no wait and no exception."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import queue
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from runner.tracking.plain_values import finite_number
+
+RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
+
+MAX_WAITING_MESSAGES = 10_000
+LOG_FILE_NAME = "mlflow.log"
+
+_LOGGER = logging.getLogger(__name__)
+_REMOVED_VARIABLES = (
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_EXPERIMENT_NAME",
+    "MLFLOW_ENABLE_ASYNC_LOGGING",
+)
+_DEFAULT_VARIABLES = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # MLflow's own 7 take four minutes
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MLflowSettings:
+    """Where a run goes and what describes it. `tracking_uri` and `artifact_location`: see `resolve_store`.
+
+    With a `run_id` that run goes on (`run_name` is then left as it is): params that it has and that are
+    equal are not logged again, changed ones become a tag `override.<name>`, because MLflow's params cannot
+    change.
+    """
+
+    tracking_uri: str
+    artifact_location: str | None
+    experiment_name: str
+    run_name: str | None = None
+    run_id: str | None = None
+    params: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    artifacts: Sequence[tuple[str, str | None]] = ()  # (path, folder in the run's artifacts)
+    flush_interval_s: float = 2.0
+
+
+class MLflowTracker:
+    """Records one run in MLflow through a child process that outlives the trainer by a last flush.
+
+    Whatever goes wrong is told once, through `warn` from the thread that calls `log_metrics`, and again
+    with the number of lost values by `finish`; details are in `run_dir`/mlflow.log. Nothing here raises
+    because of MLflow.
+    """
+
+    def __init__(
+        self,
+        settings: MLflowSettings,
+        run_dir: str | os.PathLike[str],
+        warn: Callable[[str], None] = _LOGGER.warning,
+    ) -> None:
+        self._settings = settings
+        self._log_path = Path(run_dir) / LOG_FILE_NAME
+        self._warn = warn
+        self._outbox: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._process: subprocess.Popen[str] | None = None
+        self._reader: threading.Thread | None = None
+        self._run_id: str | None = settings.run_id
+        self._has_answered = threading.Event()
+        self._is_over = False  # the child has ended, well or not, or was never there
+        self._is_finished = False  # it has said that the run has its final status
+        self._trouble: str | None = None
+        self._losses: list[str] = []
+        self._has_warned = False
+        self._num_metrics = 0
+        self._num_written = 0
+
+    def start(self) -> None:
+        """Start the child and return at once; MLflow is imported and the run created there, seconds later."""
+        try:
+            self._process = _start_child(self._log_path)
+        except OSError as error:
+            self._is_over = True
+            self._trouble = f"its process did not start: {error}"
+            self._has_answered.set()
+            return
+        settings = dataclasses.asdict(self._settings) | {"parent_pid": os.getpid()}
+        settings["artifacts"] = [(os.fspath(path), folder) for path, folder in self._settings.artifacts]
+        self._outbox.put({"kind": "start", **settings})
+        threading.Thread(target=self._send_messages, name="mlflow-send", daemon=True).start()
+        self._reader = threading.Thread(target=self._read_answers, name="mlflow-read", daemon=True)
+        self._reader.start()
+
+    def log_metrics(self, step: int, metrics: Mapping[str, Any], time_s: float | None = None) -> None:
+        """Record the finite numbers of `metrics` at env step `step` and Unix time `time_s` (None: now)."""
+        numbers = ((name, finite_number(value)) for name, value in metrics.items())
+        values = {name: number for name, number in numbers if number is not None}
+        self._num_metrics += len(values)
+        if self._trouble is not None and not self._has_warned:
+            self._warn_once(self._trouble)
+        if self._is_over or self._outbox.qsize() >= MAX_WAITING_MESSAGES:
+            self._trouble = self._trouble or "its process does not keep up; metrics are dropped"
+            return
+        time_s = time.time() if time_s is None else time_s
+        self._outbox.put({"kind": "metrics", "step": int(step), "time_s": float(time_s), "metrics": values})
+
+    def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
+        """Store a file or folder in the run, as it is when the child comes to it: it must stay until then."""
+        if self._is_over:
+            self._losses.append(f"artifact {os.fspath(path)} was not stored")
+        else:
+            absolute = os.path.abspath(path)
+            self._outbox.put({"kind": "artifact", "path": absolute, "artifact_path": artifact_path})
+
+    def run_id(self, timeout_s: float = 0.0) -> str | None:
+        """MLflow's id of the run; None when it is not known after `timeout_s`, or never will be."""
+        self._has_answered.wait(timeout_s)
+        return self._run_id
+
+    def finish(self, status: RunStatus = "FINISHED", timeout_s: float = 30.0) -> str | None:
+        """Write everything and end the run; a warning to show when something was lost, else None.
+
+        After `timeout_s` the child is left alone: it goes on writing when the trainer has exited.
+        """
+        if self._reader is not None:
+            self._outbox.put({"kind": "finish", "status": status})
+            self._outbox.put(None)
+            self._reader.join(timeout_s)
+            if self._reader.is_alive():
+                waited = f"still writing after {timeout_s:g} s"
+                return f"MLflow: {waited}; it goes on in the background, see {self._log_path}"
+            self._reader = None
+        return self._loss_report()
+
+    def _loss_report(self) -> str | None:
+        if self._process is None and self._trouble is None:
+            return None  # never started
+        problems = list(self._losses)
+        num_lost = self._num_metrics - self._num_written
+        if num_lost > 0:
+            problems.insert(0, f"{num_lost} of {self._num_metrics} metric values were not written")
+        if not self._is_finished:
+            problems.append("the run has no final status")
+        if not problems:
+            return None
+        cause = f" ({self._trouble})" if self._trouble else ""
+        return f"MLflow: {'; '.join(problems)}{cause}; see {self._log_path}"
+
+    def _warn_once(self, trouble: str) -> None:
+        self._has_warned = True
+        self._warn(f"MLflow: {trouble}; training goes on, see {self._log_path}")
+
+    def _send_messages(self) -> None:
+        """Body of the writer thread: the only place that may wait for the child."""
+        stdin = _pipe(self._process, "stdin")
+        with suppress(OSError, ValueError):  # the child is gone: _read_answers says so
+            while (message := self._outbox.get()) is not None:
+                stdin.write(json.dumps(message, default=str) + "\n")
+                stdin.flush()
+        with suppress(OSError):
+            stdin.close()
+
+    def _read_answers(self) -> None:
+        """Body of the reader thread; it ends with the child."""
+        with suppress(OSError, ValueError), _pipe(self._process, "stdout") as stdout:
+            for line in stdout:
+                self._take_answer(json.loads(line))
+        assert self._process is not None
+        exit_code = self._process.wait()
+        if not self._is_finished and self._trouble is None:
+            self._trouble = f"its process ended with exit code {exit_code}"
+        self._is_over = True
+        self._has_answered.set()
+        self._outbox.put(None)
+
+    def _take_answer(self, answer: Mapping[str, Any]) -> None:
+        kind = answer["kind"]
+        if kind == "run":
+            self._run_id = answer["run_id"]
+            self._has_answered.set()
+        elif kind == "written":
+            self._num_written += answer["num_metrics"]
+        elif kind == "finished":
+            self._is_finished = True
+        elif kind == "failed":
+            self._trouble = answer["text"]
+        elif answer.get("is_loss"):
+            self._losses.append(answer["text"])
+            self._trouble = self._trouble or answer["text"]
+        else:
+            self._trouble = self._trouble or answer["text"]
+
+
+def _start_child(log_path: Path) -> subprocess.Popen[str]:
+    """In a session of its own, so that Ctrl-C in the terminal reaches the trainer only."""
+    with _open_log(log_path) as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "runner.tracking.mlflow_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env=_child_environment(),
+            start_new_session=True,
+            text=True,
+            encoding="utf-8",
+        )
+
+
+def _open_log(path: Path) -> IO[Any]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError:
+        return open(os.devnull, "ab")
+
+
+def _child_environment() -> dict[str, str]:
+    environment = _DEFAULT_VARIABLES | {k: v for k, v in os.environ.items() if k not in _REMOVED_VARIABLES}
+    root = str(Path(__file__).resolve().parents[2])
+    if Path(root).name != "site-packages":  # a checkout; -P keeps the working directory out of the path
+        paths = [environment.get("PYTHONPATH", ""), root]
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
+    return environment
+
+
+def _pipe(process: subprocess.Popen[str] | None, name: str) -> IO[str]:
+    pipe = getattr(process, name)
+    assert pipe is not None
+    return pipe  # type: ignore[no-any-return]

@@ -1,0 +1,213 @@
+"""One MLflow run, written in batches. For the child process only: it imports MLflow, which takes seconds."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import logging
+import re
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.exceptions import MlflowException
+
+from runner.tracking.mlflow_store import error_line, sqlite_path
+
+Item = TypeVar("Item")
+
+MAX_BATCH_ITEMS = {"metrics": 1000, "params": 100, "tags": 100}
+MAX_BATCH_BYTES = 900_000  # MLflow refuses requests of 1 MB and more
+MAX_KEY_CHARS = 250
+MAX_PARAM_CHARS = 6000
+MAX_TAG_CHARS = 8000
+MAX_WAITING_METRICS = 500_000  # while the store does not take them
+OVERRIDE_PREFIX = "override."
+LOCK_TIMEOUT_S = 60.0
+CONNECT_ATTEMPTS = 3
+
+_ITEM_OVERHEAD_BYTES = 120
+_FORBIDDEN_IN_KEYS = re.compile(r"[^/\w.\- :]")
+_LOGGER = logging.getLogger(__name__)
+
+
+class RunWriter:
+    """Creates or continues a run, and writes to it. Methods may raise what MLflow raises; `flush` does not.
+
+    `report_written` is called with the number of metric values that have reached the store.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], report_written: Callable[[int], None]) -> None:
+        self._settings = settings
+        self._report_written = report_written
+        self._waiting: deque[Metric] = deque(maxlen=MAX_WAITING_METRICS)
+        self.last_error: str | None = None
+        experiment_id = self._connect()
+        run = self._continue_run() if settings["run_id"] else self._create_run(experiment_id)
+        self.run_id: str = run.info.run_id
+        self._log_params(run.data.params, run.data.tags)
+        self._log_tags(settings["tags"])
+
+    def add_metrics(self, step: int, time_s: float, metrics: Mapping[str, float]) -> None:
+        """Take metrics for the next `flush`."""
+        timestamp_ms = int(time_s * 1000)
+        for name, value in metrics.items():
+            self._waiting.append(Metric(_valid_key(name), value, timestamp_ms, step))
+
+    def flush(self) -> bool:
+        """Write what is waiting; what the store does not take goes on waiting. True when nothing waits."""
+        while self._waiting:
+            batch = next(_batches(self._waiting, "metrics", lambda metric: len(metric.key)))
+            try:
+                self._client.log_batch(self.run_id, metrics=batch, synchronous=True)
+            except Exception as error:
+                self.last_error = error_line(error)
+                _LOGGER.warning("metrics were not written: %s", self.last_error)
+                if getattr(error, "error_code", "") != "INVALID_PARAMETER_VALUE":
+                    return False
+            else:
+                self._report_written(len(batch))
+            for _ in batch:
+                self._waiting.popleft()
+        return True
+
+    def log_artifact(self, path: str, artifact_path: str | None) -> None:
+        """Copy a file or a folder into the run's artifacts, as it is now."""
+        if Path(path).is_dir():
+            target = "/".join(part for part in (artifact_path, Path(path).name) if part)
+            self._client.log_artifacts(self.run_id, path, target)
+        else:
+            self._client.log_artifact(self.run_id, path, artifact_path)
+
+    def end(self, status: str, patience_s: float) -> bool:
+        """Write what waits, trying for about `patience_s`; set the final status. False when some is lost."""
+        give_up_at = time.monotonic() + patience_s
+        while not (is_flushed := self.flush()) and time.monotonic() < give_up_at:
+            time.sleep(0.5)
+        self._client.set_terminated(self.run_id, status)
+        return is_flushed
+
+    def _connect(self) -> str:
+        """Open the store, created where it is not there yet, and the experiment; its id."""
+        uri = self._settings["tracking_uri"]
+        for attempt in range(1, CONNECT_ATTEMPTS + 1):
+            try:
+                with _creation_lock(uri):
+                    self._client = MlflowClient(tracking_uri=uri)
+                    return self._find_or_create_experiment()
+            except MlflowException as error:  # somebody who does not know our lock creates the same tables
+                if attempt == CONNECT_ATTEMPTS or sqlite_path(uri) is None:
+                    raise
+                _LOGGER.warning("the store did not open, attempt %d: %s", attempt, error_line(error))
+                time.sleep(1.0)
+        raise AssertionError("unreachable")
+
+    def _find_or_create_experiment(self) -> str:
+        name = self._settings["experiment_name"]
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None:
+            try:
+                return str(self._client.create_experiment(name, self._settings["artifact_location"]))
+            except MlflowException as error:  # another run was faster
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
+                experiment = self._client.get_experiment_by_name(name)
+                assert experiment is not None
+        if experiment.lifecycle_stage == "deleted":
+            _LOGGER.warning("experiment %r had been deleted; it is restored", name)
+            self._client.restore_experiment(experiment.experiment_id)
+        return str(experiment.experiment_id)
+
+    def _create_run(self, experiment_id: str) -> Run:
+        tags = {"mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
+        with suppress(Exception):  # no user name in some containers
+            tags["mlflow.user"] = getpass.getuser()
+        return self._client.create_run(experiment_id, tags=tags, run_name=self._settings["run_name"])
+
+    def _continue_run(self) -> Run:
+        run_id = self._settings["run_id"]
+        run = self._client.get_run(run_id)
+        if run.info.lifecycle_stage == "deleted":
+            _LOGGER.warning("run %s had been deleted; it is restored", run_id)
+            self._client.restore_run(run_id)
+        self._client.update_run(run_id, status="RUNNING")
+        return run
+
+    def _log_params(self, logged: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """New params are logged; changed ones become tags, since MLflow's params cannot change."""
+        params = self._settings["params"].items()
+        wanted = {_valid_key(name): _cut(str(value), MAX_PARAM_CHARS) for name, value in params}
+        new = [Param(name, value) for name, value in wanted.items() if name not in logged]
+        for batch in _batches(new, "params", _size_of_entry):
+            self._client.log_batch(self.run_id, params=batch, synchronous=True)
+        changed = {name: value for name, value in wanted.items() if logged.get(name, value) != value}
+        self._log_tags({f"{OVERRIDE_PREFIX}{name}": value for name, value in changed.items()})
+        for name in wanted:
+            tag = f"{OVERRIDE_PREFIX}{name}"
+            if tag in tags and name not in changed:  # an earlier resume's override is undone
+                self._client.delete_tag(self.run_id, tag)
+
+    def _log_tags(self, tags: Mapping[str, str]) -> None:
+        items = [RunTag(_valid_key(name), _cut(str(value), MAX_TAG_CHARS)) for name, value in tags.items()]
+        for batch in _batches(items, "tags", _size_of_entry):
+            self._client.log_batch(self.run_id, tags=batch, synchronous=True)
+
+
+@contextmanager
+def _creation_lock(tracking_uri: str) -> Iterator[None]:
+    """One process at a time creates the tables of an SQLite store: MLflow's migrations do not stand two."""
+    path = sqlite_path(tracking_uri)
+    if path is None:
+        yield
+        return
+    with path.with_name(path.name + ".lock").open("w") as file:
+        _wait_for_lock(file.fileno())
+        yield
+
+
+def _wait_for_lock(descriptor: int) -> None:
+    """Lock until the file is closed. No locks here, or one held too long, is no reason to give up."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    give_up_at = time.monotonic() + LOCK_TIMEOUT_S
+    while time.monotonic() < give_up_at:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.05)
+        except OSError:
+            return
+
+
+def _batches(items: Iterable[Item], kind: str, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """`items` in order, in lists within MLflow's limits on number and request size."""
+    batch: list[Item] = []
+    num_bytes = 0
+    for item in items:
+        size = size_of(item) + _ITEM_OVERHEAD_BYTES
+        if batch and (len(batch) == MAX_BATCH_ITEMS[kind] or num_bytes + size > MAX_BATCH_BYTES):
+            yield batch
+            batch, num_bytes = [], 0
+        batch.append(item)
+        num_bytes += size
+    if batch:
+        yield batch
+
+
+def _size_of_entry(entry: Param | RunTag) -> int:
+    return len(json.dumps([entry.key, entry.value]))
+
+
+def _valid_key(name: str) -> str:
+    return _FORBIDDEN_IN_KEYS.sub("_", name)[:MAX_KEY_CHARS]
+
+
+def _cut(value: str, max_chars: int) -> str:
+    return value if len(value) <= max_chars else value[: max_chars - 3] + "..."

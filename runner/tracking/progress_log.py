@@ -1,0 +1,80 @@
+"""`progress.jsonl`: one flat JSON object per training iteration."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TextIO
+
+from runner.tracking.plain_values import json_value
+from runner.tracking.result_file import write_atomically
+
+ITERATION_KEY = "training_iteration"
+
+
+class ProgressLog:
+    """Appends lines to `path`; each is with the operating system when `append` returns: SIGKILL loses none.
+
+    The first `append` creates the file and its folder. Raises OSError where the file cannot be written.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._file: TextIO | None = None
+
+    def append(self, metrics: Mapping[str, Any]) -> None:
+        """Write one line. NaN and infinity become null, numpy scalars numbers."""
+        line = json.dumps({name: json_value(value) for name, value in metrics.items()}, separators=(",", ":"))
+        file = self._file or self._open()
+        file.write(line + "\n")
+        file.flush()
+
+    def read(self) -> list[dict[str, Any]]:
+        """All whole lines, oldest first; [] without a file. What a crash left half-written is skipped."""
+        return [record for _, record in self._whole_lines()]
+
+    def truncate_after(self, iteration: int) -> int:
+        """Drop lines with a `training_iteration` above `iteration`, and half-written ones; how many it were.
+
+        For a resume from a checkpoint that is older than the last line. The file is replaced at once or not
+        at all.
+        """
+        self.close()
+        if not self.path.exists():
+            return 0
+        content = self.path.read_bytes()
+        kept = [line for line, record in self._whole_lines() if record.get(ITERATION_KEY, 0) <= iteration]
+        kept_content = b"".join(line + b"\n" for line in kept)
+        if kept_content != content:
+            write_atomically(self.path, kept_content)
+        return len(content.splitlines()) - len(kept)
+
+    def close(self) -> None:
+        """Close the file; a later `append` opens it again."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> TextIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        ends_in_half_line = self.path.exists() and self.path.read_bytes()[-1:] not in (b"", b"\n")
+        self._file = self.path.open("a", encoding="utf-8", newline="\n")
+        if ends_in_half_line:
+            self._file.write("\n")
+        return self._file
+
+    def _whole_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
+        if not self.path.exists():
+            return []
+        lines = []
+        *whole, _half = self.path.read_bytes().split(b"\n")
+        for line in whole:
+            try:
+                record = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(record, dict):
+                lines.append((line, record))
+        return lines

@@ -1,0 +1,99 @@
+"""What a run was made with: code revision, versions, machine; its configuration as flat parameters."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runner.tracking.plain_values import json_value
+
+RECORDED_PACKAGES = (
+    *("runner", "torch", "ray", "gymnasium", "numpy", "hydra-core", "omegaconf"),
+    *("pyarrow", "msgpack", "safetensors", "mlflow"),
+)
+GIT_TIMEOUT_S = 5.0
+
+
+def run_info(
+    directory: str | os.PathLike[str] = ".", packages: Iterable[str] = RECORDED_PACKAGES
+) -> dict[str, Any]:
+    """Git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
+    return {
+        "git": git_revision(directory),
+        "versions": package_versions(packages),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hostname": socket.gethostname(),
+        "cpu_count": os.cpu_count(),
+        "cpus_available": _cpus_available(),
+        "command": [sys.executable, *sys.argv],
+    }
+
+
+def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
+    """`{"revision": sha or None, "dirty": bool or None}`; None where there is no git or no repository.
+
+    Dirty means that a tracked file differs from the revision.
+    """
+    command = ["git", "--no-optional-locks", "status", "--porcelain=v2", "--branch", "--untracked-files=no"]
+    try:
+        answer = subprocess.run(
+            command, cwd=directory, capture_output=True, encoding="utf-8", timeout=GIT_TIMEOUT_S, check=True
+        )
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return {"revision": None, "dirty": None}
+    lines = answer.stdout.splitlines()
+    revision = next((line.split()[-1] for line in lines if line.startswith("# branch.oid ")), None)
+    is_dirty = any(not line.startswith("#") for line in lines)
+    return {"revision": None if revision == "(initial)" else revision, "dirty": is_dirty}
+
+
+def package_versions(packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, str]:
+    """Distribution name -> installed version, for those of `packages` that are installed."""
+    versions = {}
+    for name in packages:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def flatten_parameters(config: Any, prefix: str = "") -> dict[str, str]:
+    """A nested mapping or dataclass as one level: keys joined with ".", values as YAML writes them.
+
+    Lists and empty mappings stay one value (JSON); None is `null`, True is `true`.
+    """
+    if dataclasses.is_dataclass(config) and not isinstance(config, type):
+        config = dataclasses.asdict(config)
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if (isinstance(value, Mapping) and value) or dataclasses.is_dataclass(value):
+            flat |= flatten_parameters(value, f"{name}.")
+        else:
+            flat[name] = _parameter_text(value)
+    return flat
+
+
+def _parameter_text(value: object) -> str:
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):  # JSON would lose NaN and infinity
+        return repr(float(value))
+    plain = json_value(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+def _cpus_available() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

@@ -1,0 +1,172 @@
+"""The trainer: everything an experiment is made of, one iteration at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runner import builder
+from runner.checkpoints import load_checkpoint
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.rollout_buffer import FinishedEpisodes
+
+
+class Trainer:
+    """Trains a policy as a configuration says. `train` is one iteration; `runner.run` loops over it and records.
+
+    Args:
+        config: the experiment, complete and checked.
+
+    Raises:
+        ConfigError: something in it cannot be built (environment, pipeline, module, cluster resources).
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+        torch.set_num_threads(config.learners.torch_num_threads)
+        spaces = builder.spaces_of(config)
+        pipelines = builder.build_pipelines(config, spaces)
+        self._started_ray = builder.start_ray(config)
+        self.learners = builder.build_learner_group(config, pipelines)
+        self.env_runners = builder.build_env_runner_group(config, builder.TRAINING, pipelines)
+        self._pipelines = pipelines
+        self._evaluation_runners: EnvRunnerGroup | None = None
+        self._metrics = RunMetrics(config.env_runners.metrics_num_episodes_for_smoothing)
+        self.env_runners.set_weights(self.learners.get_weights())
+        make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
+        self._dataflow = make_dataflow(config, self.env_runners, self.learners, self._metrics)
+
+    @classmethod
+    def from_experiment(
+        cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
+    ) -> Trainer:
+        """The trainer of `conf/experiment/<name>.yaml` (or one in `config_dir`) with overrides as on the command line."""
+        composed = compose_experiment(
+            [f"+experiment={name}", *overrides], None if config_dir is None else Path(config_dir)
+        )
+        return cls(build_experiment_config(composed))
+
+    @classmethod
+    def from_checkpoint(cls, folder: str | Path) -> Trainer:
+        """A trainer that goes on exactly where a checkpoint was written.
+
+        Raises:
+            CheckpointError: the checkpoint is cut off or altered.
+        """
+        state, manifest = load_checkpoint(Path(folder))
+        trainer = cls(build_experiment_config(manifest["config"]))
+        trainer.set_state(state)
+        return trainer
+
+    # -- training --------------------------------------------------------------------------------------------------
+
+    @property
+    def training_iteration(self) -> int:
+        """Iterations done."""
+        return self._metrics.training_iteration
+
+    def train(self) -> Result:
+        """One iteration: sample, update, and evaluate when it is due.
+
+        Returns:
+            Flat metrics, names joined with slashes; None where there is nothing to average yet.
+
+        Raises:
+            RunFailure: an environment, a loss or a runner failed; what was done before it stands.
+        """
+        is_due = self._is_evaluation_due(self.training_iteration + 1)
+        wait = None
+        if is_due and self.config.evaluation.evaluation_parallel_to_training:
+            wait = self._submit_evaluation()
+        self._metrics.begin_iteration()
+        result: Result = next(self._dataflow)
+        if is_due:
+            result |= self.evaluate(wait=wait)
+        return result
+
+    def _is_evaluation_due(self, iteration: int) -> bool:
+        interval = self.config.evaluation.evaluation_interval
+        return interval is not None and iteration % interval == 0
+
+    def evaluate(
+        self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None
+    ) -> Result:
+        """Metrics of exactly `num_episodes` (default: the configured number) whole episodes, always the same seeds.
+
+        Args:
+            num_episodes: how many.
+            wait: collect this evaluation, which was started before, instead of starting one.
+        """
+        with self._metrics.clocked() as clock:
+            episodes = (wait or self._submit_evaluation(num_episodes))()
+        num_env_steps = int(episodes.lengths.sum())
+        result = episode_metrics(
+            "evaluation/env_runners", episodes.returns, episodes.lengths, len(episodes.returns), num_env_steps
+        )
+        return result | {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
+
+    def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
+        if self._evaluation_runners is None:
+            self._evaluation_runners = builder.build_env_runner_group(
+                self.config, builder.EVALUATION, self._pipelines
+            )
+        runners, settings = self._evaluation_runners, self.config.evaluation
+        runners.set_weights(self.learners.get_weights())
+        runners.shared_state = self.env_runners.shared_state
+        return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Everything the next iteration depends on, as nested dicts of arrays and plain values."""
+        return {
+            "learners": self.learners.get_state(),
+            "env_runners": self.env_runners.get_state(),
+            "metrics": self._metrics.get_state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`.
+
+        Raises:
+            ConfigError: the state is of another network or number of env runners.
+        """
+        self.learners.set_state(state["learners"])
+        num_saved = len(state["env_runners"]["runners"])
+        if num_saved != self.env_runners.num_runners:
+            problem = Problem(
+                "the checkpoint was written with another number of env runners",
+                where="env_runners.num_env_runners",
+                got=str(self.env_runners.num_runners),
+                allowed=str(num_saved),
+            )
+            raise ConfigError([problem])
+        self.env_runners.set_state(state["env_runners"])
+        self.env_runners.set_weights(self.learners.get_weights())
+        self._metrics.set_state(state["metrics"])
+
+    def close(self) -> None:
+        """Close environments and runners, and the Ray cluster if this trainer started it."""
+        self.env_runners.close()
+        if self._evaluation_runners is not None:
+            self._evaluation_runners.close()
+        if self._started_ray:
+            import ray
+
+            ray.shutdown()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,53 @@
+"""Fixtures of the configuration tests: golden texts, and a user's own folder outside the repository."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from runner.config import ConfigError, build_experiment_config, compose_experiment
+
+GOLDEN_DIR = Path(__file__).parent.parent / "golden" / "config"
+
+
+@pytest.fixture
+def report_of() -> Callable[..., str]:
+    """The report that overrides lead to; fails when they are accepted."""
+
+    def report(overrides: Sequence[str], config_dir: Path | None = None) -> str:
+        with pytest.raises(ConfigError) as caught:
+            build_experiment_config(compose_experiment(overrides, config_dir))
+        return str(caught.value)
+
+    return report
+
+
+@pytest.fixture
+def assert_golden() -> Callable[[str, str], None]:
+    """Compares a text with the stored one; UPDATE_GOLDEN=1 stores it instead."""
+
+    def check(name: str, text: str) -> None:
+        path = GOLDEN_DIR / f"{name}.txt"
+        if os.environ.get("UPDATE_GOLDEN") == "1":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text + "\n", encoding="utf-8")
+        assert text + "\n" == path.read_text(encoding="utf-8"), f"UPDATE_GOLDEN=1 rewrites {path}"
+
+    return check
+
+
+@pytest.fixture
+def write_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], Path]:
+    """Writes a file of a user's own --config-dir, which it returns; the folder around it is current."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, text: str) -> Path:
+        path = tmp_path / "my_conf" / f"{name}.yaml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        return tmp_path / "my_conf"
+
+    return write

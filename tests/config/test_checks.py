@@ -1,0 +1,66 @@
+"""One value against its type: nothing is coerced but an int where a float is asked."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+
+from runner.config.checks import MismatchError, check_value, convert
+from runner.config.errors import list_names
+from runner.config.fields import Option
+
+
+class Colour(Enum):
+    red = 1
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "expected"),
+    [
+        (3, float, 3.0),
+        (3, int | float, 3),
+        (3, float | list[list[float]], 3.0),
+        ([[0, 1]], float | list[list[float]], [[0.0, 1.0]]),
+        (None, int | None, None),
+        ([1, 2], tuple[int, int], (1, 2)),
+        ([1, 2, 3], tuple[int, ...], (1, 2, 3)),
+        ("red", Colour, Colour.red),
+        ("a", Literal["a", "b"], "a"),
+        ({"x": 1}, dict[str, float], {"x": 1.0}),
+        ("anything", Any, "anything"),
+    ],
+)
+def test_convert(value: Any, annotation: Any, expected: Any) -> None:
+    result = convert(value, annotation)
+    assert result == expected
+    assert type(result) is type(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation"),
+    [
+        ("3", int), (1.0, int), (True, int), (True, float), ("3", float), (float("nan"), float), (1, bool),
+        (1, str), (None, int), ([1, "a"], list[int]), ((1,), list[int]), ([1], tuple[int, int]), ("blue", Colour),
+        (True, Literal[1]), ([], dict[str, int]), ({"x": "y"}, dict[str, int]),
+    ],
+)  # fmt: skip
+def test_nothing_else_is_coerced(value: Any, annotation: Any) -> None:
+    with pytest.raises(MismatchError):
+        convert(value, annotation)
+
+
+def test_bounds_hold_for_items_and_exclude_nan() -> None:
+    option = Option("", minimum=1, below=5)
+    assert check_value("x", [1, 4], list[int], option, None) is None
+    for value in ([0], [5]):
+        problem = check_value("x", value, list[int], option, None)
+        assert problem is not None
+        assert problem.allowed == "a list of integers >= 1 and < 5"
+
+
+def test_long_lists_of_names_keep_the_likely_ones() -> None:
+    names = [f"name_{index}" for index in range(50)] + ["target"]
+    assert "target" in list_names(names, near="tarjet", limit=3)
+    assert list_names(names, near="tarjet", limit=3).endswith("... (48 more)")

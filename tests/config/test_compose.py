@@ -1,0 +1,145 @@
+"""Composition: what YAML files and overrides come to, and where each value came from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hydra.core.global_hydra import GlobalHydra
+
+from runner.config import UserError, build_experiment_config, compose_experiment
+from runner.config.defaults import core_groups
+from runner.config.paths import conf_dir, list_options
+
+CARTPOLE = "+experiment=ppo_cartpole"
+YAML_FILES = sorted(
+    path.relative_to(conf_dir()).with_suffix("").as_posix() for path in conf_dir().rglob("*.yaml")
+)
+WriteConfig = Callable[[str, str], Path]
+
+
+@pytest.mark.parametrize("name", YAML_FILES)
+def test_every_yaml_file_composes_and_validates(name: str) -> None:
+    group, _, option = name.rpartition("/")
+    if not group:
+        return  # config.yaml itself is part of every composition
+    overrides = [f"+experiment={option}"] if group == "experiment" else [CARTPOLE, f"{group}={option}"]
+    if name == "env/none":
+        overrides.append("env.env=CartPole-v1")
+    composed = compose_experiment(overrides)
+    config = build_experiment_config(composed)
+    assert config.stop
+    assert composed.problems == ()
+
+
+def test_every_group_has_its_files() -> None:
+    for group, option in core_groups().items():
+        assert option is None or option in list_options([conf_dir()], group)
+
+
+@pytest.mark.parametrize("name", list_options([conf_dir()], "experiment"))
+def test_an_experiment_file_is_short(name: str) -> None:
+    path = conf_dir() / "experiment" / f"{name}.yaml"
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 15
+
+
+@pytest.mark.parametrize("spelling", ["experiment", "+experiment", "++experiment"])
+def test_an_experiment_is_chosen_with_or_without_plus(spelling: str) -> None:
+    composed = compose_experiment([f"{spelling}=ppo_cartpole"])
+    assert composed.experiment == "ppo_cartpole"
+    assert composed.overrides == (CARTPOLE,)
+    assert build_experiment_config(composed).experiment_name == "ppo_cartpole"
+
+
+def test_values_know_where_they_came_from() -> None:
+    composed = compose_experiment(
+        [CARTPOLE, "algorithm.lr=1e-3", "env.env_config={a: 1}", "env.env_config.b=2"]
+    )
+    assert composed.sources["algorithm.lr"] == "override algorithm.lr=1e-3"
+    assert composed.sources["algorithm.num_epochs"] == "conf/experiment/ppo_cartpole.yaml:7"
+    assert composed.sources["algorithm.loss"] == "conf/algorithm/ppo.yaml:3"
+    assert composed.sources["algorithm.gamma"] == "default"
+    assert composed.sources["env.env_config.a"] == "override env.env_config={a: 1}"
+    assert composed.sources["env.env_config.b"] == "override env.env_config.b=2"
+    assert composed.where("algorithm.learner_pipeline.1.append.gamma") == "conf/algorithm/ppo.yaml:9"
+    assert composed.where("algorithm.gamma") is None
+
+
+def test_interpolations_follow_overrides() -> None:
+    config = build_experiment_config(compose_experiment([CARTPOLE, "algorithm.lambda_=0.5"]))
+    assert config.algorithm.learner_pipeline[1]["append"]["lambda_"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "stop",
+    [
+        "{env_runners/episode_return_mean: 7}",
+        "{env_runners: {episode_return_mean: 7}}",
+        "{env_runners.episode_return_mean: 7}",
+    ],
+)
+def test_a_metric_in_yaml_may_be_spelled_in_each_way(write_config: WriteConfig, stop: str) -> None:
+    text = f"# @package _global_\ndefaults:\n  - override /env: cartpole\nstop: {stop}\n"
+    composed = compose_experiment(["+experiment=mine"], write_config("experiment/mine", text))
+    assert build_experiment_config(composed).stop == {"env_runners/episode_return_mean": 7}
+    assert composed.sources["stop.env_runners/episode_return_mean"] == "my_conf/experiment/mine.yaml:4"
+
+
+@pytest.mark.parametrize("plus", ["", "+", "++"])
+@pytest.mark.parametrize("slash", [".", "/"])
+def test_a_metric_on_the_command_line_replaces_that_of_the_file(plus: str, slash: str) -> None:
+    override = f"{plus}stop.env_runners{slash}episode_return_mean=9"
+    composed = compose_experiment([CARTPOLE, override])
+    assert composed.values["stop"] == {
+        "env_runners/episode_return_mean": 9,
+        "num_env_steps_sampled_lifetime": 300000,
+    }
+    where = composed.sources["stop.env_runners/episode_return_mean"]
+    assert where == "override stop.env_runners.episode_return_mean=9"
+
+
+@pytest.mark.parametrize(
+    "override", ["~stop.env_runners.episode_return_mean", "stop.env_runners.episode_return_mean=null"]
+)
+def test_a_metric_can_be_taken_out_of_stop(override: str) -> None:
+    composed = compose_experiment([CARTPOLE, override])
+    assert composed.values["stop"] == {"num_env_steps_sampled_lifetime": 300000}
+
+
+def test_open_blocks_take_new_keys_without_plus() -> None:
+    overrides = [
+        CARTPOLE,
+        "module.model_config.width=3",
+        "stop.training_iteration=5",
+        "env.env_config.sutton_barto_reward=true",
+    ]
+    config = build_experiment_config(compose_experiment(overrides))
+    assert config.module.model_config == {"width": 3}
+    assert config.env.env_config == {"sutton_barto_reward": True}
+    assert config.stop["training_iteration"] == 5
+
+
+def test_composing_leaves_hydra_as_it_was() -> None:
+    GlobalHydra.instance().clear()
+    compose_experiment([CARTPOLE])
+    assert not GlobalHydra.instance().is_initialized()
+    from hydra import compose, initialize_config_dir
+
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        before = GlobalHydra.instance().hydra
+        assert compose_experiment([CARTPOLE]).values["algorithm"]["lr"] == 3e-4
+        assert GlobalHydra.instance().hydra is before
+        assert compose("config", [CARTPOLE]).algorithm.num_epochs == 6
+
+
+def test_the_composition_of_its_own_overrides_is_the_same() -> None:
+    first = compose_experiment(
+        ["experiment=ppo_cartpole", "algorithm.lr=1", "~stop.env_runners.episode_return_mean"]
+    )
+    assert compose_experiment(first.overrides) == first
+
+
+def test_a_config_dir_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such folder"):
+        compose_experiment([CARTPOLE], tmp_path / "nowhere")

@@ -1,0 +1,112 @@
+"""The messages: what each mistake leads to, word for word."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+CARTPOLE = "+experiment=ppo_cartpole"
+ReportOf = Callable[..., str]
+AssertGolden = Callable[[str, str], None]
+WriteConfig = Callable[[str, str], Path]
+
+MISTAKES: dict[str, list[str]] = {
+    "unknown_key": ["algorithm.gama=0.9"],
+    "unknown_block": ["algoritm.gamma=0.9"],
+    "unknown_key_below_a_number": ["seed.x=1"],
+    "unknown_experiment": ["experiment=ppo_cartpol", "algorithm.gama=0.9"],
+    "unknown_option": ["tracking=mlfow"],
+    "unknown_hydra_key": ["hydra.run.dri=x"],
+    "unknown_environment": ["env.env=CartPol-v1"],
+    "unknown_environment_argument": ["env.env_config.sutton_barto_rewrd=true"],
+    "unknown_metric": ["stop.env_runners.episode_retrn_mean=1"],
+    "metric_of_evaluation_that_is_off": [
+        "evaluation=none",
+        "stop.evaluation.env_runners.episode_return_mean=1",
+    ],
+    "metric_of_checkpoints": ["checkpoint.metric=episode_return_mean"],
+    "override_without_value": ["seed"],
+    "override_that_cannot_be_read": ["module.fcnet_hiddens=[32"],
+    "sweep_without_multirun": ["seed=1,2"],
+    "text_for_a_number": ["seed='3'"],
+    "float_for_an_integer": ["algorithm.num_epochs=1.0"],
+    "truth_for_a_number": ["algorithm.lr=true"],
+    "null_for_a_number": ["algorithm.gamma=null"],
+    "out_of_range": ["algorithm.gamma=1.5", "algorithm.clip_param=0", "module.fcnet_hiddens=[32,0]"],
+    "none_of_the_choices": ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut"],
+    "schedule_that_starts_late": ["algorithm.lr=[[5,1e-3],[10,1e-4]]"],
+    "schedule_that_goes_back": ["algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]"],
+    "schedule_of_odd_items": ["algorithm.entropy_coeff=[[0,1e-3],7]"],
+    "schedule_out_of_range": ["algorithm.lr=[[0,-1e-3]]"],
+    "large_minibatch": ["algorithm.minibatch_size=5000"],
+    "empty_stop": ["~stop"],
+    "stop_at_text": ["stop.training_iteration=many"],
+    "no_environment": ["env=none"],
+    "option_null": ["env=null"],
+    "two_environments": ["env._target_=my.Env"],
+    "parallel_evaluation": ["evaluation.evaluation_parallel_to_training=true", "engine=inline"],
+    "interpolation_to_nowhere": ["algorithm.lr=${algorithm.gama}"],
+    "missing_value": ["seed=???"],
+    "missing_module": ["module._target_=runner.modulse.MLPModule"],
+    "missing_package": ["module._target_=nowhere_to_be_found.Net"],
+    "missing_schema": ["algorithm.schema=runner.config.algorithms.PPOConfg"],
+    "schema_that_is_none": ["algorithm.schema=pathlib.Path"],
+    "missing_piece": ["connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]"],
+    "odd_edits": [
+        "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
+        "{remove: A, append: {_target_: runner.pipelines.MeanStdFilter}}, {}]"
+    ],
+    "edits_that_are_no_list": ["connectors.learner=3"],
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_message(name: str, report_of: ReportOf, assert_golden: AssertGolden) -> None:
+    overrides = MISTAKES[name]
+    base = [] if any("experiment=" in text for text in overrides) else [CARTPOLE]
+    assert_golden(name, report_of([*base, *overrides]))
+
+
+EXPERIMENTS: dict[str, str] = {
+    "file_unknown_keys": "# @package _global_\ndefaults:\n  - override /env: cartpole\nalgorithm:\n  gama: 0.9\n"
+    "algoritm:\n  gamma: 1\nmodule: 3\nstop:\n  training_iteration: 1\n",
+    "file_unknown_option": "# @package _global_\ndefaults:\n  - override /env: cartpol\n"
+    "  - override /algorithm: ppoo\nstop:\n  training_iteration: 1\nsed: 3\n",
+    "file_unknown_group": "# @package _global_\ndefaults:\n  - override /envs: cartpole\n"
+    "stop: {training_iteration: 1}\n",
+    "file_bad_yaml": "# @package _global_\nalgorithm: {gamma: 0.9\nseed: 1\n",
+    "file_double_key": "# @package _global_\nseed: 1\nseed: 2\n",
+    "file_without_header": "seed: 1\n",
+    "file_of_a_list": "- seed: 1\n",
+}
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_message_of_an_experiment_file(
+    name: str, report_of: ReportOf, assert_golden: AssertGolden, write_config: WriteConfig
+) -> None:
+    config_dir = write_config("experiment/mine", EXPERIMENTS[name])
+    assert_golden(name, report_of(["+experiment=mine", "algorithm.lr=-1"], config_dir))
+
+
+def test_a_file_that_a_built_in_one_hides(
+    report_of: ReportOf, assert_golden: AssertGolden, write_config: WriteConfig
+) -> None:
+    config_dir = write_config("env/cartpole", "env: Acrobot-v1\n")
+    assert_golden("file_hidden", report_of([CARTPOLE], config_dir))
+
+
+def test_all_problems_are_in_one_report(report_of: ReportOf, assert_golden: AssertGolden) -> None:
+    overrides = [
+        "seed=1.0",
+        "seed",
+        "algorithm.gama=3",
+        "engine=inlin",
+        "tracking=mlfow",
+        "env.env=CartPol-v1",
+    ]
+    report = report_of([CARTPOLE, *overrides])
+    assert report.startswith("6 problems")
+    assert_golden("all_problems", report)

@@ -1,0 +1,126 @@
+"""Dotted paths are checked in the source; where the source cannot tell, nothing is reported."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.config.targets import find_target_fault
+
+Package = Callable[[dict[str, str]], str]
+
+
+@pytest.fixture
+def make_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Package:
+    def make(files: dict[str, str]) -> str:
+        for name, text in {"__init__": "", **files}.items():
+            path = tmp_path / "static_pkg" / f"{name}.py"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.invalidate_caches()
+        return "static_pkg"
+
+    return make
+
+
+KNOWN = {
+    "class": ({"m": "class A:\n    def __init__(self, x): ..."}, "m.A", ["x"], ["y"]),
+    "function": ({"m": "def a(x, *, z=1): ..."}, "m.a", ["x", "z"], ["y"]),
+    "no constructor": ({"m": "class A: ..."}, "m.A", [], ["y"]),
+    "inherited": (
+        {"b": "class B:\n    def __init__(self, x): ...", "m": "from .b import B\nclass A(B): ..."},
+        "m.A",
+        ["x"],
+        ["y"],
+    ),
+    "dataclass": (
+        {"m": "import dataclasses\n@dataclasses.dataclass(frozen=True)\nclass A:\n    x: int = 1"},
+        "m.A",
+        ["x"],
+        ["y"],
+    ),
+    "re-export": ({"__init__": "from static_pkg.m import A", "m": "class A: ..."}, "A", [], ["y"]),
+    "function named as its module": (
+        {"__init__": "from static_pkg.a import a", "a": "def a(x): ..."},
+        "a",
+        ["x"],
+        ["y"],
+    ),
+    "lazy export": (
+        {
+            "__init__": "_EXPORTS: dict[str, str] = {'A': 'm'}\ndef __getattr__(name): ...",
+            "m": "class A: ...",
+        },
+        "A",
+        [],
+        ["y"],
+    ),
+    "alias": (
+        {"b": "class B: ...", "m": "import static_pkg.b as other\nclass A(other.B): ..."},
+        "m.A",
+        [],
+        ["y"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_the_source_tells(name: str, make_package: Package) -> None:
+    files, path, good, bad = KNOWN[name]
+    target = f"{make_package(files)}.{path}"
+    assert find_target_fault(target, good) is None
+    fault = find_target_fault(target, bad)
+    assert fault is not None
+    assert "takes no argument y" in fault.what
+
+
+UNKNOWABLE = {
+    "keyword arguments": ({"m": "class A:\n    def __init__(self, **k): ..."}, "m.A"),
+    "decorator": ({"m": "@register\nclass A:\n    def __init__(self, x): ..."}, "m.A"),
+    "metaclass": ({"m": "class A(metaclass=M):\n    def __init__(self, x): ..."}, "m.A"),
+    "new": ({"m": "class A:\n    def __new__(cls, x): ..."}, "m.A"),
+    "assignment": ({"m": "A = make()"}, "m.A"),
+    "star import": ({"m": "from os import *"}, "m.A"),
+    "dynamic attributes": ({"m": "def __getattr__(name): ..."}, "m.A"),
+    "guarded import": ({"m": "try:\n    from nowhere import A\nexcept ImportError:\n    A = None"}, "m.A"),
+    "unknown base": ({"m": "from nowhere import B\nclass A(B): ..."}, "m.A"),
+    "import in a circle": ({"m": "from static_pkg.n import A", "n": "from static_pkg.m import A"}, "m.A"),
+    "inheritance in a circle": ({"m": "class A(A): ..."}, "m.A"),
+    "syntax error": ({"m": "class A("}, "m.A"),
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWABLE)
+def test_what_the_source_cannot_tell(name: str, make_package: Package) -> None:
+    files, path = UNKNOWABLE[name]
+    assert find_target_fault(f"{make_package(files)}.{path}", ["y"]) is None
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("Name", "no dotted path"),
+        ("static_pkg.m", "is a module"),
+        ("static_pkg.m.B", "static_pkg.m has no B"),
+        ("static_pkg.n.B", "static_pkg has no n"),
+        ("nowhere_at_all.B", "no package nowhere_at_all"),
+        ("subprocess.call", "part of Python itself"),
+    ],
+)
+def test_what_is_not_there(path: str, what: str, make_package: Package) -> None:
+    make_package({"m": "class A: ..."})
+    fault = find_target_fault(path)
+    assert fault is not None
+    assert what in fault.what
+
+
+def test_nothing_is_imported(make_package: Package) -> None:
+    package = make_package({"m": "raise RuntimeError\nclass A: ..."})
+    assert find_target_fault(f"{package}.m.A") is None
+    assert find_target_fault("torch.nn.Linear", ["in_features"]) is None
+    assert not any(name.startswith("static_pkg") for name in sys.modules)

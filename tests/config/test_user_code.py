@@ -1,0 +1,111 @@
+"""A user's own experiment, environment, dataclass and pieces, all outside the repository."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.config import build_experiment_config, compose_experiment
+
+WriteConfig = Callable[[str, str], Path]
+ReportOf = Callable[..., str]
+
+CODE = """
+from dataclasses import dataclass
+import gymnasium as gym
+from runner.config.algorithms import PPOConfig
+
+class Maze(gym.Env):
+    def __init__(self, size=3, *, walls=()): ...
+
+class SmallMaze(Maze): ...
+
+class Anything(Maze):
+    def __init__(self, **arguments): ...
+
+def make_maze(size): ...
+
+@dataclass
+class Piece:
+    factor: float = 1.0
+
+@dataclass(frozen=True)
+class MyPPOConfig(PPOConfig):
+    temperature: float = 2.0
+"""
+EXPERIMENT = """# @package _global_
+# Out of the maze.
+defaults:
+  - override /algorithm: my_ppo
+env:
+  _target_: my_lab.code.SmallMaze
+  env_config: {size: 4}
+connectors:
+  learner:
+    - append: {_target_: my_lab.code.Piece, factor: "${algorithm.temperature}"}
+stop: {training_iteration: 3}
+"""
+ALGORITHM = """# Mine.
+schema: my_lab.code.MyPPOConfig
+clip_param: 0.1
+"""
+
+
+@pytest.fixture
+def config_dir(tmp_path: Path, write_config: WriteConfig, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    package = tmp_path / "my_lab"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "code.py").write_text(CODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+    write_config("algorithm/my_ppo", ALGORITHM)
+    yield write_config("experiment/maze", EXPERIMENT)
+    for name in [name for name in sys.modules if name.startswith("my_lab")]:
+        del sys.modules[name]
+
+
+def test_a_users_own_experiment(config_dir: Path) -> None:
+    composed = compose_experiment(["+experiment=maze", "algorithm.temperature=3"], config_dir)
+    config = build_experiment_config(composed)
+    assert type(config.algorithm).__name__ == "MyPPOConfig"
+    assert config.algorithm.temperature == 3.0  # type: ignore[attr-defined]
+    assert config.algorithm.clip_param == 0.1  # type: ignore[attr-defined]
+    assert config.connectors.learner[0]["append"]["factor"] == 3
+    assert composed.sources["algorithm.clip_param"] == "my_conf/algorithm/my_ppo.yaml:3"
+
+
+def test_a_schema_named_on_the_command_line(config_dir: Path) -> None:
+    overrides = [
+        "+experiment=ppo_cartpole",
+        "algorithm.schema=my_lab.code.MyPPOConfig",
+        "algorithm.temperature=5",
+    ]
+    config = build_experiment_config(compose_experiment(overrides, config_dir))
+    assert config.algorithm.temperature == 5.0  # type: ignore[attr-defined]
+
+
+def test_wrong_arguments_are_found_without_importing(config_dir: Path, report_of: ReportOf) -> None:
+    overrides = ["+experiment=maze", "env.env_config={sze: 4}", "connectors.learner.0.append.x=1"]
+    report = report_of(overrides[:2], config_dir)
+    assert "SmallMaze takes no argument sze" in report
+    assert "override env.env_config={sze: 4}" in report
+    assert "nearest  size" in report
+    assert "size, walls" in report
+
+
+@pytest.mark.parametrize("target", ["Anything", "make_maze", "Maze"])
+def test_good_targets_pass(config_dir: Path, target: str) -> None:
+    build_experiment_config(
+        compose_experiment(["+experiment=maze", f"env._target_=my_lab.code.{target}"], config_dir)
+    )
+
+
+def test_a_class_that_is_not_there(config_dir: Path, report_of: ReportOf) -> None:
+    report = report_of(["+experiment=maze", "env._target_=my_lab.code.SmalMaze"], config_dir)
+    assert "my_lab.code has no SmalMaze" in report
+    assert "nearest  SmallMaze" in report

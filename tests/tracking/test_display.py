@@ -1,0 +1,208 @@
+import io
+import math
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from runner.tracking import DisplayInfo, NoDisplay, PlainDisplay, RunSummary, make_display, summary_lines
+from runner.tracking import summary as summary_module
+from runner.tracking.live_display import LiveDisplay
+from runner.tracking.time_left import TimeLeft
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "tracking"
+INFO = DisplayInfo(
+    "ppo_cartpole",
+    {"environment": "CartPole-v1", "algorithm": "PPO", "run dir": "/runs/1"},
+    {"num_env_steps_sampled_lifetime": 40_000, "env_runners/episode_return_mean": 450},
+)
+
+
+class Clock:
+    """Seconds that pass only when told."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def check_golden(name: str, text: str) -> None:
+    """Compare with the stored text; UPDATE_GOLDEN=1 stores it."""
+    path = GOLDEN / f"{name}.txt"
+    if os.environ.get("UPDATE_GOLDEN") == "1":
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def metrics_of(iteration: int) -> dict[str, Any]:
+    metrics: dict[str, Any] = {
+        "training_iteration": iteration,
+        "num_env_steps_sampled_lifetime": 4000 * iteration,
+        "env_steps_per_s": 31_000.0 + iteration,
+        "env_runners/episode_return_mean": math.nan if iteration == 1 else 22.5 * iteration,
+        "env_runners/episode_len_mean": 22.5 * iteration,
+        "learners/default_policy/vf_loss": 9.1234567 / iteration,
+        "learners/default_policy/policy_loss": -0.0123456,
+        "learners/default_policy/entropy": 0.6931,
+        "learners/default_policy/mean_kl_loss": 1.2345e-5,
+    }
+    if iteration % 5 == 0:
+        metrics["evaluation/env_runners/episode_return_mean"] = 30.0 * iteration
+    return metrics
+
+
+def show(display: PlainDisplay | LiveDisplay, clock: Clock, last: int = 10, seconds: float = 0.4) -> None:
+    display.start(INFO)
+    for iteration in range(1, last + 1):
+        clock.now_s += seconds
+        display.update(metrics_of(iteration))
+        if iteration == 5:
+            display.note("checkpoint written")
+
+
+def test_plain_display_golden() -> None:
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, clock=clock)
+    show(display, clock)
+    clock.now_s += 100.0  # the closing work is not the iteration's time
+    display.finish(["finished: all done"])
+    display.finish(["only once"])
+    check_golden("plain", stream.getvalue())
+
+
+def test_plain_display_shows_every_iteration_when_asked_and_has_no_control_codes() -> None:
+    stream, clock = io.StringIO(), Clock()
+    show(PlainDisplay(stream, min_interval_s=0.0, clock=clock), clock)
+    lines = [line for line in stream.getvalue().splitlines() if line.startswith("iter")]
+    assert len(lines) == 10
+    assert "\x1b" not in stream.getvalue()
+    assert len({line.index("elapsed") for line in lines}) == 1
+
+
+def test_display_survives_a_stream_that_went_away() -> None:
+    stream, clock = io.StringIO(), Clock()
+    display = PlainDisplay(stream, clock=clock)
+    stream.close()
+    show(display, clock)
+    display.finish(["done"])
+
+
+def test_an_ascii_stream_gets_question_marks_and_no_error() -> None:
+    stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    PlainDisplay(stream).note("caf\u00e9")
+    stream.seek(0)
+    assert stream.read() == "caf?\n"
+
+
+def test_auto_is_live_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    assert isinstance(make_display("auto", Terminal()), LiveDisplay)
+    assert isinstance(make_display("auto", io.StringIO()), PlainDisplay)
+    assert isinstance(make_display("plain", Terminal()), PlainDisplay)
+    assert isinstance(make_display("live", io.StringIO()), LiveDisplay)
+    assert isinstance(make_display("none", Terminal()), NoDisplay)
+    monkeypatch.setenv("TERM", "dumb")
+    assert isinstance(make_display("auto", Terminal()), PlainDisplay)
+
+
+def live_console() -> Console:
+    return Console(file=io.StringIO(), record=True, force_terminal=True, width=100, legacy_windows=False)
+
+
+def test_live_display_golden() -> None:
+    console, clock = live_console(), Clock()
+    display = LiveDisplay(console, clock=clock)
+    show(display, clock)
+    block = live_console()
+    block.print(display.render())
+    display.finish(["finished: all done"])
+    check_golden("live_block", "".join(f"{line.rstrip()}\n" for line in block.export_text().splitlines()))
+    text = console.export_text()
+    assert text.startswith("ppo_cartpole\n  environment  CartPole-v1\n")
+    assert "checkpoint written\n" in text
+    assert text.endswith("finished: all done\n")
+    written = console.file.getvalue()  # type: ignore[attr-defined]
+    assert written.count("\x1b[?25l") == written.count("\x1b[?25h") == 1  # the cursor is back
+
+
+def test_live_display_draws_itself_and_leaves_no_thread() -> None:
+    console = live_console()
+    display = LiveDisplay(console)
+    display.start(INFO)
+    display.update(metrics_of(3))
+    wait_until(lambda: "12,000" in console.file.getvalue())  # type: ignore[attr-defined]
+    display.finish([])
+    assert "live-display" not in [thread.name for thread in threading.enumerate()]
+
+
+def wait_until(is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
+    event = threading.Event()
+    for _ in range(int(timeout_s / 0.02)):
+        if is_true():
+            return
+        event.wait(0.02)
+    raise AssertionError("did not happen in time")
+
+
+def test_time_left_is_the_first_steady_criterion() -> None:
+    left = TimeLeft({"training_iteration": 100, "time_total_s": 1000.0}, {}, started_s=0.0)
+    assert left.text(0.0) == "-"
+    left.update({"training_iteration": 10, "time_total_s": 50.0}, now_s=50.0)
+    assert left.seconds(50.0) == pytest.approx(450.0)
+    assert left.seconds(60.0) == pytest.approx(440.0)
+    assert left.text(50.0) == "0:07:30"
+    assert left.fraction_done == pytest.approx(0.1)
+
+
+def test_time_left_of_a_resumed_run_uses_the_rate_since_the_resume() -> None:
+    left = TimeLeft({"training_iteration": 100}, {"training_iteration": 80}, started_s=0.0)
+    left.update({"training_iteration": 85}, now_s=10.0)
+    assert left.seconds(10.0) == pytest.approx(30.0)
+
+
+def test_time_left_says_when_the_run_may_end_sooner_or_cannot_be_known() -> None:
+    left = TimeLeft({"training_iteration": 100, "env_runners/episode_return_mean": 450}, {}, started_s=0.0)
+    left.update({"training_iteration": 50}, now_s=10.0)
+    assert left.text(10.0) == "<=0:00:10"
+    unknown = TimeLeft({"env_runners/episode_return_mean": 450}, {}, started_s=0.0)
+    unknown.update({"training_iteration": 50}, now_s=10.0)
+    assert unknown.text(10.0) == "-"
+    assert unknown.fraction_done is None
+
+
+def test_summary_golden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(summary_module, "ui_command", lambda uri: f"mlflow ui --backend-store-uri {uri}")
+    summary = RunSummary(
+        status="finished",
+        stop_reason="num_env_steps_sampled_lifetime reached 200,000",
+        iterations=50,
+        env_steps=200_000,
+        time_s=6.4,
+        env_steps_this_run=160_000,
+        run_dir=Path("/outputs/ppo_cartpole/2026-01-31/10-00-00"),
+        last_return=451.25,
+        best_return=460.123456,
+        evaluation_return=500.0,
+        checkpoint=Path("/outputs/ppo_cartpole/2026-01-31/10-00-00/checkpoints/iteration_000050"),
+        tracking_uri="sqlite:////outputs/mlflow.db",
+        resume_command="python -m runner resume /outputs/ppo_cartpole/2026-01-31/10-00-00",
+        warnings=["MLflow: 3 of 400 metric values were not written"],
+    )
+    check_golden("summary", "\n".join(summary_lines(summary)) + "\n")
+
+
+def test_summary_of_a_run_that_failed_early_leaves_out_what_is_not_there() -> None:
+    summary = RunSummary("failed", "the environment raised in reset", 0, 0, 7200.0, 0, "/outputs/r")
+    check_golden("summary_failed", "\n".join(summary_lines(summary)) + "\n")
