@@ -186,12 +186,8 @@ def build_learner_group(config: ExperimentConfig, pipelines: Pipelines) -> Learn
     return LearnerGroup({DEFAULT_MODULE_ID: learner}, pipelines.learner)
 
 
-def config_values(config: ExperimentConfig) -> dict[str, Any]:
-    """The configuration as nested plain values, block by block."""
-    return {field.name: _plain(getattr(config, field.name)) for field in fields(config)}
-
-
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A configuration block as nested plain values."""
     if hasattr(value, "__dataclass_fields__"):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     return value

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import logging
 import signal
-import sys
 import time
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.builder import config_values
+from runner.builder import plain
 from runner.checkpoints import CheckpointFolder, load_checkpoint
 from runner.config.compose import Composed
-from runner.config.errors import RunnerError
+from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import ExperimentConfig
 from runner.dataflow.run_metrics import Result
 from runner.tracking import (
@@ -131,7 +129,8 @@ class _Run:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("the run failed")
-            raise
+            where = f"runner itself, or code of yours that it called; stack trace in {self._run_dir / 'runner.log'}"
+            raise RunFailure(Problem(reason, where=where)) from error
         finally:
             self._close(reason)
 
@@ -171,7 +170,7 @@ class _Run:
         if iteration == 0 or (self._checkpoint and self._checkpoint.name == f"iteration_{iteration:06d}"):
             return
         manifest = {
-            "config": self._composed.values,
+            "config": dict(self._composed.unresolved),
             "overrides": list(self._composed.overrides),
             "experiment": self._composed.experiment,
             "mlflow_run_id": self._tracker.run_id() if self._tracker else None,
@@ -283,7 +282,7 @@ def _start_tracker(
         experiment_name=config.tracking.experiment_name or config.experiment_name or "custom",
         run_name=config.tracking.run_name or "/".join(run_dir.parts[-2:]),
         run_id=run_id,
-        params=flatten_parameters(config_values(config)),
+        params=flatten_parameters(plain(config)),
         tags=tags,
         artifacts=_write_environment(run_dir, info),
         flush_interval_s=config.tracking.flush_interval_s,
@@ -299,8 +298,3 @@ def _write_environment(run_dir: Path, info: Mapping[str, Any]) -> list[tuple[str
     write_result(path, info)
     hydra_files = [run_dir / ".hydra" / name for name in ("config.yaml", "overrides.yaml")]
     return [(str(file), "config") for file in (*hydra_files, path) if file.exists()]
-
-
-def print_traceback() -> None:
-    """The stack trace of the exception being handled, on stderr."""
-    traceback.print_exc(file=sys.stderr)

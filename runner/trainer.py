@@ -12,9 +12,9 @@ import torch
 from runner import builder
 from runner.checkpoints import load_checkpoint
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
+from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -57,14 +57,15 @@ class Trainer:
         return cls(build_experiment_config(composed))
 
     @classmethod
-    def from_checkpoint(cls, folder: str | Path) -> Trainer:
+    def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Trainer:
         """A trainer that goes on exactly where a checkpoint was written.
 
         Raises:
             CheckpointError: the checkpoint is cut off or altered.
         """
         state, manifest = load_checkpoint(Path(folder))
-        trainer = cls(build_experiment_config(manifest["config"]))
+        stored = compose_stored(manifest["config"], overrides, manifest["overrides"], manifest["experiment"])
+        trainer = cls(build_experiment_config(stored))
         trainer.set_state(state)
         return trainer
 
@@ -133,27 +134,49 @@ class Trainer:
             "learners": self.learners.get_state(),
             "env_runners": self.env_runners.get_state(),
             "metrics": self._metrics.get_state(),
+            "sub_environments": self._sub_environments,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
 
+        With another number of env runners or sub-environments, or another environment, the running episodes cannot
+        go on: new ones are started with new seeds, everything else stands.
+
         Raises:
-            ConfigError: the state is of another network or number of env runners.
+            ConfigError: the state is of another network.
+        """
+        self.set_policy_state(state)
+        self._metrics.set_state(state["metrics"])
+        if self._has_same_sub_environments(state):
+            self.env_runners.set_state(state["env_runners"])
+        else:
+            self.env_runners.start_anew(1 + max(state["env_runners"]["generations"]))
+
+    def set_policy_state(self, state: Mapping[str, Any]) -> None:
+        """Take over what acting needs: parameters and the state of pieces that runners share.
+
+        Raises:
+            ConfigError: the state is of another network.
         """
         self.learners.set_state(state["learners"])
-        num_saved = len(state["env_runners"]["runners"])
-        if num_saved != self.env_runners.num_runners:
-            problem = Problem(
-                "the checkpoint was written with another number of env runners",
-                where="env_runners.num_env_runners",
-                got=str(self.env_runners.num_runners),
-                allowed=str(num_saved),
-            )
-            raise ConfigError([problem])
-        self.env_runners.set_state(state["env_runners"])
+        self.env_runners.shared_state = dict(state["env_runners"]["shared"])
         self.env_runners.set_weights(self.learners.get_weights())
-        self._metrics.set_state(state["metrics"])
+
+    def _has_same_sub_environments(self, state: Mapping[str, Any]) -> bool:
+        return bool(state["sub_environments"] == self._sub_environments)
+
+    @property
+    def _sub_environments(self) -> dict[str, Any]:
+        """What the running episodes depend on."""
+        runners = self.config.env_runners
+        return {
+            "env": builder.plain(self.config.env),
+            "num_env_runners": self.env_runners.num_runners,
+            "num_envs_per_env_runner": runners.num_envs_per_env_runner,
+            "episode_lookback_horizon": runners.episode_lookback_horizon,
+            "gym_env_vectorize_mode": runners.gym_env_vectorize_mode,
+        }
 
     def close(self) -> None:
         """Close environments and runners, and the Ray cluster if this trainer started it."""

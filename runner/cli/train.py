@@ -55,8 +55,7 @@ def _run_job(arguments: Arguments, checked: Checked | None) -> int:
         from runner.run import run_experiment
 
         composed, config = checked
-        code: int = run_experiment(config, composed, Path(hydra_config.runtime.output_dir))
-        return code
+        return run_experiment(config, composed, Path(hydra_config.runtime.output_dir))
     except RunnerError as error:
         report_error(error, arguments.overrides)
         return error.exit_code

@@ -33,7 +33,8 @@ class Composed:
     """A composed configuration, not yet checked.
 
     `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups of which the
-    chosen file is missing or cannot be read, so that nothing can be said about their keys.
+    chosen file is missing or cannot be read, so that nothing can be said about their keys. `unresolved`: the values
+    with their interpolations, for a checkpoint.
     """
 
     values: dict[str, Any]
@@ -44,11 +45,12 @@ class Composed:
     unread: frozenset[str] = frozenset()
     config_dir: Path | None = None
     block_sources: Mapping[str, str] = field(default_factory=dict)
+    unresolved: Mapping[str, Any] = field(default_factory=dict)
 
     def where(self, key: str) -> str | None:
         """Where the value at `key` came from (else what is inside or around it); None for a default."""
-        source = self.sources.get(key, DEFAULT_SOURCE)
-        if source == DEFAULT_SOURCE:
+        source = self.sources.get(key)
+        if source in (None, DEFAULT_SOURCE):
             source = self.block_sources.get(key)
         if source is None:
             inside = (self.sources[name] for name in self.sources if name.startswith(f"{key}."))
@@ -101,11 +103,12 @@ class _Composition:
         with open_dict(config):
             del config["hydra"]
         self._underlay_algorithm(config)
+        unresolved = OmegaConf.to_container(config, resolve=False)
         values = self._resolve(config)
         self._check_experiment_header(values)
         stop = values.get("stop")
         if isinstance(stop, dict):
-            values["stop"] = self.provenance.flatten_stop(stop)
+            unresolved["stop"] = values["stop"] = self.provenance.flatten_stop(stop)
         return Composed(
             values,
             {name: self.provenance.sources.get(name, DEFAULT_SOURCE) for name in self._all_keys(values)},
@@ -115,6 +118,7 @@ class _Composition:
             frozenset(self.unread),
             self.config_dir,
             self.provenance.blocks,
+            unresolved,
         )
 
     def _all_keys(self, values: dict[str, Any]) -> list[str]:

@@ -146,6 +146,12 @@ class EnvRunnerGroup:
         self.shared_state = dict(state["shared"])
         self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
 
+    def start_anew(self, generation: int) -> None:
+        """Replace all runners by ones with the seeds of `generation`; their next sample starts new episodes."""
+        for index, handle in enumerate(self._handles):
+            handle.close()
+            self._make(index, generation)
+
     def close(self) -> None:
         """Close all runners."""
         for handle in self._handles:

@@ -42,8 +42,8 @@ def test_convert(value: Any, annotation: Any, expected: Any) -> None:
     ("value", "annotation"),
     [
         ("3", int), (1.0, int), (True, int), (True, float), ("3", float), (float("nan"), float), (1, bool),
-        (1, str), (None, int), ([1, "a"], list[int]), ((1,), list[int]), ([1], tuple[int, int]), ("blue", Colour),
-        (True, Literal[1]), ([], dict[str, int]), ({"x": "y"}, dict[str, int]),
+        (1, str), (None, int), ([1, "a"], list[int]), ((1,), list[int]), ([1], tuple[int, int]),
+        ("blue", Colour), (True, Literal[1]), ([], dict[str, int]), ({"x": "y"}, dict[str, int]),
     ],
 )  # fmt: skip
 def test_nothing_else_is_coerced(value: Any, annotation: Any) -> None:

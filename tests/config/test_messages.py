@@ -49,7 +49,7 @@ MISTAKES: dict[str, list[str]] = {
     "parallel_evaluation": ["evaluation.evaluation_parallel_to_training=true", "engine=inline"],
     "interpolation_to_nowhere": ["algorithm.lr=${algorithm.gama}"],
     "missing_value": ["seed=???"],
-    "missing_module": ["module._target_=runner.modulse.MLPModule"],
+    "missing_module": ["module._target_=runner.modules.mlp_modul.MLPModule"],
     "missing_package": ["module._target_=nowhere_to_be_found.Net"],
     "missing_schema": ["algorithm.schema=runner.config.algorithms.PPOConfg"],
     "schema_that_is_none": ["algorithm.schema=pathlib.Path"],
@@ -70,8 +70,8 @@ def test_message(name: str, report_of: ReportOf, assert_golden: AssertGolden) ->
 
 
 EXPERIMENTS: dict[str, str] = {
-    "file_unknown_keys": "# @package _global_\ndefaults:\n  - override /env: cartpole\nalgorithm:\n  gama: 0.9\n"
-    "algoritm:\n  gamma: 1\nmodule: 3\nstop:\n  training_iteration: 1\n",
+    "file_unknown_keys": "# @package _global_\ndefaults:\n  - override /env: cartpole\n"
+    "algorithm:\n  gama: 0.9\nalgoritm:\n  gamma: 1\nmodule: 3\nstop:\n  training_iteration: 1\n",
     "file_unknown_option": "# @package _global_\ndefaults:\n  - override /env: cartpol\n"
     "  - override /algorithm: ppoo\nstop:\n  training_iteration: 1\nsed: 3\n",
     "file_unknown_group": "# @package _global_\ndefaults:\n  - override /envs: cartpole\n"

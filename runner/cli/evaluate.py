@@ -1,0 +1,49 @@
+"""`evaluate RUN_DIR`: whole episodes with the policy of the newest checkpoint, filters included."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.cli.stored_run import StoredRun, open_run, refuse_changes
+from runner.dataflow.run_metrics import Result
+
+_FIXED = {"module.": "the checkpoint holds the parameters of this network"}
+_PREFIX = "evaluation/env_runners/"
+
+
+def main(argv: Sequence[str]) -> int:
+    """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
+    stored = open_run(argv)
+    refuse_changes(stored, _FIXED)
+    result = _evaluate(stored)
+    record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
+    path = stored.run_dir / "evaluations.jsonl"
+    stored.run_dir.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(record) + "\n")
+    print(f"evaluated {stored.checkpoint}")
+    for line in stored.describe_changes():
+        print(line)
+    width = max(len(name) for name in result)
+    for name, value in result.items():
+        print(f"  {name:<{width}}  {value:g}")
+    print(f"  recorded in {path}")
+    return 0
+
+
+def _evaluate(stored: StoredRun) -> Result:
+    from runner.checkpoints import load_checkpoint
+    from runner.trainer import Trainer
+
+    state, _ = load_checkpoint(stored.checkpoint)
+    # Only evaluation runners act; the number of training runners must not matter here.
+    config = replace(stored.config, env_runners=replace(stored.config.env_runners, num_env_runners=0))
+    started = time.perf_counter()
+    with Trainer(config) as trainer:
+        trainer.set_policy_state(state)
+        result = trainer.evaluate()
+    metrics = {name.removeprefix(_PREFIX): value for name, value in result.items() if name.startswith(_PREFIX)}
+    return metrics | {"seconds": round(time.perf_counter() - started, 3)}

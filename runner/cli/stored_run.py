@@ -1,0 +1,82 @@
+"""What `resume` and `evaluate` have in common: a checkpoint, the configuration in it, and overrides on top."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoints import read_manifest
+from runner.checkpoints.folder import newest_checkpoint
+from runner.cli.arguments import parse_arguments
+from runner.config.compose import Composed
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import ExperimentConfig
+from runner.config.stored import compose_stored, describe_changes
+from runner.config.validation import build_experiment_config
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A checkpoint to start from. `changes`: dotted key -> (old, new) value, as text."""
+
+    checkpoint: Path
+    manifest: Mapping[str, Any]
+    composed: Composed
+    config: ExperimentConfig
+    changes: Mapping[str, tuple[str, str]]
+    run_dir: Path
+
+    def describe_changes(self) -> list[str]:
+        """A line for each value that the overrides change."""
+        width = max((len(name) for name in self.changes), default=0)
+        return [f"  {name:<{width}}  {old} -> {new}" for name, (old, new) in self.changes.items()]
+
+
+def open_run(argv: Sequence[str]) -> StoredRun:
+    """The run of `RUN_DIR [overrides]`; RUN_DIR may also be one of its checkpoints.
+
+    Raises:
+        UserError: there is no checkpoint.
+        CheckpointError: it is cut off or altered.
+        ConfigError: problems of the overrides.
+    """
+    arguments = parse_arguments(argv, ["RUN_DIR"])
+    checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
+    manifest = read_manifest(checkpoint)
+    run_dirs = [text.partition("=")[2] for text in arguments.overrides if text.startswith("hydra.run.dir=")]
+    overrides = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
+    stored = (manifest["config"], manifest["overrides"], manifest["experiment"])
+    before = compose_stored(stored[0], [], stored[1], stored[2])
+    composed = compose_stored(stored[0], overrides, stored[1], stored[2])
+    return StoredRun(
+        checkpoint,
+        manifest,
+        composed,
+        build_experiment_config(composed),
+        describe_changes(before.values, composed.values),
+        Path(run_dirs[-1]).absolute() if run_dirs else checkpoint.parent.parent,
+    )
+
+
+def refuse_changes(run: StoredRun, prefixes: Mapping[str, str]) -> None:
+    """Raise `ConfigError` for changed values whose keys start with one of `prefixes` (prefix -> reason)."""
+    problems = [
+        Problem(f"{name} cannot change: {reason}", where=run.composed.where(name), got=new, allowed=old)
+        for name, (old, new) in run.changes.items()
+        for prefix, reason in prefixes.items()
+        if name.startswith(prefix)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def log_to_file(run_dir: Path) -> None:
+    """Send log records to `runner.log`, as Hydra does for a new run."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(run_dir / "runner.log")
+    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.INFO)
