@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,9 @@ from runner.config.validation import build_experiment_config
 from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.rollout_buffer import FinishedEpisodes
+
+if TYPE_CHECKING:
+    from ray import tune
 
 
 class Trainer:
@@ -68,6 +71,19 @@ class Trainer:
         trainer = cls(build_experiment_config(stored))
         trainer.set_state(state)
         return trainer
+
+    @staticmethod
+    def as_trainable(
+        name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
+    ) -> type[tune.Trainable]:
+        """The trainer of an experiment as a Ray Tune trainable; a trial's config holds further overrides.
+
+        Example:
+            `tune.Tuner(Trainer.as_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.grid_search([...])})`
+        """
+        from runner.sweep.trainable import make_trainable
+
+        return make_trainable(name, overrides, config_dir)
 
     # -- training --------------------------------------------------------------------------------------------------
 

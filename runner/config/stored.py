@@ -60,7 +60,9 @@ def _find_unusable(line: OverrideLine) -> Problem | None:
     if line.parsed.is_sweep_override():
         return Problem("a stored run takes one value for each key, not a sweep", line.where)
     if line.is_group:
-        return Problem("a stored run takes overrides of single keys, not of groups", line.where, allowed="key=value")
+        return Problem(
+            "a stored run takes overrides of single keys, not of groups", line.where, allowed="key=value"
+        )
     return None
 
 
@@ -84,5 +86,3 @@ def _leaves(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         leaves |= _leaves(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return leaves
-
-

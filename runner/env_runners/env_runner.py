@@ -75,7 +75,9 @@ class SingleAgentEnvRunner:
         self._checks_every_step = env_to_module.observation_space != space
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
-        self._buffer = RolloutBuffer(env.num_envs, space.shape or (), space.dtype, f"{seed}-{prefix}", num_lookback)
+        self._buffer = RolloutBuffer(
+            env.num_envs, space.shape or (), space.dtype, f"{seed}-{prefix}", num_lookback
+        )
         self._to_module: dict[str, Any] | None = None
         self._give_streams()
 
@@ -83,7 +85,9 @@ class SingleAgentEnvRunner:
         role, index, generation = self._seed_name
         for pipeline in (self.env_to_module, self.module_to_env):
             pipeline.give_streams(
-                lambda name, position: random_stream(self._seed, f"{role}/{name}", index, generation, position)
+                lambda name, position: random_stream(
+                    self._seed, f"{role}/{name}", index, generation, position
+                )
             )
 
     # -- sampling --------------------------------------------------------------------------------------------------
@@ -172,7 +176,11 @@ class SingleAgentEnvRunner:
     def _run_env_to_module(self, explore: bool) -> dict[str, Any]:
         self._shared_data: dict[str, Any] = {}
         return self.env_to_module(
-            rl_module=self.module, batch={}, episodes=self._buffer, explore=explore, shared_data=self._shared_data
+            rl_module=self.module,
+            batch={},
+            episodes=self._buffer,
+            explore=explore,
+            shared_data=self._shared_data,
         )
 
     # -- checks ----------------------------------------------------------------------------------------------------
@@ -254,7 +262,9 @@ class SingleAgentEnvRunner:
             return
         self.env.set_state(state["env"])
         self._buffer.set_state(state["buffer"])
-        self._to_module = {column: torch.from_numpy(np.array(rows)) for column, rows in state["to_module"].items()}
+        self._to_module = {
+            column: torch.from_numpy(np.array(rows)) for column, rows in state["to_module"].items()
+        }
         self._shared_data = {}
         self.env_to_module.set_state(state["env_to_module"])
         self.module_to_env.set_state(state["module_to_env"])

@@ -102,7 +102,9 @@ class RemoteHandle:
         import ray
 
         try:
-            answer = ray.get(reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s)
+            answer = ray.get(
+                reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s
+            )
             self._has_answered = True
             return answer
         except ray.exceptions.RayTaskError as error:
@@ -137,7 +139,12 @@ def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
     if started:
         in_cluster = bool(os.environ.get("RAY_ADDRESS"))
         local = {} if in_cluster else {"num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus))}
-        ray.init(include_dashboard=None if in_cluster else False, log_to_driver=False, logging_level="ERROR", **local)
+        ray.init(
+            include_dashboard=None if in_cluster else False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            **local,
+        )
     there = ray.cluster_resources()
     wanted = {"CPU": num_cpus, "GPU": num_gpus}
     short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]

@@ -126,7 +126,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     def _reserve(self, outputs: Mapping[str, Array]) -> None:
         if not self._steps:
             rows = len(self._is_done)
-            self._steps = {name: np.zeros((rows, *array.shape), array.dtype) for name, array in outputs.items()}
+            self._steps = {
+                name: np.zeros((rows, *array.shape), array.dtype) for name, array in outputs.items()
+            }
             self._steps[REWARDS] = np.zeros((rows, self.num_envs), np.float32)
         if self.t == self._capacity:
             self.reserve(int(self._capacity * _GROWTH) + 1)
@@ -166,7 +168,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             actions=self._view(ACTIONS, rows, env),
             rewards=self._view(REWARDS, rows, env),
             extra_model_outputs={
-                name: array[rows, env] for name, array in self._steps.items() if name not in (ACTIONS, REWARDS)
+                name: array[rows, env]
+                for name, array in self._steps.items()
+                if name not in (ACTIONS, REWARDS)
             },
             infos=None,
             terminated=is_done and end > 0 and bool(self._is_terminated[end - 1, env]),
@@ -224,7 +228,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             is_terminated=self._is_terminated[window][t_end, env_of],
             is_truncated=self._is_truncated[window][t_end, env_of],
             t_started=t_started,
-            episode_ids=[self._episode_id(*key) for key in zip(env_of.tolist(), numbers.tolist(), strict=True)],
+            episode_ids=[
+                self._episode_id(*key) for key in zip(env_of.tolist(), numbers.tolist(), strict=True)
+            ],
             lookback=self._lookback(env_of, np.where(continues, np.minimum(t_started, self._past), 0)),
             infos=_VectorInfos(list(self._infos), env_of, t_start) if self._infos else None,
         )
@@ -247,7 +253,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         if not num_before.any():
             return None
         past = {OBS: self.obs, **self._steps}
-        return _PastRows({name: array[: self._past].copy() for name, array in past.items()}, env_of, num_before)
+        return _PastRows(
+            {name: array[: self._past].copy() for name, array in past.items()}, env_of, num_before
+        )
 
     def _finish_episodes(
         self, block: ColumnBlock, env_of: Array, t_end: Array, continues: Array
@@ -283,7 +291,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     def get_state(self) -> dict[str, Any]:
         """State between two fragments: newest observations, lookback rows and the counters of running episodes."""
-        past = {OBS: self.obs[: self._past + 1]} | {name: rows[: self._past] for name, rows in self._steps.items()}
+        past = {OBS: self.obs[: self._past + 1]} | {
+            name: rows[: self._past] for name, rows in self._steps.items()
+        }
         return {
             "rows": {name: rows.copy() for name, rows in past.items()},
             "episode_number": self._episode_number.copy(),

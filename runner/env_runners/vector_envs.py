@@ -61,7 +61,9 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
     """
     target = import_target(config._target_, "env._target_") if config._target_ else None
     if isinstance(target, type) and issubclass(target, gym.vector.VectorEnv):
-        return BatchedEnvironments(_made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed)
+        return BatchedEnvironments(
+            _made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed
+        )
     if target is not None:
         return SyncEnvironments(lambda: _made(config, lambda: target(**config.env_config)), num_envs, seed)
     name = config.env or ""
@@ -69,7 +71,9 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
         kwargs = {"vectorization_mode": "vector_entry_point", **config.env_config}
         return BatchedEnvironments(_made(config, lambda: gym.make_vec(name, num_envs, **kwargs)), seed)
     return SyncEnvironments(
-        lambda: _made(config, lambda: gym.make(name, disable_env_checker=True, **config.env_config)), num_envs, seed
+        lambda: _made(config, lambda: gym.make(name, disable_env_checker=True, **config.env_config)),
+        num_envs,
+        seed,
     )
 
 

@@ -105,7 +105,9 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         obs_rows = slice(start + chunk, start + chunk + length + 1)
         columns = {name: column[obs_rows if name == OBS else rows] for name, column in self.columns.items()}
         num_past = self.lookback.num_steps_before(chunk) if self.lookback else 0
-        if self.lookback and num_past:  # the only case that copies: past and present rows lie in different arrays
+        if (
+            self.lookback and num_past
+        ):  # the only case that copies: past and present rows lie in different arrays
             past = self.lookback.columns_before(chunk)
             columns = {name: np.concatenate((past[name], column)) for name, column in columns.items()}
         return SingleAgentEpisode.from_columns(
@@ -182,12 +184,16 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
         return episodes
     for episode in episodes:
         if len(episode) == 0:
-            raise ValueError(f"episode {episode.id_} has no step; a column block holds chunks of at least one")
+            raise ValueError(
+                f"episode {episode.id_} has no step; a column block holds chunks of at least one"
+            )
     extra = list(episodes[0].extra_model_outputs)
     for episode in episodes:
         if set(episode.extra_model_outputs) != set(extra):
             got = sorted(episode.extra_model_outputs)
-            raise ValueError(f"episode {episode.id_} has the extra model outputs {got}, others have {sorted(extra)}")
+            raise ValueError(
+                f"episode {episode.id_} has the extra model outputs {got}, others have {sorted(extra)}"
+            )
     columns = {
         OBS: np.concatenate([np.asarray(episode.get_observations()) for episode in episodes]),
         ACTIONS: np.concatenate([np.asarray(episode.get_actions()) for episode in episodes]),

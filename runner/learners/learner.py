@@ -56,13 +56,17 @@ class Learner:
         stream: shuffles rows.
     """
 
-    def __init__(self, module: RLModule, loss: Loss, config: AlgorithmConfig, stream: np.random.Generator) -> None:
+    def __init__(
+        self, module: RLModule, loss: Loss, config: AlgorithmConfig, stream: np.random.Generator
+    ) -> None:
         self.module = module
         self.loss = loss
         self._config = config
         self._stream = stream
         self._weights = FlatParameters(module)
-        self._optimizer = torch.optim.Adam([self._weights.parameter], lr=scheduled_value(config.lr, 0), fused=True)
+        self._optimizer = torch.optim.Adam(
+            [self._weights.parameter], lr=scheduled_value(config.lr, 0), fused=True
+        )
 
     def update(self, batch: Mapping[str, Tensor], num_env_steps: int) -> dict[str, float]:
         """`num_epochs` passes over the batch.
@@ -89,7 +93,9 @@ class Learner:
             num_minibatches += 1
         names = [field.name for field in dataclasses.fields(metrics)]
         names.append("gradients_default_optimizer_global_norm")
-        table = torch.stack([record.detach() for record in records]).reshape(num_minibatches, -1).cpu().numpy()
+        table = (
+            torch.stack([record.detach() for record in records]).reshape(num_minibatches, -1).cpu().numpy()
+        )
         self._check_finite(names, table)
         result = self._means(names, table) | self.loss.coefficients()
         result |= {"default_optimizer_learning_rate": lr, "num_minibatch_updates": num_minibatches}
@@ -185,8 +191,10 @@ class Learner:
         problem = Problem(
             "the checkpoint's network is not the one that this configuration describes",
             where="module",
-            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
+            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing)
+            + " in the checkpoint",
+            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing)
+            + " in this configuration",
         )
         raise ConfigError([problem])
 

@@ -129,5 +129,3 @@ def distribution_for(action_space: gym.Space[Any]) -> ActionDistribution:
     if isinstance(action_space, gym.spaces.Box) and np.issubdtype(action_space.dtype, np.floating):
         return DiagGaussian(action_space.shape)
     raise TypeError(f"no action distribution for {action_space}; supported: Discrete from 0, Box of floats")
-
-

@@ -81,12 +81,16 @@ class MLPModule(RLModule):
         TypeError: a space that this module cannot encode.
     """
 
-    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+    def __init__(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
+    ) -> None:
         super().__init__(observation_space, action_space, config)
         num_inputs = _encoded_size(observation_space)
         self._num_classes = num_inputs if isinstance(observation_space, gym.spaces.Discrete) else None
         encoder_init = _initializer(config.fcnet_kernel_initializer, config.fcnet_kernel_initializer_kwargs)
-        head_init = _initializer(config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs)
+        head_init = _initializer(
+            config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs
+        )
 
         def encoder() -> MLP:
             return MLP(num_inputs, config.fcnet_hiddens, config.fcnet_activation, init=encoder_init)

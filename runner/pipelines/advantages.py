@@ -41,7 +41,13 @@ def suffix_sums(terms: Tensor, factors: Tensor, longest: int) -> Tensor:
 
 
 def compute_gae(
-    rewards: Tensor, values: Tensor, terminateds: Tensor, is_step: Tensor, gamma: float, lambda_: float, longest: int
+    rewards: Tensor,
+    values: Tensor,
+    terminateds: Tensor,
+    is_step: Tensor,
+    gamma: float,
+    lambda_: float,
+    longest: int,
 ) -> Tensor:
     """A[t] = delta[t] + gamma * lambda * A[t + 1], delta[t] = r[t] + gamma * V(s[t + 1]) - V(s[t]); eq. 16 of the paper.
 
@@ -89,7 +95,9 @@ class GeneralAdvantageEstimation(ConnectorPiece):
     @torch.no_grad()
     def _add_advantages(self, module: Any, columns: Batch, longest: int) -> None:
         is_step = columns[LOSS_MASK]
-        values = torch.cat([module.compute_values({OBS: rows}) for rows in columns[OBS].split(self._max_rows)])
+        values = torch.cat(
+            [module.compute_values({OBS: rows}) for rows in columns[OBS].split(self._max_rows)]
+        )
         advantages = compute_gae(
             columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
         )

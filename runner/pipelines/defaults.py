@@ -8,7 +8,11 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import torch
 
-from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
+from runner.pipelines.common_pieces import (
+    AddObservationsFromEpisodesToBatch,
+    BatchIndividualItems,
+    NumpyToTensor,
+)
 from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
 from runner.pipelines.module_to_env_pieces import (
     GetActions,
@@ -33,7 +37,11 @@ P = TypeVar("P", bound=ConnectorPipeline)
 
 
 def env_to_module_pipeline(
-    observation_space: Space, action_space: Space, device: torch.device, edits: Sequence[Edit], make_piece: MakePiece
+    observation_space: Space,
+    action_space: Space,
+    device: torch.device,
+    edits: Sequence[Edit],
+    make_piece: MakePiece,
 ) -> EnvToModulePipeline:
     """From running episodes to the batch of the next forward pass."""
     pieces = [AddObservationsFromEpisodesToBatch(), BatchIndividualItems(), NumpyToTensor(device)]
@@ -60,7 +68,11 @@ def module_to_env_pipeline(
 
 
 def learner_pipeline(
-    observation_space: Space, action_space: Space, device: torch.device, edits: Sequence[Edit], make_piece: MakePiece
+    observation_space: Space,
+    action_space: Space,
+    device: torch.device,
+    edits: Sequence[Edit],
+    make_piece: MakePiece,
 ) -> LearnerConnectorPipeline:
     """From episode chunks to the train batch."""
     pieces = [

@@ -153,6 +153,8 @@ class ListifyDataForVectorEnv(ConnectorPiece):
         """Convert what is no array yet."""
         for column, rows in batch.items():
             if type(rows) is not np.ndarray:
-                items = [item for chunk in rows.values() for item in chunk] if isinstance(rows, dict) else rows
+                items = (
+                    [item for chunk in rows.values() for item in chunk] if isinstance(rows, dict) else rows
+                )
                 batch[column] = np.stack([np.asarray(item) for item in items])
         return batch

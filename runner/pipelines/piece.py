@@ -109,7 +109,9 @@ class ConnectorPiece:
         return iter(episodes)
 
     @staticmethod
-    def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode) -> None:
+    def add_batch_item(
+        batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode
+    ) -> None:
         """Append one item of an episode to a column; `BatchIndividualItems` makes rows of them."""
         key = (single_agent_episode.id_, single_agent_episode.t_started)
         batch.setdefault(column, {}).setdefault(key, []).append(item_to_add)
