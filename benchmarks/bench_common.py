@@ -130,15 +130,15 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def spread(values: Sequence[float], digits: int = 0) -> str:
     """Median with the smallest and the largest value."""
     if not values:
-        return "–"
+        return "-"
     low, middle, high = (f"{x:,.{digits}f}" for x in (min(values), statistics.median(values), max(values)))
-    return f"{middle} ({low}–{high})"
+    return f"{middle} ({low}-{high})"
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
     """Median against median; a dash where one of them was not run."""
     if not ours or not theirs:
-        return "–"
+        return "-"
     return f"{statistics.median(ours) / statistics.median(theirs):.2f}"
 
 

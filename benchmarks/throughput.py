@@ -80,7 +80,7 @@ def main() -> None:
     results = measure_all(peers, repeats, flags)
     raw = [{"setting": asdict(setting), "results": found} for setting, found in results.items()]
     bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "throughput": raw})
-    print(f"Median env steps/s of {repeats} runs (min–max), {iterations} iterations each.\n")
+    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations each.\n")
     print(table(results, peers))
     print("\n" + bc.machine_text(machine))
 

@@ -20,9 +20,7 @@ def measure_all(peers: Sequence[bc.Peer], seeds: int, flags: Sequence[str]) -> l
             result = bc.run_peer(peer, [*flags, "--seed", str(seed)])
             results.append(result)
             state = "reached" if result["reached"] else "NOT reached"
-            bc.log(
-                f"seed {seed}: {peer.name} {state}, {result['seconds']:.1f} s, {result['env_steps']} steps"
-            )
+            bc.log(f"seed {seed}: {peer.name} {state}, {result['seconds']:.1f} s, {result['env_steps']} steps")
     return results
 
 
@@ -33,7 +31,7 @@ def seconds(results: Sequence[bc.Result], peer: str) -> list[float]:
 def row(results: Sequence[bc.Result], peer: str) -> list[str]:
     runs = [r for r in results if r["peer"] == peer]
     reached = [r for r in runs if r["reached"]]
-    median_steps = f"{statistics.median(r['env_steps'] for r in reached):,.0f}" if reached else "–"
+    median_steps = f"{statistics.median(r['env_steps'] for r in reached):,.0f}" if reached else "-"
     times = seconds(results, peer)
     return [
         peer,
@@ -47,7 +45,7 @@ def row(results: Sequence[bc.Result], peer: str) -> list[str]:
 def faster(theirs: Sequence[float], ours: Sequence[float]) -> str:
     """How many times the seconds of ours a system needs, where both medians exist."""
     if not theirs or not ours or math.inf in (statistics.median(theirs), statistics.median(ours)):
-        return "–"
+        return "-"
     return bc.ratio(theirs, ours)
 
 
@@ -67,7 +65,7 @@ def main() -> None:
     flags = ["--mode", "time-to-450", "--num-envs", str(args.num_envs), *extra]
     results = measure_all(peers, seeds, flags)
     bc.write_json(args.out, {"machine": machine, "flags": flags, "time_to_450": results})
-    print(f"Median of {seeds} seeds (min–max), flags: {' '.join(flags)}\n")
+    print(f"Median of {seeds} seeds (min-max), flags: {' '.join(flags)}\n")
     print(table(results, peers))
     print("\n" + bc.machine_text(machine))
 

@@ -96,15 +96,11 @@ def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
     try:
         piece: ConnectorPiece = piece_class(**arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError(
-            [Problem(f"{path} cannot be made: {error}", "connectors", str(arguments))]
-        ) from error
+        raise ConfigError([Problem(f"{path} cannot be made: {error}", "connectors", str(arguments))]) from error
     return piece
 
 
-def build_module(
-    config: ExperimentConfig, env_to_module: EnvToModulePipeline, action_space: Space
-) -> RLModule:
+def build_module(config: ExperimentConfig, env_to_module: EnvToModulePipeline, action_space: Space) -> RLModule:
     """The module for the spaces between the pipelines; its weights follow from the run's seed alone."""
     module_class = import_target(config.module._target_, "module._target_", RLModule)
     with torch.random.fork_rng(devices=[]):
@@ -130,9 +126,7 @@ def learner_device(config: ExperimentConfig) -> torch.device:
     return device
 
 
-def build_env_runner(
-    config: ExperimentConfig, role: str, index: int, generation: int
-) -> SingleAgentEnvRunner:
+def build_env_runner(config: ExperimentConfig, role: str, index: int, generation: int) -> SingleAgentEnvRunner:
     """One env runner with everything it needs; runs in the process that will step it."""
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
@@ -169,9 +163,7 @@ def build_env_runner_group(config: ExperimentConfig, role: str, pipelines: Pipel
         make_runner,
         num_cpus=runners.num_cpus_per_env_runner,
         num_gpus=runners.num_gpus_per_env_runner,
-        timeout_s=config.evaluation.evaluation_sample_timeout_s
-        if is_evaluation
-        else runners.sample_timeout_s,
+        timeout_s=config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s,
     )
     return EnvRunnerGroup(make_remote, num_remote, pipelines.env_to_module, max_restarts, ray.put)
 
@@ -182,9 +174,7 @@ def start_ray(config: ExperimentConfig) -> bool:
     if num_remote == 0 or config.engine == "inline":
         return False
     runners = config.env_runners
-    return ensure_ray(
-        num_remote * runners.num_cpus_per_env_runner, num_remote * runners.num_gpus_per_env_runner
-    )
+    return ensure_ray(num_remote * runners.num_cpus_per_env_runner, num_remote * runners.num_gpus_per_env_runner)
 
 
 def build_learner_group(config: ExperimentConfig, pipelines: Pipelines) -> LearnerGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import signal
 import time
@@ -34,16 +35,16 @@ from runner.tracking import (
 from runner.trainer import Trainer
 
 EXIT_FINISHED, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+_MLFLOW_FILE = "mlflow_run.json"
 _RETURN = "env_runners/episode_return_mean"
 _EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
+_MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
 _STATUS_IN_MLFLOW = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 _log = logging.getLogger(__name__)
 
 
-def run_experiment(
-    config: ExperimentConfig, composed: Composed, run_dir: Path, resume_from: Path | None = None
-) -> int:
+def run_experiment(config: ExperimentConfig, composed: Composed, run_dir: Path, resume_from: Path | None = None) -> int:
     """Train until a stop criterion is met; the exit code.
 
     Args:
@@ -57,7 +58,7 @@ def run_experiment(
     """
     run_dir = run_dir.absolute()
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
-    tracker = _start_tracker(config, composed, run_dir, manifest.get("mlflow_run_id"))
+    tracker = _start_tracker(config, composed, run_dir, _known_run_id(resume_from))
     display = make_display(config.tracking.display)  # type: ignore[arg-type]
     status = "FAILED"
     try:
@@ -173,7 +174,6 @@ class _Run:
             "config": dict(self._composed.unresolved),
             "overrides": list(self._composed.overrides),
             "experiment": self._composed.experiment,
-            "mlflow_run_id": self._tracker.run_id() if self._tracker else None,
             "info": run_info(),
         }
         self._checkpoint = self._checkpoints.save(self._trainer.get_state(), manifest, self._result)
@@ -195,7 +195,7 @@ class _Run:
 
     def _close(self, reason: str) -> None:
         self._progress.close()
-        run_id = self._tracker.run_id(0.0) if self._tracker else None
+        run_id = self._tracker.run_id(_MLFLOW_START_S) if self._tracker else None
         best = self._checkpoints.best()
         result = {
             **self._result,
@@ -286,10 +286,19 @@ def _start_tracker(
         tags=tags,
         artifacts=_write_environment(run_dir, info),
         flush_interval_s=config.tracking.flush_interval_s,
+        run_file=str(run_dir / _MLFLOW_FILE),
     )
     tracker = MLflowTracker(settings, run_dir)
     tracker.start()
     return tracker
+
+
+def _known_run_id(checkpoint: Path | None) -> str | None:
+    """MLflow's run of the run that a checkpoint belongs to."""
+    path = checkpoint.parent.parent / _MLFLOW_FILE if checkpoint else None
+    if path is None or not path.exists():
+        return None
+    return str(json.loads(path.read_text())["run_id"])
 
 
 def _write_environment(run_dir: Path, info: Mapping[str, Any]) -> list[tuple[str, str | None]]:

@@ -1,4 +1,4 @@
-"""Named random streams. Every consumer of randomness owns one, spawned from `(seed, role, index)`; nothing is global."""
+"""Named random streams: every consumer of randomness owns one, spawned from `(seed, role, index)`."""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -50,10 +49,8 @@ class Trainer:
         self._dataflow = make_dataflow(config, self.env_runners, self.learners, self._metrics)
 
     @classmethod
-    def from_experiment(
-        cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
-    ) -> Trainer:
-        """The trainer of `conf/experiment/<name>.yaml` (or one in `config_dir`) with overrides as on the command line."""
+    def from_experiment(cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Trainer:
+        """The trainer of `conf/experiment/<name>.yaml` or one in `config_dir`; overrides as on the command line."""
         composed = compose_experiment(
             [f"+experiment={name}", *overrides], None if config_dir is None else Path(config_dir)
         )
@@ -115,9 +112,7 @@ class Trainer:
         interval = self.config.evaluation.evaluation_interval
         return interval is not None and iteration % interval == 0
 
-    def evaluate(
-        self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None
-    ) -> Result:
+    def evaluate(self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None) -> Result:
         """Metrics of exactly `num_episodes` (default: the configured number) whole episodes, always the same seeds.
 
         Args:
@@ -134,9 +129,7 @@ class Trainer:
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
         if self._evaluation_runners is None:
-            self._evaluation_runners = builder.build_env_runner_group(
-                self.config, builder.EVALUATION, self._pipelines
-            )
+            self._evaluation_runners = builder.build_env_runner_group(self.config, builder.EVALUATION, self._pipelines)
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
         runners.shared_state = self.env_runners.shared_state

@@ -79,9 +79,7 @@ def parse_settings(description: str | None, cls: type[S] = Settings, remote_runn
     for field in fields(cls):
         flag = "--" + field.name.rstrip("_").replace("_", "-")
         choices = MODES if field.name == "mode" else None
-        parser.add_argument(
-            flag, dest=field.name, type=type(field.default), default=field.default, choices=choices
-        )
+        parser.add_argument(flag, dest=field.name, type=type(field.default), default=field.default, choices=choices)
     settings = cls(**vars(parser.parse_args()))
     if settings.num_env_runners and not remote_runners:
         parser.error("this peer has no remote env runners")

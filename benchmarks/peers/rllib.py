@@ -41,9 +41,7 @@ def ppo_config(cfg: RLlibSettings) -> PPOConfig:
         )
         .learners(num_learners=0)
         .rl_module(
-            model_config=DefaultModelConfig(
-                fcnet_hiddens=[HIDDEN], fcnet_activation="tanh", vf_share_layers=True
-            )
+            model_config=DefaultModelConfig(fcnet_hiddens=[HIDDEN], fcnet_activation="tanh", vf_share_layers=True)
         )
         .training(
             lr=cfg.lr,

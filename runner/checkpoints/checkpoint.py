@@ -85,15 +85,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         digest = manifest["digest"]
         version = manifest["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise _broken(
-            "the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}"
-        ) from error
+        raise _broken("the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}") from error
     if version != SCHEMA_VERSION:
         raise _broken("the checkpoint has another schema version", path, str(version), str(SCHEMA_VERSION))
     if digest != _manifest_digest(manifest):
-        raise _broken(
-            "the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12]
-        )
+        raise _broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
     return dict(manifest)
 
 
@@ -105,9 +101,7 @@ def _read_checked(path: Path, digest: str) -> bytes:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise _broken(
-            "a file of the checkpoint is missing", path, f"{type(error).__name__}: {error}"
-        ) from error
+        raise _broken("a file of the checkpoint is missing", path, f"{type(error).__name__}: {error}") from error
     got = hashlib.sha256(content).hexdigest()
     if got != digest:
         what = "a file of the checkpoint was cut off or altered"
@@ -155,9 +149,7 @@ def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             raise TypeError(f"{name}: arrays of {value.dtype} cannot be part of a checkpoint")
-        arrays[name] = np.array(
-            value, order="C"
-        )  # a copy: tensors may share memory, and safetensors wants C order
+        arrays[name] = np.array(value, order="C")  # a copy: tensors may share memory, and safetensors wants C order
         return {_ARRAY: name}
     if isinstance(value, np.generic):
         return value.item()

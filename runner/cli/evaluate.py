@@ -45,7 +45,5 @@ def _evaluate(stored: StoredRun) -> Result:
     with Trainer(config) as trainer:
         trainer.set_policy_state(state)
         result = trainer.evaluate()
-    metrics = {
-        name.removeprefix(_PREFIX): value for name, value in result.items() if name.startswith(_PREFIX)
-    }
+    metrics = {name.removeprefix(_PREFIX): value for name, value in result.items() if name.startswith(_PREFIX)}
     return metrics | {"seconds": round(time.perf_counter() - started, 3)}

@@ -21,9 +21,7 @@ def main(argv: Sequence[str]) -> int:
     refuse_changes(stored, _FIXED)
     _prepare_run_dir(stored)
     print(f"resume {stored.checkpoint}")
-    print(
-        "\n".join(["changed by overrides", *stored.describe_changes()] if stored.changes else ["no changes"])
-    )
+    print("\n".join(["changed by overrides", *stored.describe_changes()] if stored.changes else ["no changes"]))
     from runner.run import run_experiment
 
     return run_experiment(stored.config, stored.composed, stored.run_dir, stored.checkpoint)

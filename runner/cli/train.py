@@ -36,9 +36,7 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
             raise SystemExit(EXIT_INTERRUPTED)  # no further runs of a sweep
 
     prepare_hydra(arguments.config_dir)
-    run: Callable[[], None] = hydra.main(
-        config_path=str(conf_dir()), config_name="config", version_base="1.3"
-    )(job)
+    run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
     with _hydra_command_line(arguments):
         run()
     return max(codes, default=0)

@@ -38,17 +38,13 @@ class AlgorithmConfig:
     schema: str = option("runner.config.algorithms.PPOConfig", "dotted path of the dataclass of this block")
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
     dataflow: str = option("runner.dataflow.on_policy", "dotted path of the training dataflow")
-    learner_pipeline: list[dict[str, Any]] = option(
-        [], "edits of the default learner pipeline for this algorithm"
-    )
+    learner_pipeline: list[dict[str, Any]] = option([], "edits of the default learner pipeline for this algorithm")
     lr: Schedule = option(5e-5, "learning rate of Adam", minimum=0, is_schedule=True)
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
     grad_clip: float | None = option(None, "largest global norm of the gradient; null: no clipping", above=0)
     train_batch_size_per_learner: int = option(4000, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(
-        None, "most rows of one gradient step; null: the whole batch", minimum=1
-    )
+    minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
 
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
 
@@ -61,9 +57,7 @@ class PPOConfig(AlgorithmConfig):
     """
 
     num_epochs: int = option(30, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(
-        128, "most rows of one gradient step; null: the whole batch", minimum=1
-    )
+    minibatch_size: int | None = option(128, "most rows of one gradient step; null: the whole batch", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     clip_param: float = option(0.3, "epsilon of the clipped surrogate", above=0)
     vf_loss_coeff: float = option(1.0, "weight of the value loss", minimum=0)

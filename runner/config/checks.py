@@ -71,9 +71,7 @@ def _convert_plain(value: Any, annotation: Any) -> Any:
 
 
 def _convert_union(value: Any, alternatives: Iterable[Any]) -> Any:
-    ordered = sorted(
-        alternatives, key=lambda one: one is float
-    )  # an int stays an int where int | float is asked
+    ordered = sorted(alternatives, key=lambda one: one is float)  # an int stays an int where int | float is asked
     for alternative in ordered:
         try:
             return convert(value, alternative)
@@ -138,9 +136,7 @@ def _describe_bounds(option: Option) -> str:
     return " and ".join(f"{sign} {bound:g}" for sign, bound in signs.items() if bound is not None)
 
 
-def check_value(
-    name: str, value: Any, annotation: Any, option: Option | None, where: str | None
-) -> Problem | None:
+def check_value(name: str, value: Any, annotation: Any, option: Option | None, where: str | None) -> Problem | None:
     """The problem of `value`, None when it is good."""
     option = option or _NO_LIMITS
     got, allowed = show_value(value), describe_allowed(annotation, option)
@@ -184,9 +180,7 @@ def _is_within(number: float, option: Option) -> bool:
 
 
 def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
-    pairs = [
-        item for item in schedule if isinstance(item, list) and len(item) == 2 and len(_numbers_of(item)) == 2
-    ]
+    pairs = [item for item in schedule if isinstance(item, list) and len(item) == 2 and len(_numbers_of(item)) == 2]
     if not schedule or len(pairs) != len(schedule):
         return "every item must be [env_steps, value]"
     steps = [pair[0] for pair in pairs]
@@ -202,6 +196,4 @@ def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list
     """(dotted key, allowed, nearest match) of every key that is no field of `schema`."""
     names = [field.name for field in dataclasses.fields(schema) if field.init]
     unknown = [str(key) for key in values if key not in names]
-    return [
-        (f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown
-    ]
+    return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown]

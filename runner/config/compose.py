@@ -103,7 +103,7 @@ class _Composition:
         with open_dict(config):
             del config["hydra"]
         self._underlay_algorithm(config)
-        unresolved = OmegaConf.to_container(config, resolve=False)
+        unresolved = _plain(config)
         values = self._resolve(config)
         self._check_experiment_header(values)
         stop = values.get("stop")
@@ -127,11 +127,7 @@ class _Composition:
 
     def _leave_out_unusable(self) -> None:
         for line in list(self.lines):
-            problem = (
-                describe_sweep(line)
-                if line.parsed.is_sweep_override()
-                else find_unknown_option(line, self.dirs)
-            )
+            problem = describe_sweep(line) if line.parsed.is_sweep_override() else find_unknown_option(line, self.dirs)
             if problem is not None:
                 self.problems.append(problem)
                 self.leave_out(line)
@@ -257,6 +253,13 @@ class _Composition:
                     del node[key]
 
 
+def _plain(config: DictConfig) -> dict[str, Any]:
+    """The values as they stand, interpolations included."""
+    values = OmegaConf.to_container(config, resolve=False)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
 def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
     """A file of the user's folder with the name of one of ours would never be read."""
     ours, *theirs = dirs
@@ -282,9 +285,7 @@ class _RecordingLoader(ConfigLoaderImpl):
 
     merged_files: Sequence[ResultDefault] = ()
 
-    def _compose_config_from_defaults_list(
-        self, defaults: list[ResultDefault], repo: IConfigRepository
-    ) -> DictConfig:
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.merged_files = defaults
         return super()._compose_config_from_defaults_list(defaults, repo)
 

@@ -58,9 +58,7 @@ def _check_env(config: ExperimentConfig, composed: Composed) -> Iterator[Problem
         yield Problem("no environment is chosen", composed.where("env"), None, f"env=cartpole, or {allowed}")
     elif env is not None and target is not None:
         where = composed.where("env._target_")
-        yield Problem(
-            "env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}"
-        )
+        yield Problem("env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}")
     elif target is not None:
         yield from _check_env_class("env._target_", target, config.env.env_config, composed)
     elif env is not None:
@@ -135,9 +133,7 @@ def _check_metric(
     what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
     if name.startswith("evaluation/") and config.evaluation.evaluation_interval is None:
         what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
-        yield Problem(
-            what, composed.where(key), name, "evaluation.evaluation_interval=10, or a metric of training"
-        )
+        yield Problem(what, composed.where(key), name, "evaluation.evaluation_interval=10, or a metric of training")
         return
     nearest = nearest_match(name, known) or _same_last_part(name, known)
     yield Problem(what, composed.where(key), name, allowed, nearest)

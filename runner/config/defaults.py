@@ -79,12 +79,8 @@ def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
         raise SchemaError(f"module {module_name} has no {class_name}") from None
     except Exception as error:
         raise SchemaError(f"{type(error).__name__}: {error}") from error
-    if not (
-        isinstance(schema, type) and dataclasses.is_dataclass(schema) and issubclass(schema, AlgorithmConfig)
-    ):
-        raise SchemaError(
-            f"{dotted_path} is no dataclass that inherits runner.config.algorithms.AlgorithmConfig"
-        )
+    if not (isinstance(schema, type) and dataclasses.is_dataclass(schema) and issubclass(schema, AlgorithmConfig)):
+        raise SchemaError(f"{dotted_path} is no dataclass that inherits runner.config.algorithms.AlgorithmConfig")
     return schema
 
 

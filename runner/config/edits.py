@@ -42,9 +42,7 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
     if kind in PIECE_EDITS:
         yield from _check_piece(f"{key}.{kind}", edit[kind], where)
     elif not isinstance(edit[kind], str):
-        yield Problem(
-            f"{key}.{kind} must name a piece of the pipeline", place, show_value(edit[kind]), "a class name"
-        )
+        yield Problem(f"{key}.{kind} must name a piece of the pipeline", place, show_value(edit[kind]), "a class name")
     if kind in ANCHORED_EDITS:
         yield from _check_piece(f"{key}.piece", edit.get("piece"), where)
     elif "piece" in edit:

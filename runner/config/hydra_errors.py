@@ -89,9 +89,7 @@ def _find_request(files: Sequence[Path], name: str) -> tuple[Path | None, str]:
 def _describe_other(error: Exception, composition: Repairable) -> bool:
     message = str(error.__cause__ if not str(error) and error.__cause__ else error)
     summary = message.strip().splitlines()[0].rstrip(".") if message.strip() else type(error).__name__
-    culprit = next(
-        (line for line in composition.lines if f"'{line.key}'" in message or line.text in message), None
-    )
+    culprit = next((line for line in composition.lines if f"'{line.key}'" in message or line.text in message), None)
     if culprit is not None:
         composition.problems.append(Problem(summary, culprit.where))
         composition.leave_out(culprit)

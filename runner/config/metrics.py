@@ -55,14 +55,11 @@ def producible_metrics(config: ExperimentConfig) -> dict[str, str]:
     """Metric name -> meaning, for the metrics that a run of `config` can report."""
     learner = [*names_of(config.algorithm.metrics), "default_optimizer_learning_rate"]
     learner += ["gradients_default_optimizer_global_norm", "num_minibatch_updates"]
-    learner += [
-        name for name in ("curr_kl_coeff", "curr_entropy_coeff") if hasattr(config.algorithm, "entropy_coeff")
-    ]
+    learner += [name for name in ("curr_kl_coeff", "curr_entropy_coeff") if hasattr(config.algorithm, "entropy_coeff")]
     names = dict(_RUN_METRICS)
     names |= {f"env_runners/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
     names |= {
-        f"learners/{DEFAULT_MODULE_ID}/{name}": _LEARNER_METRICS.get(name, f"{name} of the loss")
-        for name in learner
+        f"learners/{DEFAULT_MODULE_ID}/{name}": _LEARNER_METRICS.get(name, f"{name} of the loss") for name in learner
     }
     if config.evaluation.evaluation_interval is not None:
         names |= {f"evaluation/env_runners/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}

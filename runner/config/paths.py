@@ -48,9 +48,7 @@ def list_options(dirs: Sequence[Path], group: str) -> dict[str, Path]:
 
 def list_groups(dirs: Sequence[Path]) -> list[str]:
     """The names of all groups."""
-    found = {
-        path.name for folder in dirs for path in folder.iterdir() if path.is_dir() and path.name[0].isalpha()
-    }
+    found = {path.name for folder in dirs for path in folder.iterdir() if path.is_dir() and path.name[0].isalpha()}
     return sorted(name for name in found if name != "hydra" and list_options(dirs, name))
 
 

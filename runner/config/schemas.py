@@ -20,13 +20,9 @@ class EnvConfig:
     """Which environment is stepped, and how actions reach it."""
 
     env: str | None = option(None, "gymnasium id, for example CartPole-v1; null when _target_ names a class")
-    _target_: str | None = option(
-        None, "dotted path of your own gymnasium.Env class or of a function that makes one"
-    )
+    _target_: str | None = option(None, "dotted path of your own gymnasium.Env class or of a function that makes one")
     env_config: dict[str, Any] = option({}, "keyword arguments of the environment's constructor")
-    normalize_actions: bool = option(
-        True, "module acts in [-1, 1]; actions are scaled to the Box of the environment"
-    )
+    normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
 
 
@@ -34,9 +30,7 @@ class EnvConfig:
 class EnvRunnersConfig:
     """How many sub-environments are stepped, where, and what happens when one fails."""
 
-    num_env_runners: int = option(
-        0, "remote env runners (Ray actors); 0 steps in the driver's process", minimum=0
-    )
+    num_env_runners: int = option(0, "remote env runners (Ray actors); 0 steps in the driver's process", minimum=0)
     num_envs_per_env_runner: int = option(1, "sub-environments that one runner steps together", minimum=1)
     rollout_fragment_length: int | str = option(
         "auto",
@@ -50,17 +44,11 @@ class EnvRunnersConfig:
         choices=("auto", "sync", "vector_entry_point"),
     )
     explore: bool = option(True, "sample actions from the policy's distribution (false: its mode)")
-    episode_lookback_horizon: int = option(
-        1, "past steps an episode chunk can still see", unit="steps", minimum=0
-    )
+    episode_lookback_horizon: int = option(1, "past steps an episode chunk can still see", unit="steps", minimum=0)
     metrics_num_episodes_for_smoothing: int = option(100, "finished episodes in the running means", minimum=1)
-    num_cpus_per_env_runner: float = option(
-        1.0, "logical CPUs asked of Ray for each remote runner", minimum=0
-    )
+    num_cpus_per_env_runner: float = option(1.0, "logical CPUs asked of Ray for each remote runner", minimum=0)
     num_gpus_per_env_runner: float = option(0.0, "GPUs asked of Ray for each remote runner", minimum=0)
-    sample_timeout_s: float = option(
-        60.0, "a remote runner silent for longer counts as failed", unit="s", above=0
-    )
+    sample_timeout_s: float = option(60.0, "a remote runner silent for longer counts as failed", unit="s", above=0)
     restart_failed_env_runners: bool = option(True, "restart a remote runner that failed; false ends the run")
     max_num_env_runner_restarts: int = option(1000, "restarts in all before the run ends", minimum=0)
 
@@ -71,9 +59,7 @@ class LearnersConfig:
 
     num_learners: int = option(0, "remote learners; 0 updates in the driver's process", minimum=0, maximum=0)
     device: str = option("auto", "torch device of the learner; auto takes a GPU where there is one")
-    torch_num_threads: int = option(
-        1, "threads of one torch operation in the driver; small nets want 1", minimum=1
-    )
+    torch_num_threads: int = option(1, "threads of one torch operation in the driver; small nets want 1", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -92,18 +78,14 @@ class ModuleConfig:
         "name in torch.nn.init for the encoder's weights, for example orthogonal_; null: torch's default",
     )
     fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
-    head_fcnet_hiddens: list[int] = option(
-        [], "widths of hidden layers between encoder and outputs", minimum=1
-    )
+    head_fcnet_hiddens: list[int] = option([], "widths of hidden layers between encoder and outputs", minimum=1)
     head_fcnet_activation: str = option(
         "relu", "activation in the heads", choices=("tanh", "relu", "silu", "elu", "gelu", "linear")
     )
     head_fcnet_kernel_initializer: str | None = option(None, "name in torch.nn.init for the heads' weights")
     head_fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
-    free_log_std: bool = option(
-        False, "Gaussian actions: log std is a free parameter, not an output of the net"
-    )
+    free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
     model_config: dict[str, Any] = option({}, "free keyword arguments for a module class of your own")
 
@@ -112,12 +94,8 @@ class ModuleConfig:
 class ConnectorsConfig:
     """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove."""
 
-    env_to_module: list[dict[str, Any]] = option(
-        [], "edits of the pipeline from the environment to the module"
-    )
-    module_to_env: list[dict[str, Any]] = option(
-        [], "edits of the pipeline from the module to the environment"
-    )
+    env_to_module: list[dict[str, Any]] = option([], "edits of the pipeline from the environment to the module")
+    module_to_env: list[dict[str, Any]] = option([], "edits of the pipeline from the module to the environment")
     learner: list[dict[str, Any]] = option([], "edits of the pipeline from episodes to the train batch")
 
 
@@ -125,14 +103,10 @@ class ConnectorsConfig:
 class EvaluationConfig:
     """Exactly `evaluation_duration` whole episodes on separate environments with seeds of their own."""
 
-    evaluation_interval: int | None = option(
-        None, "evaluate every so many iterations, and at the end", minimum=1
-    )
+    evaluation_interval: int | None = option(None, "evaluate every so many iterations, and at the end", minimum=1)
     evaluation_duration: int = option(10, "length of one evaluation", unit="episodes", minimum=1)
     evaluation_num_env_runners: int = option(0, "remote runners for evaluation; 0 uses the driver", minimum=0)
-    num_envs_per_env_runner: int = option(
-        8, "sub-environments that one evaluation runner steps together", minimum=1
-    )
+    num_envs_per_env_runner: int = option(8, "sub-environments that one evaluation runner steps together", minimum=1)
     evaluation_sample_timeout_s: float = option(
         120.0, "a remote evaluation runner silent for longer counts as failed", unit="s", above=0
     )
@@ -146,9 +120,7 @@ class EvaluationConfig:
 class CheckpointConfig:
     """When checkpoints are written and which are kept. One is always written at the end and on SIGINT or SIGTERM."""
 
-    every_iterations: int | None = option(
-        10, "write one every so many iterations; null: only at the end", minimum=1
-    )
+    every_iterations: int | None = option(10, "write one every so many iterations; null: only at the end", minimum=1)
     keep_last: int = option(2, "newest checkpoints that are kept", minimum=1)
     keep_best: int = option(1, "best checkpoints that are kept beside them", minimum=0)
     metric: str = option("env_runners/episode_return_mean", "what makes a checkpoint the best: any metric")
@@ -161,9 +133,7 @@ class TrackingConfig:
 
     mlflow: bool = option(True, "record the run in MLflow")
     tracking_uri: str | None = option(None, "MLflow's tracking URI; null: sqlite:///<outputs>/mlflow.db")
-    artifact_location: str | None = option(
-        None, "where MLflow keeps artifacts; null: <outputs>/mlflow-artifacts"
-    )
+    artifact_location: str | None = option(None, "where MLflow keeps artifacts; null: <outputs>/mlflow-artifacts")
     experiment_name: str | None = option(None, "MLflow experiment; null: the name of the experiment file")
     run_name: str | None = option(None, "MLflow run name; null: date and time of the run")
     flush_interval_s: float = option(2.0, "metrics reach MLflow in batches this often", unit="s", above=0)
@@ -178,9 +148,7 @@ class TrackingConfig:
 class ExperimentConfig:
     """One experiment, complete and checked: what `conf/` and the overrides compose to."""
 
-    experiment_name: str | None = option(
-        None, "name of the run in outputs/ and MLflow; null: the experiment file's"
-    )
+    experiment_name: str | None = option(None, "name of the run in outputs/ and MLflow; null: the experiment file's")
     seed: int = option(0, "every random stream of the run is spawned from it", minimum=0)
     engine: str = option(
         "ray",
@@ -197,6 +165,4 @@ class ExperimentConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
-    stop: dict[str, Number] = option(
-        {}, "metric: value; the run ends when one metric is at or above its value"
-    )
+    stop: dict[str, Number] = option({}, "metric: value; the run ends when one metric is at or above its value")

@@ -60,9 +60,7 @@ class SourceModule:
     @property
     def is_complete(self) -> bool:
         """Whether all names that the module has are known."""
-        return not self._has_star_import and (
-            "__getattr__" not in self.definitions or "_EXPORTS" in self.definitions
-        )
+        return not self._has_star_import and ("__getattr__" not in self.definitions or "_EXPORTS" in self.definitions)
 
     def defines(self, name: str) -> bool:
         return name in self.definitions or name in self.imports or name in self.exports

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -44,25 +44,18 @@ def compose_stored(
         except OmegaConfBaseException as error:
             problems.append(Problem(f"this override cannot be applied: {error}", line.where))
         sources[line.key] = line.where
-    resolved = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(resolved, dict)
-    values = {str(key): value for key, value in resolved.items()}
+    values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
-    plain = OmegaConf.to_container(config, resolve=False)
-    assert isinstance(plain, dict)
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
     texts = (*earlier, *(line.text for line in lines))
-    return Composed(
-        values, sources, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]}
-    )
+    return Composed(values, sources, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
 
 
 def _find_unusable(line: OverrideLine) -> Problem | None:
     if line.parsed.is_sweep_override():
         return Problem("a stored run takes one value for each key, not a sweep", line.where)
     if line.is_group:
-        return Problem(
-            "a stored run takes overrides of single keys, not of groups", line.where, allowed="key=value"
-        )
+        return Problem("a stored run takes overrides of single keys, not of groups", line.where, allowed="key=value")
     return None
 
 

@@ -35,9 +35,7 @@ class _Definition:
     module: SourceModule
 
 
-def find_target_fault(
-    path: str, arguments: Iterable[str] = (), may_be_module: bool = False
-) -> TargetFault | None:
+def find_target_fault(path: str, arguments: Iterable[str] = (), may_be_module: bool = False) -> TargetFault | None:
     """The fault of a dotted path to a class or function that will be called with these keyword arguments."""
     if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
         return TargetFault(f"{path} is no dotted path of a class or function", "package.module.Name")
@@ -57,9 +55,7 @@ def find_target_fault(
     if not unknown:
         return None
     what = f"{path.rpartition('.')[2]} takes no argument {', '.join(unknown)}"
-    return TargetFault(
-        what, list_names(allowed, unknown[0]) or "no arguments", nearest_match(unknown[0], allowed)
-    )
+    return TargetFault(what, list_names(allowed, unknown[0]) or "no arguments", nearest_match(unknown[0], allowed))
 
 
 def _resolve(path: str, depth: int) -> _Definition | SourceModule:

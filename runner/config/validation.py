@@ -76,9 +76,7 @@ class _Reader:
     def _read_field(self, field: dataclasses.Field[Any], annotation: Any, value: Any, name: str) -> Any:
         if value is dataclasses.MISSING:
             if name.partition(".")[0] not in self.composed.unread:
-                self.problems.append(
-                    Problem(f"{name} has no value and no default", self.composed.where(name))
-                )
+                self.problems.append(Problem(f"{name} has no value and no default", self.composed.where(name)))
             return None
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
             return value
@@ -106,9 +104,7 @@ class _Reader:
             schema = load_schema(str(path))
         except SchemaError as error:
             key = "algorithm.schema"
-            problem = Problem(
-                f"{key} names no usable dataclass: {error}", self.composed.where(key), show_value(path)
-            )
+            problem = Problem(f"{key} names no usable dataclass: {error}", self.composed.where(key), show_value(path))
             self.problems.append(problem)
             return ExperimentConfig().algorithm
         algorithm = self._read_block(schema, values, "algorithm")
@@ -118,9 +114,7 @@ class _Reader:
     def _read_stop(self, values: Any) -> dict[str, Number]:
         where = self.composed.where
         if not isinstance(values, dict):
-            self.problems.append(
-                Problem("stop must be a block", where("stop"), show_value(values), "metric: number")
-            )
+            self.problems.append(Problem("stop must be a block", where("stop"), show_value(values), "metric: number"))
             return {}
         stop: dict[str, Number] = {}
         for name, value in values.items():

@@ -25,9 +25,7 @@ def on_policy(
     Yields:
         The metrics of one iteration.
     """
-    rollouts = parallel_rollouts(
-        env_runners, env_steps_per_round(config), config.env_runners.explore, metrics
-    )
+    rollouts = parallel_rollouts(env_runners, env_steps_per_round(config), config.env_runners.explore, metrics)
     batches = concat_batches(rollouts, config.algorithm.train_batch_size_per_learner)
     updates = train_one_step(batches, learners, env_runners, metrics)
     return report_metrics(updates, env_runners, metrics)

@@ -75,9 +75,7 @@ class RunMetrics:
         self._num_episodes += len(returns)
         self.num_episodes_lifetime += len(returns)
 
-    def add_update(
-        self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int
-    ) -> None:
+    def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
         """Take over what an update reports, by module id."""
         self._timers["learner_connector"] += connector_s
         self.num_env_steps_trained_lifetime += num_rows
@@ -99,9 +97,7 @@ class RunMetrics:
             "time_total_s": self.time_total_s,
             "env_steps_per_s": self._num_env_steps / seconds,
         }
-        result |= episode_metrics(
-            "env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps
-        )
+        result |= episode_metrics("env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps)
         result |= self._learners
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
         result |= {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.env_runners.rollout_buffer import FinishedEpisodes, RolloutBuffer
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.episodes.columns import ColumnBlock
@@ -75,9 +75,11 @@ class SingleAgentEnvRunner:
         self._checks_every_step = env_to_module.observation_space != space
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
-        self._buffer = RolloutBuffer(
-            env.num_envs, space.shape or (), space.dtype, f"{seed}-{prefix}", num_lookback
-        )
+        if space.shape is None or space.dtype is None:
+            where = type(env).__name__
+            problem = Problem("this observation space is not supported", where, str(space), "Box, Discrete")
+            raise ConfigError([problem])
+        self._buffer = RolloutBuffer(env.num_envs, space.shape, space.dtype, f"{seed}-{prefix}", num_lookback)
         self._to_module: dict[str, Any] | None = None
         self._give_streams()
 
@@ -85,16 +87,12 @@ class SingleAgentEnvRunner:
         role, index, generation = self._seed_name
         for pipeline in (self.env_to_module, self.module_to_env):
             pipeline.give_streams(
-                lambda name, position: random_stream(
-                    self._seed, f"{role}/{name}", index, generation, position
-                )
+                lambda name, position: random_stream(self._seed, f"{role}/{name}", index, generation, position)
             )
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
-    def sample(
-        self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]
-    ) -> Sample:
+    def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
         """Step until at least `num_env_steps` env steps are made; running episodes are cut and go on next time.
 
         Args:
@@ -111,7 +109,9 @@ class SingleAgentEnvRunner:
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
             block, finished = buffer.cut()
-            self.module_to_env.complete_fragment(block.columns, self.module)
+            columns = dict(block.columns)
+            self.module_to_env.complete_fragment(columns, self.module)
+            block = replace(block, columns=columns)
         if not self._checks_every_step:
             self._check_block(block)
         return Sample(block, finished, self.env_to_module.get_state())
@@ -262,9 +262,7 @@ class SingleAgentEnvRunner:
             return
         self.env.set_state(state["env"])
         self._buffer.set_state(state["buffer"])
-        self._to_module = {
-            column: torch.from_numpy(np.array(rows)) for column, rows in state["to_module"].items()
-        }
+        self._to_module = {column: torch.from_numpy(np.array(rows)) for column, rows in state["to_module"].items()}
         self._shared_data = {}
         self.env_to_module.set_state(state["env_to_module"])
         self.module_to_env.set_state(state["module_to_env"])

@@ -165,10 +165,7 @@ def _shares(total: int, num_parts: int) -> list[int]:
 
 def _concatenated(parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
     return FinishedEpisodes(
-        *(
-            np.concatenate([getattr(part, name) for part in parts])
-            for name in ("returns", "lengths", "env_of")
-        )
+        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("returns", "lengths", "env_of"))
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 # (index, generation) -> a new env runner; the generation counts restarts, so that seeds differ.
 MakeEnvRunner = Callable[[int, int], SingleAgentEnvRunner]
 Pending = Callable[[], Any]
+
+_log = logging.getLogger(__name__)
 
 # Many actors that start on few cores import torch one after the other.
 _START_TIMEOUT_S = 300.0
@@ -87,7 +90,7 @@ class RemoteHandle:
         import ray
 
         actor_class = ray.remote(_RunnerActor).options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
-        self._actor = actor_class.remote(make_runner, index, generation)
+        self._actor: Any = actor_class.remote(make_runner, index, generation)
         self._timeout_s = timeout_s
         self._start_timeout_s = max(timeout_s, _START_TIMEOUT_S)
         self._has_answered = False
@@ -102,14 +105,13 @@ class RemoteHandle:
         import ray
 
         try:
-            answer = ray.get(
-                reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s
-            )
+            answer = ray.get(reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s)
             self._has_answered = True
             return answer
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunnerError):
                 raise error.cause from None
+            _log.error("env runner %d: %s", self._index, error)
             problem = Problem(
                 f"env runner {self._index} failed in {method}: {type(error.cause).__name__}: {error.cause}",
                 where="its Ray actor; the stack trace is in runner.log",
@@ -137,15 +139,12 @@ def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
 
     started = not ray.is_initialized()
     if started:
-        in_cluster = bool(os.environ.get("RAY_ADDRESS"))
-        local = {} if in_cluster else {"num_cpus": max(os.cpu_count() or 1, math.ceil(num_cpus))}
-        ray.init(
-            include_dashboard=None if in_cluster else False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            **local,
-        )
-    there = ray.cluster_resources()
+        arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+        if not os.environ.get("RAY_ADDRESS"):
+            local_cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
+            arguments |= {"num_cpus": local_cpus, "include_dashboard": False}
+        ray.init(**arguments)
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     wanted = {"CPU": num_cpus, "GPU": num_gpus}
     short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
     if short:

@@ -84,7 +84,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     @property
     def current_obs(self) -> Array:
         """(N, ...) the newest observations; writes go into the buffer."""
-        return self.obs[self._past + self.t]
+        newest: Array = self.obs[self._past + self.t]
+        return newest
 
     def add_reset(self, obs: Array, infos: Infos) -> None:
         """Row 0 of the first fragment: the observations that all sub-environments were reset to."""
@@ -114,8 +115,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         steps[REWARDS][row] = rewards
         self._is_terminated[row] = terminateds
         self._is_truncated[row] = truncateds
-        self.num_env_steps += self.num_envs - np.count_nonzero(self.awaits_reset)
-        if np.count_nonzero(self.awaits_reset):
+        num_resets = int(np.count_nonzero(self.awaits_reset))
+        self.num_env_steps += self.num_envs - num_resets
+        if num_resets:
             self._first_row[self.awaits_reset] = row + 1
         self.awaits_reset = np.logical_or(terminateds, truncateds, out=self._is_done[row])
         self.t += 1
@@ -126,9 +128,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     def _reserve(self, outputs: Mapping[str, Array]) -> None:
         if not self._steps:
             rows = len(self._is_done)
-            self._steps = {
-                name: np.zeros((rows, *array.shape), array.dtype) for name, array in outputs.items()
-            }
+            self._steps = {name: np.zeros((rows, *array.shape), array.dtype) for name, array in outputs.items()}
             self._steps[REWARDS] = np.zeros((rows, self.num_envs), np.float32)
         if self.t == self._capacity:
             self.reserve(int(self._capacity * _GROWTH) + 1)
@@ -168,9 +168,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             actions=self._view(ACTIONS, rows, env),
             rewards=self._view(REWARDS, rows, env),
             extra_model_outputs={
-                name: array[rows, env]
-                for name, array in self._steps.items()
-                if name not in (ACTIONS, REWARDS)
+                name: array[rows, env] for name, array in self._steps.items() if name not in (ACTIONS, REWARDS)
             },
             infos=None,
             terminated=is_done and end > 0 and bool(self._is_terminated[end - 1, env]),
@@ -204,7 +202,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
         Nothing is lost: running episodes go on in the next fragment, whose chunks continue these.
         """
-        num_steps, num_envs = self.t, self.num_envs
+        num_steps = self.t
         window = slice(self._past, self._past + num_steps)
         resets = self._reset_rows()
         is_step = ~resets
@@ -228,9 +226,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             is_terminated=self._is_terminated[window][t_end, env_of],
             is_truncated=self._is_truncated[window][t_end, env_of],
             t_started=t_started,
-            episode_ids=[
-                self._episode_id(*key) for key in zip(env_of.tolist(), numbers.tolist(), strict=True)
-            ],
+            episode_ids=[self._episode_id(*key) for key in zip(env_of.tolist(), numbers.tolist(), strict=True)],
             lookback=self._lookback(env_of, np.where(continues, np.minimum(t_started, self._past), 0)),
             infos=_VectorInfos(list(self._infos), env_of, t_start) if self._infos else None,
         )
@@ -253,13 +249,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         if not num_before.any():
             return None
         past = {OBS: self.obs, **self._steps}
-        return _PastRows(
-            {name: array[: self._past].copy() for name, array in past.items()}, env_of, num_before
-        )
+        return _PastRows({name: array[: self._past].copy() for name, array in past.items()}, env_of, num_before)
 
-    def _finish_episodes(
-        self, block: ColumnBlock, env_of: Array, t_end: Array, continues: Array
-    ) -> FinishedEpisodes:
+    def _finish_episodes(self, block: ColumnBlock, env_of: Array, t_end: Array, continues: Array) -> FinishedEpisodes:
         if len(block) == 0:
             return FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
         returns = np.add.reduceat(block.columns[REWARDS].astype(np.float64), block.offsets[:-1])
@@ -291,9 +283,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     def get_state(self) -> dict[str, Any]:
         """State between two fragments: newest observations, lookback rows and the counters of running episodes."""
-        past = {OBS: self.obs[: self._past + 1]} | {
-            name: rows[: self._past] for name, rows in self._steps.items()
-        }
+        past = {OBS: self.obs[: self._past + 1]} | {name: rows[: self._past] for name, rows in self._steps.items()}
         return {
             "rows": {name: rows.copy() for name, rows in past.items()},
             "episode_number": self._episode_number.copy(),
@@ -353,7 +343,9 @@ class _VectorInfos:
 
 
 def _info_of(infos: Infos, env: int) -> dict[str, Any]:
-    """The info of one sub-environment out of gymnasium's dict of arrays (`_key` says for whom `key` is valid)."""
+    """The info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key` holds)."""
+    if not isinstance(infos, Mapping):
+        return dict(infos[env])
     own: dict[str, Any] = {}
     for key, values in infos.items():
         is_valid = infos.get(f"_{key}")
@@ -376,4 +368,5 @@ def _flat(rows: Array) -> Array:
 def _time_major_rows(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
     """Indices of the true entries of a (T, N) mask into the flattened (T * N) rows, ordered by n, then t."""
     env, t = np.divmod(np.flatnonzero(mask.T), mask.shape[0])
-    return t * mask.shape[1] + env
+    rows: npt.NDArray[np.int64] = t * mask.shape[1] + env
+    return rows

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
-from runner.config.schemas import EnvConfig
 from runner.config.imports import import_target
+from runner.config.schemas import EnvConfig
 from runner.env_runners.rollout_buffer import Infos
 from runner.streams import integer_seed, stream_state
 
@@ -59,11 +59,9 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
     Raises:
         ConfigError: the environment cannot be made.
     """
-    target = import_target(config._target_, "env._target_") if config._target_ else None
-    if isinstance(target, type) and issubclass(target, gym.vector.VectorEnv):
-        return BatchedEnvironments(
-            _made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed
-        )
+    target: Any = import_target(config._target_, "env._target_") if config._target_ else None
+    if _is_batched(target):
+        return BatchedEnvironments(_made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed)
     if target is not None:
         return SyncEnvironments(lambda: _made(config, lambda: target(**config.env_config)), num_envs, seed)
     name = config.env or ""
@@ -75,6 +73,10 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
         num_envs,
         seed,
     )
+
+
+def _is_batched(target: Any) -> bool:
+    return isinstance(target, type) and issubclass(target, gym.vector.VectorEnv)
 
 
 def _has_batched_implementation(name: str) -> bool:
@@ -119,7 +121,8 @@ class BatchedEnvironments:
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all with one seed; the environment draws for each sub-environment from it."""
-        return _checked_call(lambda: self._env.reset(seed=_seed(self._seed, seed_name)), "reset")
+        obs, infos = _checked_call(lambda: self._env.reset(seed=_seed(self._seed, seed_name)), "reset")
+        return obs, infos
 
     def step(self, actions: Array) -> StepResult:
         """One vector step."""
@@ -182,7 +185,7 @@ class SyncEnvironments:
         where = f"sub-environment {n}, episode {self._episode_numbers[n]}"
         obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", where)
         self._store_obs(n, obs, "reset", where)
-        return info
+        return dict(info)
 
     def _store_obs(self, n: int, obs: Any, method: str, where: str) -> None:
         try:
@@ -235,7 +238,8 @@ class SyncEnvironments:
         for n, env in enumerate(self._envs):
             if self._has_own_state:
                 wrappers = [_plain_attributes(layer) for layer in _layers(env)[:-1]]
-                state[f"env_{n}"] = {"own": env.unwrapped.get_state(), "wrappers": wrappers}
+                own: Any = env.unwrapped
+                state[f"env_{n}"] = {"own": own.get_state(), "wrappers": wrappers}
             elif self._actions[n]:
                 state[f"actions_{n}"] = np.stack([np.asarray(action) for action in self._actions[n]])
         return state
@@ -247,7 +251,8 @@ class SyncEnvironments:
         for n, env in enumerate(self._envs):
             self._reset_one(n)
             if self._has_own_state:
-                env.unwrapped.set_state(state[f"env_{n}"]["own"])
+                own: Any = env.unwrapped
+                own.set_state(state[f"env_{n}"]["own"])
                 for layer, attributes in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     _restore_attributes(layer, attributes)
             for action in state.get(f"actions_{n}", ()):

@@ -105,9 +105,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         obs_rows = slice(start + chunk, start + chunk + length + 1)
         columns = {name: column[obs_rows if name == OBS else rows] for name, column in self.columns.items()}
         num_past = self.lookback.num_steps_before(chunk) if self.lookback else 0
-        if (
-            self.lookback and num_past
-        ):  # the only case that copies: past and present rows lie in different arrays
+        if self.lookback and num_past:  # the only case that copies: past and present rows lie in different arrays
             past = self.lookback.columns_before(chunk)
             columns = {name: np.concatenate((past[name], column)) for name, column in columns.items()}
         return SingleAgentEpisode.from_columns(
@@ -137,9 +135,7 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
     if not blocks:
         raise ValueError("no column blocks to concatenate")
     return ColumnBlock(
-        columns={
-            name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns
-        },
+        columns={name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns},
         lengths=np.concatenate([block.lengths for block in blocks]),
         is_terminated=np.concatenate([block.is_terminated for block in blocks]),
         is_truncated=np.concatenate([block.is_truncated for block in blocks]),
@@ -184,24 +180,19 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
         return episodes
     for episode in episodes:
         if len(episode) == 0:
-            raise ValueError(
-                f"episode {episode.id_} has no step; a column block holds chunks of at least one"
-            )
+            raise ValueError(f"episode {episode.id_} has no step; a column block holds chunks of at least one")
     extra = list(episodes[0].extra_model_outputs)
     for episode in episodes:
         if set(episode.extra_model_outputs) != set(extra):
             got = sorted(episode.extra_model_outputs)
-            raise ValueError(
-                f"episode {episode.id_} has the extra model outputs {got}, others have {sorted(extra)}"
-            )
+            raise ValueError(f"episode {episode.id_} has the extra model outputs {got}, others have {sorted(extra)}")
     columns = {
         OBS: np.concatenate([np.asarray(episode.get_observations()) for episode in episodes]),
         ACTIONS: np.concatenate([np.asarray(episode.get_actions()) for episode in episodes]),
         REWARDS: np.concatenate([np.asarray(episode.get_rewards(), np.float32) for episode in episodes]),
     }
     columns |= {
-        key: np.concatenate([np.asarray(episode.get_extra_model_outputs(key)) for episode in episodes])
-        for key in extra
+        key: np.concatenate([np.asarray(episode.get_extra_model_outputs(key)) for episode in episodes]) for key in extra
     }
     return ColumnBlock(
         columns=columns,

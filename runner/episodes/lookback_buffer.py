@@ -51,9 +51,7 @@ class LookbackBuffer:
         self.data: Any = [] if data is None else data
         self.lookback = lookback
         self.space = space
-        self._storage: Any = (
-            None  # (data, arrays with spare rows that data is a prefix of), once it has grown
-        )
+        self._storage: Any = None  # (data, arrays with spare rows that data is a prefix of), once it has grown
 
     @property
     def finalized(self) -> bool:
@@ -153,9 +151,7 @@ class LookbackBuffer:
         if self.data:
             return stack(self.data)
         blank = None if self.space is None else blank_item(self.space)
-        return map_leaves(
-            lambda leaf: np.zeros((0, *np.shape(leaf)), getattr(leaf, "dtype", np.float32)), blank
-        )
+        return map_leaves(lambda leaf: np.zeros((0, *np.shape(leaf)), getattr(leaf, "dtype", np.float32)), blank)
 
     def as_row(self, item: Any) -> Any:
         """Columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
@@ -245,9 +241,7 @@ class LookbackBuffer:
         if isinstance(self.data, list):
             items = [self.data[p] for p in positions if 0 <= p < rows]
             known = iter(self._encoded(items, one_hot_discrete))
-            return [
-                next(known) if 0 <= p < rows else self._filled_item(fill, one_hot_discrete) for p in positions
-            ]
+            return [next(known) if 0 <= p < rows else self._filled_item(fill, one_hot_discrete) for p in positions]
         where = np.asarray(positions, dtype=np.intp)
         inside = (where >= 0) & (where < rows)
         columns = self._encoded(map_leaves(lambda column: column[where[inside]], self.data), one_hot_discrete)
@@ -256,11 +250,7 @@ class LookbackBuffer:
     def _encoded(self, rows: Any, one_hot_discrete: bool) -> Any:
         if not one_hot_discrete or self.space is None:
             return rows
-        return (
-            [one_hot(self.space, item) for item in rows]
-            if isinstance(rows, list)
-            else one_hot(self.space, rows)
-        )
+        return [one_hot(self.space, item) for item in rows] if isinstance(rows, list) else one_hot(self.space, rows)
 
     def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
         """What stands for a missing item in list mode: shaped like a known item, else like the space's."""
@@ -308,9 +298,7 @@ class LookbackBuffer:
             raise TypeError(f"set: expected a list of {count} items, got {type(new_data).__name__}")
         items = unstack(new_data) if isinstance(new_data, (dict, np.ndarray)) else list(new_data)
         if len(items) != count:
-            raise ValueError(
-                f"set: {count} rows are to be replaced, got {len(items)} items; the length is fixed"
-            )
+            raise ValueError(f"set: {count} rows are to be replaced, got {len(items)} items; the length is fixed")
         return items
 
     def _write(self, where: Any, values: Any) -> None:
@@ -376,9 +364,7 @@ class LookbackBuffer:
         finalized = read_key(state, "finalized", (bool,), where, default=not isinstance(data, list))
         if finalized == isinstance(data, list):
             expected = "arrays" if finalized else "a list"
-            raise StateError(
-                f"{where}.data: expected {expected} as finalized={finalized}, got {type(data).__name__}"
-            )
+            raise StateError(f"{where}.data: expected {expected} as finalized={finalized}, got {type(data).__name__}")
         try:
             if finalized:
                 check_columns(data)
@@ -453,9 +439,7 @@ def _spread(columns: Any, inside: Array, fill: Any) -> Any:
 
     def spread(column: Array, value: Any) -> Array:
         filled = full((len(inside), *column.shape[1:]), value, column.dtype)
-        out = (
-            filled.astype(np.result_type(filled.dtype, column.dtype)) if column.dtype.kind in "US" else filled
-        )
+        out = filled.astype(np.result_type(filled.dtype, column.dtype)) if column.dtype.kind in "US" else filled
         out[inside] = column
         return out
 

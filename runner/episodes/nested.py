@@ -173,9 +173,7 @@ def _stack_leaf(items: list[Any]) -> Array:
         column = np.stack(items) if isinstance(items[0], np.ndarray) else np.array(items)
     except ValueError as error:
         shapes = sorted({str(np.shape(item)) for item in items if isinstance(item, np.ndarray)})
-        raise ValueError(
-            f"items of unequal shape cannot become one array: {', '.join(shapes) or error}"
-        ) from None
+        raise ValueError(f"items of unequal shape cannot become one array: {', '.join(shapes) or error}") from None
     _refuse_objects(column)
     return column
 
@@ -228,16 +226,11 @@ def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
         raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, (list, tuple)):
         scalars = _SCALARS
-        return [
-            v if type(v) in scalars else from_plain(v, f"{where}[{i}]", depth + 1)
-            for i, v in enumerate(value)
-        ]
+        return [v if type(v) in scalars else from_plain(v, f"{where}[{i}]", depth + 1) for i, v in enumerate(value)]
     if isinstance(value, dict):
         return _dict_from_plain(value, where, depth)
     if isinstance(value, np.ndarray) and value.dtype.kind not in "biufcSU":
-        raise StateError(
-            f"{where}: arrays of dtype {value.dtype} are not allowed; expected numbers, bools or text"
-        )
+        raise StateError(f"{where}: arrays of dtype {value.dtype} are not allowed; expected numbers, bools or text")
     return value
 
 
@@ -259,9 +252,7 @@ def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default:
 
 def _array_to_plain(array: Array | np.generic, where: str) -> dict[str, Any]:
     if array.dtype.kind not in "biufcSU":
-        raise TypeError(
-            f"{where}: arrays of dtype {array.dtype} cannot be saved; allowed: numbers, bools, text"
-        )
+        raise TypeError(f"{where}: arrays of dtype {array.dtype} cannot be saved; allowed: numbers, bools, text")
     shape = list(array.shape) if isinstance(array, np.ndarray) else None
     return {"dtype": array.dtype.str, "shape": shape, "data": array.tobytes()}
 
@@ -281,15 +272,11 @@ def _dict_from_plain(value: dict[Any, Any], where: str, depth: int) -> Any:
         items = read_key(value, "tuple", (list, tuple), where)
         return tuple(from_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(items))
     if keys == {"map"}:
-        pairs = [
-            from_plain(p, f"{where} map", depth + 1) for p in read_key(value, "map", (list, tuple), where)
-        ]
+        pairs = [from_plain(p, f"{where} map", depth + 1) for p in read_key(value, "map", (list, tuple), where)]
         try:
             return {key: item for key, item in pairs}
         except (TypeError, ValueError):
-            raise StateError(
-                f"{where}.map: expected a list of [key, value] pairs with hashable keys"
-            ) from None
+            raise StateError(f"{where}.map: expected a list of [key, value] pairs with hashable keys") from None
     return {key: from_plain(item, f"{where}.{key}", depth + 1) for key, item in value.items()}
 
 
@@ -299,16 +286,12 @@ def _array_from_plain(value: dict[str, Any], where: str) -> Any:
     shape = read_key(value, "shape", (list, tuple), where, default=None)
     sizes = [] if shape is None else list(shape)
     if len(sizes) > _MAX_NDIM or not all(type(size) is int and 0 <= size < 2**62 for size in sizes):
-        raise StateError(
-            f"{where}.shape: expected at most {_MAX_NDIM} non-negative integers, got {sizes!r:.80}"
-        )
+        raise StateError(f"{where}.shape: expected at most {_MAX_NDIM} non-negative integers, got {sizes!r:.80}")
     if 0 in sizes and max(sizes) > _MAX_EMPTY_ROWS:
         raise StateError(f"{where}.shape: an array without elements has at most 2**24 rows, got {sizes}")
     expected = math.prod(sizes) * dtype.itemsize
     if len(data) != expected:
-        raise StateError(
-            f"{where}.data: expected {expected} bytes for shape {sizes}, dtype {dtype}, got {len(data)}"
-        )
+        raise StateError(f"{where}.data: expected {expected} bytes for shape {sizes}, dtype {dtype}, got {len(data)}")
     try:
         array = np.ndarray(sizes, dtype, bytearray(data) or None).astype(dtype.newbyteorder("="))
     except ValueError as error:

@@ -165,9 +165,7 @@ class SingleAgentEpisode:
         if type(actions) is np.ndarray and len(actions) != rows:
             raise ValueError(f"actions need {rows} rows for {rows} rewards, got {len(actions)}")
         if not 0 <= len_lookback_buffer <= rows:
-            raise ValueError(
-                f"len_lookback_buffer must be 0 to {rows}, the number of rewards: {len_lookback_buffer}"
-            )
+            raise ValueError(f"len_lookback_buffer must be 0 to {rows}, the number of rewards: {len_lookback_buffer}")
         self = cls.__new__(cls)
         self.id_ = uuid.uuid4().hex if id_ is None else id_
         self.agent_id, self.module_id, self.multi_agent_episode_id = agent_id, module_id, None
@@ -192,9 +190,7 @@ class SingleAgentEpisode:
     def add_env_reset(self, observation: Any, infos: Any = None) -> None:
         """Add the reset observation and its infos; `ValueError` if the episode already has observations."""
         if self.is_reset:
-            raise ValueError(
-                f"add_env_reset: episode {self.id_} is already reset (t={self.t}); make a new episode"
-            )
+            raise ValueError(f"add_env_reset: episode {self.id_} is already reset (t={self.t}); make a new episode")
         self.infos.append({} if infos is None else infos)
         self.observations.append(observation)
         self._start_time = self._last_step_time = time.perf_counter()
@@ -220,9 +216,7 @@ class SingleAgentEpisode:
         observations = self.observations.data
         in_lists = isinstance(observations, list)
         if not (observations if in_lists else self.is_reset):
-            raise ValueError(
-                f"add_env_step: episode {self.id_} has no observation; call add_env_reset() first"
-            )
+            raise ValueError(f"add_env_step: episode {self.id_} has no observation; call add_env_reset() first")
         extra = extra_model_outputs or {}
         if extra.keys() != self.extra_model_outputs.keys():
             self._adopt_extra_keys(extra)
@@ -273,21 +267,15 @@ class SingleAgentEpisode:
         expected = self.rewards.len_incl_lookback()
         has_observations = self.observations.len_incl_lookback() > 0
         if (expected > 0 or self.is_done) and not has_observations:
-            raise ValueError(
-                f"episode {self.id_}: {expected} rewards (done: {self.is_done}) but no observations"
-            )
+            raise ValueError(f"episode {self.id_}: {expected} rewards (done: {self.is_done}) but no observations")
         for name, buffer in [*self._columns(), *([] if self._infos is None else [("infos", self._infos)])]:
             rows = expected + (name in ("observations", "infos") and has_observations)
             if buffer.len_incl_lookback() != rows:
                 got = buffer.len_incl_lookback()
-                raise ValueError(
-                    f"episode {self.id_}: {name} need {rows} rows for {expected} rewards, got {got}"
-                )
+                raise ValueError(f"episode {self.id_}: {name} need {rows} rows for {expected} rewards, got {got}")
             if buffer.lookback != self.rewards.lookback:
                 got, lookback = buffer.lookback, self.rewards.lookback
-                raise ValueError(
-                    f"episode {self.id_}: {name} have {got} lookback rows, rewards have {lookback}"
-                )
+                raise ValueError(f"episode {self.id_}: {name} have {got} lookback rows, rewards have {lookback}")
             if name != "infos" and buffer.finalized != self.is_numpy:
                 raise ValueError(f"episode {self.id_}: {name} and observations differ in mode (list, numpy)")
         steps = self.t - self.t_started
@@ -397,9 +385,7 @@ class SingleAgentEpisode:
         start, stop, _ = slice_.indices(len(self))
         stop = max(start, stop)
         own = self.rewards.lookback
-        lookback = min(
-            own if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer), own + start
-        )
+        lookback = min(own if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer), own + start)
         chunk = self._chunk(own + start - lookback, own + stop, lookback)
         chunk.t_started, chunk.t = self.t_started + start, self.t_started + stop
         if stop == len(self):
@@ -479,15 +465,11 @@ class SingleAgentEpisode:
             one_hot_discrete=one_hot_discrete,
         )
 
-    def get_rewards(
-        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
-    ) -> Any:
+    def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One reward at an int, else several; None: all T."""
         return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
-    def get_infos(
-        self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
-    ) -> Any:
+    def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
         return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
 
@@ -544,15 +526,11 @@ class SingleAgentEpisode:
         """Replace one observation (an int), some, or all T + 1 of them."""
         self.observations.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
-    def set_actions(
-        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
+    def set_actions(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Replace one action (an int), some, or all T of them."""
         self.actions.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
-    def set_rewards(
-        self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
-    ) -> None:
+    def set_rewards(self, *, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
         """Replace one reward (an int), some, or all T of them."""
         self.rewards.set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
@@ -632,9 +610,7 @@ class SingleAgentEpisode:
             "actions": _buffer_state(self.actions, "actions", self._action_space),
             "rewards": _buffer_state(self.rewards, "rewards"),
             "infos": None if self._infos is None else _buffer_state(self._infos, "infos"),
-            "extra_model_outputs": {
-                key: _buffer_state(b, key) for key, b in self.extra_model_outputs.items()
-            },
+            "extra_model_outputs": {key: _buffer_state(b, key) for key, b in self.extra_model_outputs.items()},
             "is_terminated": bool(self.is_terminated),
             "is_truncated": bool(self.is_truncated),
             "t_started": int(self.t_started),
@@ -658,9 +634,7 @@ class SingleAgentEpisode:
         episode.id_ = read_key(state, "id_", (str,), "episode")
         episode.agent_id = read_key(state, "agent_id", (str, int), "episode", default=None)
         episode.module_id = read_key(state, "module_id", (str,), "episode", default=None)
-        episode.multi_agent_episode_id = read_key(
-            state, "multi_agent_episode_id", (str,), "episode", default=None
-        )
+        episode.multi_agent_episode_id = read_key(state, "multi_agent_episode_id", (str,), "episode", default=None)
         episode._observation_space = _read_space(state, "_observation_space")
         episode._action_space = _read_space(state, "_action_space")
         episode.observations = _read_buffer(state, "observations", episode._observation_space)
@@ -726,9 +700,7 @@ def _as_info_buffer(infos: Any, lookback: int) -> InfoBuffer | None:
 # --- reading and writing states -------------------------------------------------------------------
 
 
-def _buffer_state(
-    buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None
-) -> dict[str, Any]:
+def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None) -> dict[str, Any]:
     """The buffer's state without its space, if that is the episode's own."""
     space = None if buffer.space is None or buffer.space is episode_space else space_to_dict(buffer.space)
     data = to_plain(buffer.data, f"{where}.data")

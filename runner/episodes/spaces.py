@@ -96,9 +96,7 @@ def _map_numbers(fn: Callable[[Any], Any], numbers: Any) -> Any:
     return [_map_numbers(fn, n) for n in numbers] if isinstance(numbers, (list, tuple)) else fn(numbers)
 
 
-def _read_bound(
-    state: dict[str, Any], key: str, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]
-) -> Array:
+def _read_bound(state: dict[str, Any], key: str, where: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:
     def number(value: Any) -> Any:
         if value in ("inf", "-inf"):
             return float(value)
@@ -106,22 +104,16 @@ def _read_bound(
             raise StateError(f"{where}.{key}: expected numbers, 'inf' or '-inf', got {value!r:.60}")
         return value
 
-    bound = np.asarray(
-        _map_numbers(number, read_key(state, key, (int, float, str, list, tuple, bool), where))
-    )
+    bound = np.asarray(_map_numbers(number, read_key(state, key, (int, float, str, list, tuple, bool), where)))
     if bound.shape not in ((), shape):
-        raise StateError(
-            f"{where}.{key}: expected one number or shape {list(shape)}, got {list(bound.shape)}"
-        )
+        raise StateError(f"{where}.{key}: expected one number or shape {list(shape)}, got {list(bound.shape)}")
     return np.full(shape, bound, dtype)
 
 
 def _read_sizes(state: dict[str, Any], key: str, where: str) -> tuple[int, ...]:
     sizes = tuple(read_key(state, key, (list, tuple), where))
     if not all(type(size) is int and size >= 0 for size in sizes) or math.prod(sizes) > _MAX_BOX_SIZE:
-        raise StateError(
-            f"{where}.{key}: expected non-negative integers, product at most 2**24, got {sizes!r:.80}"
-        )
+        raise StateError(f"{where}.{key}: expected non-negative integers, product at most 2**24, got {sizes!r:.80}")
     return sizes
 
 
@@ -157,18 +149,14 @@ def _read_multi_discrete(state: dict[str, Any], where: str, depth: int) -> Space
     nvec = read_key(state, "nvec", (list, tuple), where)
     start = read_key(state, "start", (list, tuple), where, default=None)
     dtype = _read_dtype(state, where, "iu", "int64")
-    return MultiDiscrete(
-        np.array(nvec, dtype), dtype.type, start=None if start is None else np.array(start, dtype)
-    )
+    return MultiDiscrete(np.array(nvec, dtype), dtype.type, start=None if start is None else np.array(start, dtype))
 
 
 def _read_multi_binary(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
     from gymnasium.spaces import MultiBinary
 
     sizes = state.get("n")
-    return MultiBinary(
-        sizes if type(sizes) is int and 0 < sizes <= _MAX_BOX_SIZE else _read_sizes(state, "n", where)
-    )
+    return MultiBinary(sizes if type(sizes) is int and 0 < sizes <= _MAX_BOX_SIZE else _read_sizes(state, "n", where))
 
 
 def _read_text(state: dict[str, Any], where: str, depth: int) -> Space[Any]:
@@ -238,15 +226,11 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
 
     if isinstance(space, gs.Dict):
         if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
-            raise ValueError(
-                f"one_hot_discrete: the data is no dict with the space's keys {list(space.spaces)}"
-            )
+            raise ValueError(f"one_hot_discrete: the data is no dict with the space's keys {list(space.spaces)}")
         return {key: one_hot(space.spaces[key], branch) for key, branch in tree.items()}
     if isinstance(space, gs.Tuple):
         if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
-            raise ValueError(
-                f"one_hot_discrete: the data is no tuple of the space's {len(space.spaces)} parts"
-            )
+            raise ValueError(f"one_hot_discrete: the data is no tuple of the space's {len(space.spaces)} parts")
         return tuple(one_hot(part, branch) for part, branch in zip(space.spaces, tree, strict=True))
     if isinstance(space, gs.Discrete):
         values = np.asarray(tree)
@@ -261,9 +245,7 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
 def _one_hot(values: Array, sizes: Array) -> Array:
     """`values` (..., K) in [0, sizes[k]) -> float32 (..., sum(sizes))."""
     if ((values < 0) | (values >= sizes)).any():
-        raise ValueError(
-            f"one_hot_discrete: a value lies outside of its Discrete space of size {sizes.tolist()}"
-        )
+        raise ValueError(f"one_hot_discrete: a value lies outside of its Discrete space of size {sizes.tolist()}")
     offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
     encoded = np.zeros((*values.shape[:-1], int(sizes.sum())), np.float32)
     np.put_along_axis(encoded, (values + offsets).astype(np.intp), 1.0, axis=-1)

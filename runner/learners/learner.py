@@ -56,17 +56,13 @@ class Learner:
         stream: shuffles rows.
     """
 
-    def __init__(
-        self, module: RLModule, loss: Loss, config: AlgorithmConfig, stream: np.random.Generator
-    ) -> None:
+    def __init__(self, module: RLModule, loss: Loss, config: AlgorithmConfig, stream: np.random.Generator) -> None:
         self.module = module
         self.loss = loss
         self._config = config
         self._stream = stream
         self._weights = FlatParameters(module)
-        self._optimizer = torch.optim.Adam(
-            [self._weights.parameter], lr=scheduled_value(config.lr, 0), fused=True
-        )
+        self._optimizer = torch.optim.Adam([self._weights.parameter], lr=scheduled_value(config.lr, 0), fused=True)
 
     def update(self, batch: Mapping[str, Tensor], num_env_steps: int) -> dict[str, float]:
         """`num_epochs` passes over the batch.
@@ -93,9 +89,7 @@ class Learner:
             num_minibatches += 1
         names = [field.name for field in dataclasses.fields(metrics)]
         names.append("gradients_default_optimizer_global_norm")
-        table = (
-            torch.stack([record.detach() for record in records]).reshape(num_minibatches, -1).cpu().numpy()
-        )
+        table = torch.stack([record.detach() for record in records]).reshape(num_minibatches, -1).cpu().numpy()
         self._check_finite(names, table)
         result = self._means(names, table) | self.loss.coefficients()
         result |= {"default_optimizer_learning_rate": lr, "num_minibatch_updates": num_minibatches}
@@ -113,7 +107,7 @@ class Learner:
         device = self._weights.gradient.device
         for _ in range(self._config.num_epochs):
             order = torch.from_numpy(self._stream.permutation(valid_rows)).to(device)
-            parts = [column.index_select(0, order).split(sizes) for column in columns.values()]
+            parts = [torch.split(column.index_select(0, order), sizes) for column in columns.values()]
             for rows in zip(*parts, strict=True):
                 yield dict(zip(columns, rows, strict=True))
 
@@ -122,7 +116,7 @@ class Learner:
         gradient = self._weights.gradient
         gradient.zero_()
         total_loss.backward()  # type: ignore[no-untyped-call]
-        norm = torch.linalg.vector_norm(gradient)
+        norm: Tensor = torch.linalg.vector_norm(gradient)
         if self._config.grad_clip is not None:
             gradient.mul_((self._config.grad_clip / (norm + 1e-6)).clamp_(max=1.0))
         self._optimizer.step()
@@ -191,10 +185,8 @@ class Learner:
         problem = Problem(
             "the checkpoint's network is not the one that this configuration describes",
             where="module",
-            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing)
-            + " in the checkpoint",
-            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing)
-            + " in this configuration",
+            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
+            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
         )
         raise ConfigError([problem])
 

@@ -38,11 +38,10 @@ class LearnerGroup:
     def update(self, episodes: ColumnBlock, num_env_steps: int) -> UpdateResult:
         """One update on all rows of `episodes`, after `num_env_steps` env steps in all."""
         started = time.perf_counter()
-        batch = self.pipeline(rl_module=self._modules, episodes=episodes, shared_data={})
+        batch = self.pipeline(rl_module=self._modules, batch={}, episodes=episodes, shared_data={})
         connector_s = time.perf_counter() - started
         metrics = {
-            module_id: self._learners[module_id].update(columns, num_env_steps)
-            for module_id, columns in batch.items()
+            module_id: self._learners[module_id].update(columns, num_env_steps) for module_id, columns in batch.items()
         }
         return UpdateResult(metrics, connector_s)
 

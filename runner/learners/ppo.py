@@ -59,9 +59,7 @@ class PPOLoss:
             mean_kl = pi.kl(batch["action_dist_inputs"], theta).mean()
             total_loss = total_loss + self.kl_coeff * mean_kl
         else:
-            mean_kl = (
-                ratio.detach() - 1 - log_ratio.detach()
-            ).mean()  # http://joschu.net/blog/kl-approx.html, k3
+            mean_kl = (ratio.detach() - 1 - log_ratio.detach()).mean()  # http://joschu.net/blog/kl-approx.html, k3
         return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
 
     def before_update(self, num_env_steps: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import gymnasium as gym
@@ -48,7 +49,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         widths = [num_inputs, *hiddens, *([] if num_outputs is None else [num_outputs])]
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in zip(widths, widths[1:], strict=False))
+        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         self.num_outputs = widths[-1]
         linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
         if init is not None:
@@ -81,16 +82,12 @@ class MLPModule(RLModule):
         TypeError: a space that this module cannot encode.
     """
 
-    def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
-    ) -> None:
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
         num_inputs = _encoded_size(observation_space)
         self._num_classes = num_inputs if isinstance(observation_space, gym.spaces.Discrete) else None
         encoder_init = _initializer(config.fcnet_kernel_initializer, config.fcnet_kernel_initializer_kwargs)
-        head_init = _initializer(
-            config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs
-        )
+        head_init = _initializer(config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs)
 
         def encoder() -> MLP:
             return MLP(num_inputs, config.fcnet_hiddens, config.fcnet_activation, init=encoder_init)

@@ -29,9 +29,7 @@ class RLModule(nn.Module):
     outputs: tuple[str, ...] = ("action_dist_inputs",)
     is_stateful = False
 
-    def __init__(
-        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
-    ) -> None:
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__()
         self.observation_space = observation_space
         self.action_space = action_space

@@ -49,7 +49,7 @@ def compute_gae(
     lambda_: float,
     longest: int,
 ) -> Tensor:
-    """A[t] = delta[t] + gamma * lambda * A[t + 1], delta[t] = r[t] + gamma * V(s[t + 1]) - V(s[t]); eq. 16 of the paper.
+    """A[t] = delta[t] + gamma lambda A[t + 1], delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]); eq. 16 of the paper.
 
     Rows are chunks one after the other, each followed by one bootstrap row (`is_step` false) that holds the value of
     its last observation. A terminated chunk ends with V = 0 and A = 0 there, a truncated or cut one with this value.
@@ -69,7 +69,7 @@ def compute_gae(
 
 
 class GeneralAdvantageEstimation(ConnectorPiece):
-    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A, standardised over env steps only), all (B,) float32.
+    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A, standardised over env steps), (B,) float32 each.
 
     Args:
         gamma: discount factor.
@@ -95,9 +95,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
     @torch.no_grad()
     def _add_advantages(self, module: Any, columns: Batch, longest: int) -> None:
         is_step = columns[LOSS_MASK]
-        values = torch.cat(
-            [module.compute_values({OBS: rows}) for rows in columns[OBS].split(self._max_rows)]
-        )
+        values = torch.cat([module.compute_values({OBS: rows}) for rows in columns[OBS].split(self._max_rows)])
         advantages = compute_gae(
             columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
         )

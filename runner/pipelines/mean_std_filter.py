@@ -41,9 +41,7 @@ class Moments:
             return self
         shift = other.mean - self.mean
         mean = self.mean + shift * (other.count / count)
-        return Moments(
-            count, mean, self.m2 + other.m2 + np.square(shift) * (self.count * other.count / count)
-        )
+        return Moments(count, mean, self.m2 + other.m2 + np.square(shift) * (self.count * other.count / count))
 
     def to_state(self, name: str) -> dict[str, Any]:
         """As arrays under `<name>_count`, `<name>_mean`, `<name>_m2`."""
@@ -52,9 +50,7 @@ class Moments:
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str) -> Moments:
         """From `to_state`."""
-        return cls(
-            float(state[f"{name}_count"]), np.asarray(state[f"{name}_mean"]), np.asarray(state[f"{name}_m2"])
-        )
+        return cls(float(state[f"{name}_count"]), np.asarray(state[f"{name}_mean"]), np.asarray(state[f"{name}_m2"]))
 
 
 class MeanStdFilter(ConnectorPiece):

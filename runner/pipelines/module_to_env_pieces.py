@@ -147,14 +147,12 @@ class NormalizeAndClipActions(ConnectorPiece):
 
 
 class ListifyDataForVectorEnv(ConnectorPiece):
-    """Makes arrays (N, ...) of columns that a piece left as a list or as items per episode, in the environments' order."""
+    """Makes arrays (N, ...) of columns that a piece left as a list or as items per episode, in order."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         """Convert what is no array yet."""
         for column, rows in batch.items():
             if type(rows) is not np.ndarray:
-                items = (
-                    [item for chunk in rows.values() for item in chunk] if isinstance(rows, dict) else rows
-                )
+                items = [item for chunk in rows.values() for item in chunk] if isinstance(rows, dict) else rows
                 batch[column] = np.stack([np.asarray(item) for item in items])
         return batch

@@ -51,7 +51,7 @@ class ConnectorPiece:
         *,
         rl_module: Any,
         batch: Batch,
-        episodes: Sequence[SingleAgentEpisode],
+        episodes: Any,
         explore: bool | None = None,
         shared_data: dict[str, Any] | None = None,
         metrics: MutableMapping[str, float] | None = None,
@@ -62,7 +62,8 @@ class ConnectorPiece:
         Args:
             rl_module: the module whose forward pass follows or came before.
             batch: column -> rows, what the pieces before made.
-            episodes: running episodes (env pipelines: one a sub-environment) or chunks to learn from.
+            episodes: a sequence of `SingleAgentEpisode`s, made when asked for: the running ones, one a
+                sub-environment (env pipelines), or a `ColumnBlock` of chunks to learn from (learner pipeline).
             explore: whether actions are sampled.
             shared_data: lives for one pass through env-to-module and module-to-env.
             metrics: values that a piece wants reported.
@@ -109,9 +110,7 @@ class ConnectorPiece:
         return iter(episodes)
 
     @staticmethod
-    def add_batch_item(
-        batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode
-    ) -> None:
+    def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode) -> None:
         """Append one item of an episode to a column; `BatchIndividualItems` makes rows of them."""
         key = (single_agent_episode.id_, single_agent_episode.t_started)
         batch.setdefault(column, {}).setdefault(key, []).append(item_to_add)

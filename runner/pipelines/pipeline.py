@@ -39,10 +39,10 @@ class ConnectorPipeline(ConnectorPiece):
         self._input_spaces = (input_observation_space, input_action_space)
         self._infer_spaces()
 
-    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Pass the batch through all pieces."""
         for piece in self._pieces:
-            batch = piece(batch=batch, **kwargs)
+            batch = piece(batch=batch, episodes=episodes, **kwargs)
         return batch
 
     # -- editing ---------------------------------------------------------------------------------------------------
@@ -240,7 +240,6 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
     name = "learner"
 
-    def __call__(self, *, episodes: Any, batch: Batch | None = None, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Build the batch. `episodes` may be a column block or any sequence of episodes."""
-        block = block_from_episodes(episodes)
-        return super().__call__(batch={} if batch is None else batch, episodes=block, **kwargs)
+        return super().__call__(batch=batch, episodes=block_from_episodes(episodes), **kwargs)

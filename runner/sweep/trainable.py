@@ -29,7 +29,7 @@ def make_trainable(
         `tune.Tuner(make_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.loguniform(1e-4, 1e-2)})`
     """
 
-    class RunnerTrainable(tune.Trainable):  # type: ignore[misc]
+    class RunnerTrainable(tune.Trainable):
         def setup(self, config: Mapping[str, Any]) -> None:
             own = [f"{key}={show_value(value)}" for key, value in config.items()]
             self._trainer = Trainer.from_experiment(experiment, [*overrides, *own], config_dir)
@@ -40,7 +40,7 @@ def make_trainable(
         def save_checkpoint(self, checkpoint_dir: str) -> None:
             save_checkpoint(Path(checkpoint_dir) / _CHECKPOINT, self._trainer.get_state(), {})
 
-        def load_checkpoint(self, checkpoint_dir: str) -> None:
+        def load_checkpoint(self, checkpoint_dir: Any) -> None:
             state, _ = load_checkpoint(Path(checkpoint_dir) / _CHECKPOINT)
             self._trainer.set_state(state)
 

@@ -21,6 +21,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 from runner.tracking.mlflow_store import check_sqlite_writable, error_line
+from runner.tracking.result_file import write_result
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_writer import RunWriter
@@ -69,6 +70,8 @@ def _open_run(settings: Message, reply: Reply) -> RunWriter:
     from runner.tracking.mlflow_writer import RunWriter
 
     writer = RunWriter(settings, lambda num_metrics: reply("written", num_metrics=num_metrics))
+    if settings["run_file"]:  # by the child, so that a trainer that is killed now still finds its run on resume
+        write_result(settings["run_file"], {"run_id": writer.run_id, "tracking_uri": settings["tracking_uri"]})
     reply("run", run_id=writer.run_id)
     for path, artifact_path in settings["artifacts"]:
         _log_artifact(writer, path, artifact_path, reply)

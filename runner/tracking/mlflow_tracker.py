@@ -44,7 +44,7 @@ class MLflowSettings:
 
     With a `run_id` that run goes on (`run_name` is then left as it is): params that it has and that are
     equal are not logged again, changed ones become a tag `override.<name>`, because MLflow's params cannot
-    change.
+    change. `run_file` is written with the run's id and tracking URI as soon as the run exists.
     """
 
     tracking_uri: str
@@ -56,6 +56,7 @@ class MLflowSettings:
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
     artifacts: Sequence[tuple[str, str | None]] = ()  # (path, folder in the run's artifacts)
     flush_interval_s: float = 2.0
+    run_file: str | None = None
 
 
 class MLflowTracker:

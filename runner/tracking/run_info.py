@@ -22,9 +22,7 @@ RECORDED_PACKAGES = (
 GIT_TIMEOUT_S = 5.0
 
 
-def run_info(
-    directory: str | os.PathLike[str] = ".", packages: Iterable[str] = RECORDED_PACKAGES
-) -> dict[str, Any]:
+def run_info(directory: str | os.PathLike[str] = ".", packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, Any]:
     """Git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
     return {
         "git": git_revision(directory),

@@ -22,8 +22,6 @@ def run_cli(tmp_path: Path) -> RunCli:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
         program = ["-m", "runner"] if code is None else ["-c", code]
         command = [sys.executable, *program, *arguments]
-        return subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60
-        )
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
 
     return run

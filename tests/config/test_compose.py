@@ -13,9 +13,7 @@ from runner.config.defaults import core_groups
 from runner.config.paths import conf_dir, list_options
 
 CARTPOLE = "+experiment=ppo_cartpole"
-YAML_FILES = sorted(
-    path.relative_to(conf_dir()).with_suffix("").as_posix() for path in conf_dir().rglob("*.yaml")
-)
+YAML_FILES = sorted(path.relative_to(conf_dir()).with_suffix("").as_posix() for path in conf_dir().rglob("*.yaml"))
 WriteConfig = Callable[[str, str], Path]
 
 
@@ -53,9 +51,7 @@ def test_an_experiment_is_chosen_with_or_without_plus(spelling: str) -> None:
 
 
 def test_values_know_where_they_came_from() -> None:
-    composed = compose_experiment(
-        [CARTPOLE, "algorithm.lr=1e-3", "env.env_config={a: 1}", "env.env_config.b=2"]
-    )
+    composed = compose_experiment([CARTPOLE, "algorithm.lr=1e-3", "env.env_config={a: 1}", "env.env_config.b=2"])
     assert composed.sources["algorithm.lr"] == "override algorithm.lr=1e-3"
     assert composed.sources["algorithm.num_epochs"] == "conf/experiment/ppo_cartpole.yaml:7"
     assert composed.sources["algorithm.loss"] == "conf/algorithm/ppo.yaml:3"
@@ -134,9 +130,7 @@ def test_composing_leaves_hydra_as_it_was() -> None:
 
 
 def test_the_composition_of_its_own_overrides_is_the_same() -> None:
-    first = compose_experiment(
-        ["experiment=ppo_cartpole", "algorithm.lr=1", "~stop.env_runners.episode_return_mean"]
-    )
+    first = compose_experiment(["experiment=ppo_cartpole", "algorithm.lr=1", "~stop.env_runners.episode_return_mean"])
     assert compose_experiment(first.overrides) == first
 
 

@@ -100,9 +100,7 @@ def test_wrong_arguments_are_found_without_importing(config_dir: Path, report_of
 
 @pytest.mark.parametrize("target", ["Anything", "make_maze", "Maze"])
 def test_good_targets_pass(config_dir: Path, target: str) -> None:
-    build_experiment_config(
-        compose_experiment(["+experiment=maze", f"env._target_=my_lab.code.{target}"], config_dir)
-    )
+    build_experiment_config(compose_experiment(["+experiment=maze", f"env._target_=my_lab.code.{target}"], config_dir))
 
 
 def test_a_class_that_is_not_there(config_dir: Path, report_of: ReportOf) -> None:

@@ -101,9 +101,7 @@ def test_fill_on_both_sides_is_like_the_model(rows, lookback, start, stop, step,
     lookback = min(lookback, rows)
     expected = model_get(slice(start, stop, step), neg, 99, rows, lookback)
     for mode in MODES:
-        got = make_buffer(mode, rows, lookback).get(
-            slice(start, stop, step), neg_index_as_lookback=neg, fill=99
-        )
+        got = make_buffer(mode, rows, lookback).get(slice(start, stop, step), neg_index_as_lookback=neg, fill=99)
         assert plain(got) == expected
 
 
@@ -118,9 +116,7 @@ class TestBothModes:
 
     def test_other_index_types_are_refused(self, mode):
         for bad in ("a", 1.5, [1.5]):
-            with pytest.raises(
-                TypeError, match="indices must be None, an int, a slice or a list of ints, got"
-            ):
+            with pytest.raises(TypeError, match="indices must be None, an int, a slice or a list of ints, got"):
                 make_buffer(mode).get(bad)
         with pytest.raises(ValueError, match="slice step cannot be 0"):
             make_buffer(mode).get(slice(0, 1, 0))
@@ -371,17 +367,13 @@ class TestNumpyMode:
         buffer = LookbackBuffer({"a": np.zeros((2, 3))})
         with pytest.raises(ValueError, match=r"rows have shape \(3,\), got an item of shape \(2,\)"):
             buffer.append({"a": np.zeros(2)})
-        with pytest.raises(
-            ValueError, match=r"structure differs: expected dict with keys \['a'\], got ndarray"
-        ):
+        with pytest.raises(ValueError, match=r"structure differs: expected dict with keys \['a'\], got ndarray"):
             buffer.append(np.zeros(3))
         with pytest.raises(ValueError, match="rows have dtype float64, got an item of dtype <U1"):
             LookbackBuffer(np.zeros(2)).append("a")
         with pytest.raises(ValueError, match="300 does not fit a column of dtype uint8"):
             LookbackBuffer(np.zeros(2, np.uint8)).append(300)
-        with pytest.raises(
-            TypeError, match="must be numbers, bools or text to become an array, got dtype object"
-        ):
+        with pytest.raises(TypeError, match="must be numbers, bools or text to become an array, got dtype object"):
             LookbackBuffer(np.zeros(2)).append(None)
 
     def test_set_refuses_what_the_dtype_cannot_hold_and_then_writes_nothing(self):
@@ -411,9 +403,7 @@ class TestListMode:
         assert len(buffer) == 2
 
     def test_items_that_cannot_be_stacked(self):
-        with pytest.raises(
-            ValueError, match=r"items of unequal shape cannot become one array: \(2,\), \(3,\)"
-        ):
+        with pytest.raises(ValueError, match=r"items of unequal shape cannot become one array: \(2,\), \(3,\)"):
             LookbackBuffer([np.zeros(2), np.zeros(3)]).finalize()
         with pytest.raises(ValueError, match=r"structure differs: expected dict with keys \['a'\], got int"):
             LookbackBuffer([{"a": 1}, 2]).finalize()
@@ -490,12 +480,7 @@ class TestBadStates:
 
 
 PLAIN = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers(-(2**63), 2**64 - 1)
-    | st.floats(allow_nan=False)
-    | st.text()
-    | st.binary(),
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | st.text() | st.binary(),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.lists(inner, max_size=3).map(tuple)
@@ -517,9 +502,7 @@ def test_any_plain_items_survive_msgpack(items):
 
 @given(st.lists(st.dictionaries(st.just("x") | st.just("data"), st.floats(width=32), min_size=1), max_size=2))
 def test_numpy_leaves_keep_type_shape_and_dtype(items):
-    leaves = [
-        {k: (np.float32(v), np.full((2, 0), v), np.array(v, ">f8")) for k, v in i.items()} for i in items
-    ]
+    leaves = [{k: (np.float32(v), np.full((2, 0), v), np.array(v, ">f8")) for k, v in i.items()} for i in items]
     state = msgpack.packb(LookbackBuffer(leaves).get_state())
     for before, after in zip(leaves, LookbackBuffer.from_state(msgpack.unpackb(state)).data, strict=True):
         for key, (scalar, empty, swapped) in before.items():

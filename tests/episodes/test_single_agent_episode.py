@@ -261,9 +261,7 @@ class TestConstructor:
             episode.validate()
         episode = make_episode()
         episode.extra_model_outputs["new"] = LookbackBuffer([1])
-        with pytest.raises(
-            ValueError, match=r"extra_model_outputs\['new'\] need 5 rows for 5 rewards, got 1"
-        ):
+        with pytest.raises(ValueError, match=r"extra_model_outputs\['new'\] need 5 rows for 5 rewards, got 1"):
             episode.validate()
         with pytest.raises(ValueError, match=r"0 rewards \(done: True\) but no observations"):
             SingleAgentEpisode(terminated=True)
@@ -298,9 +296,7 @@ class TestCollecting:
         before = contents(episode)
         with pytest.raises(ValueError, match="add_env_reset: episode e is already reset"):
             episode.add_env_reset(0)
-        with pytest.raises(
-            ValueError, match=r"fixed by an episode's first step; at t=2 new: \['late'\], missing: \["
-        ):
+        with pytest.raises(ValueError, match=r"fixed by an episode's first step; at t=2 new: \['late'\], missing: \["):
             episode.add_env_step(0, 0, 0.0, extra_model_outputs={"late": 1})
         with pytest.raises(ValueError, match=r"new: \[\], missing: \['logp', 'v'\]"):
             episode.add_env_step(0, 0, 0.0)
@@ -317,9 +313,7 @@ class TestCollecting:
         episode = make_episode("numpy")
         before = contents(episode)
         extra = {"logp": 0.0, "v": (0, {"x": np.zeros(3)})}
-        message = (
-            r"add_env_step: extra_model_outputs\['v'\]: rows have shape \(\), got an item of shape \(3,\)"
-        )
+        message = r"add_env_step: extra_model_outputs\['v'\]: rows have shape \(\), got an item of shape \(3,\)"
         with pytest.raises(ValueError, match=message):
             episode.add_env_step(np.zeros(2), 0, 0.0, extra_model_outputs=extra)
         assert contents(episode) == before
@@ -328,9 +322,7 @@ class TestCollecting:
         for mode in MODES:
             chunk = make_episode(mode).cut()
             assert list(chunk.extra_model_outputs) == ["logp", "v"]
-            chunk.add_env_step(
-                np.zeros(2, np.float32), 0, 0.0, extra_model_outputs={"v": (1, {"x": 2}), "new": 3}
-            )
+            chunk.add_env_step(np.zeros(2, np.float32), 0, 0.0, extra_model_outputs={"v": (1, {"x": 2}), "new": 3})
             chunk.validate()
             assert list(chunk.extra_model_outputs) == ["v", "new"]
             assert chunk.get_extra_model_outputs("new", 0) == 3
@@ -444,9 +436,7 @@ class TestGettersAndSetters:
     def test_data_dict(self, mode):
         data = make_episode(mode, 2, lookback=1, t_started=4, truncated=True).get_data_dict()
         container = list if mode == "list" else np.ndarray
-        assert {
-            key: type(column) for key, column in data.items() if key not in ("infos", "v")
-        } == dict.fromkeys(
+        assert {key: type(column) for key, column in data.items() if key not in ("infos", "v")} == dict.fromkeys(
             ["obs", "actions", "rewards", "terminateds", "truncateds", "t", "eps_id", "logp"], container
         )
         assert np.array(data.pop("obs")).tolist() == [[1, -1], [2, -2]]
@@ -490,9 +480,7 @@ class TestCutSliceConcat:
         expected = make_episode(mode, 0, lookback=kept, t_started=7)
         assert (len(chunk), chunk.t_started, chunk.t, chunk.actions.lookback) == (0, 7, 7, kept)
         assert chunk.get_observations(-1).tolist() == [4, -4]
-        assert (
-            list(chunk.get_rewards(slice(-9, None))) == list(episode.get_rewards(slice(-9, None)))[4 - kept :]
-        )
+        assert list(chunk.get_rewards(slice(-9, None))) == list(episode.get_rewards(slice(-9, None)))[4 - kept :]
         assert contents(chunk)["ids"] == contents(expected)["ids"] == contents(episode)["ids"]
         assert (chunk.is_numpy, chunk.is_done, chunk.custom_data) == (episode.is_numpy, False, {"k": 1})
         chunk.validate()
@@ -615,9 +603,7 @@ class TestCutSliceConcat:
             with pytest.raises(ValueError, match="concat_episode: cannot append the chunk: " + message):
                 episode.concat_episode(other)
         if mode == "numpy":
-            with pytest.raises(
-                ValueError, match=r"concat_episode: rewards: rows have shape \(\), got an item of"
-            ):
+            with pytest.raises(ValueError, match=r"concat_episode: rewards: rows have shape \(\), got an item of"):
                 episode.concat_episode(successor(rewards=[np.zeros(2)]))
         assert contents(episode) == before
         episode.concat_episode(successor())
@@ -675,9 +661,7 @@ class TestFromColumns:
 
     def test_is_a_view(self):
         columns = self.columns()
-        episode = self.make(
-            **columns, len_lookback_buffer=2, agent_id="a", module_id="m", custom_data={"k": 1}
-        )
+        episode = self.make(**columns, len_lookback_buffer=2, agent_id="a", module_id="m", custom_data={"k": 1})
         episode.validate()
         assert episode.is_numpy
         assert (len(episode), episode.t_started, episode.t, episode.is_truncated) == (3, 7, 10, True)
@@ -899,11 +883,7 @@ class TestState:
         while True:
             keys = list(place) if isinstance(place, dict) else range(len(place))
             key = data.draw(st.sampled_from(keys))
-            if (
-                not isinstance(place[key], (dict, list))
-                or not place[key]
-                or data.draw(st.integers(0, 2)) == 0
-            ):
+            if not isinstance(place[key], (dict, list)) or not place[key] or data.draw(st.integers(0, 2)) == 0:
                 break
             place = place[key]
         place[key] = data.draw(
@@ -911,9 +891,7 @@ class TestState:
             | st.booleans()
             | st.integers(-(2**63), 2**63)
             | st.floats()
-            | st.sampled_from(
-                ["", "x", "<f4", "box", b"", b"1234", [], [[]], {}, {"": 0}, [-1], {"tuple": [[]]}]
-            )
+            | st.sampled_from(["", "x", "<f4", "box", b"", b"1234", [], [[]], {}, {"": 0}, [-1], {"tuple": [[]]}])
         )
         try:
             read = SingleAgentEpisode.from_state(state)

@@ -16,9 +16,7 @@ def test_default_is_a_database_and_a_folder_in_outputs(tmp_path: Path) -> None:
 def test_the_environment_counts_only_without_a_configured_uri(tmp_path: Path) -> None:
     environ = {"MLFLOW_TRACKING_URI": "http://server:5000"}
     assert resolve_store(None, None, tmp_path, environ) == StoreLocation("http://server:5000", None)
-    assert resolve_store(f"sqlite:///{tmp_path}/other.db", None, tmp_path, environ).tracking_uri.endswith(
-        "/other.db"
-    )
+    assert resolve_store(f"sqlite:///{tmp_path}/other.db", None, tmp_path, environ).tracking_uri.endswith("/other.db")
 
 
 def test_relative_locations_become_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -175,13 +175,9 @@ def test_params_and_tags_fit_the_limits_of_mlflow(world: World) -> None:
 def test_artifacts_lie_under_the_explicit_location(world: World) -> None:
     run_id = world.runs["first"].run_id
     assert run_id is not None
-    assert [f.path for f in world.client.list_artifacts(run_id, "configuration")] == [
-        "configuration/config.yaml"
-    ]
+    assert [f.path for f in world.client.list_artifacts(run_id, "configuration")] == ["configuration/config.yaml"]
     assert [f.path for f in world.client.list_artifacts(run_id, "checkpoint")] == ["checkpoint/manifest.json"]
-    assert (
-        world.folder / "mlflow-artifacts" / run_id / "artifacts" / "configuration" / "config.yaml"
-    ).exists()
+    assert (world.folder / "mlflow-artifacts" / run_id / "artifacts" / "configuration" / "config.yaml").exists()
     assert not (world.folder / "mlruns").exists()
 
 

@@ -32,9 +32,7 @@ def iterations(log: ProgressLog) -> list[int]:
 
 
 def test_lines_are_flat_strict_json(log: ProgressLog) -> None:
-    log.append(
-        {"training_iteration": np.int64(1), "loss": np.float32(0.5), "mean": math.nan, "max": math.inf}
-    )
+    log.append({"training_iteration": np.int64(1), "loss": np.float32(0.5), "mean": math.nan, "max": math.inf})
     text = log.path.read_text()
     assert text == '{"training_iteration":1,"loss":0.5,"mean":null,"max":null}\n'
     assert log.read() == [json.loads(text)]

@@ -11,9 +11,7 @@ from runner.tracking import write_result
 
 def test_result_is_readable_strict_json(tmp_path: Path) -> None:
     path = tmp_path / "run" / "result.json"
-    write_result(
-        path, {"status": "finished", "loss": np.float32(0.5), "mean": math.nan, "checkpoint": Path("/c")}
-    )
+    write_result(path, {"status": "finished", "loss": np.float32(0.5), "mean": math.nan, "checkpoint": Path("/c")})
     assert json.loads(path.read_text()) == {
         "status": "finished",
         "loss": 0.5,
@@ -22,9 +20,7 @@ def test_result_is_readable_strict_json(tmp_path: Path) -> None:
     }
 
 
-def test_a_failed_write_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "result.json"
     write_result(path, {"status": "old"})
 

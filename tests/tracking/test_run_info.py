@@ -23,9 +23,7 @@ def repository(tmp_path: Path) -> Path:
 
 
 def test_git_revision_and_dirty_flag(repository: Path) -> None:
-    head = subprocess.run(
-        [*GIT, "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True
-    )
+    head = subprocess.run([*GIT, "rev-parse", "HEAD"], cwd=repository, capture_output=True, text=True, check=True)
     (repository / "untracked.txt").write_text("outputs are not tracked")
     assert git_revision(repository) == {"revision": head.stdout.strip(), "dirty": False}
     (repository / "a.txt").write_text("b")
@@ -78,10 +76,6 @@ def test_flatten_parameters_writes_values_like_yaml() -> None:
 
 
 def test_the_package_imports_neither_mlflow_nor_rich() -> None:
-    script = (
-        "import sys, runner.tracking; print({'mlflow', 'rich', 'torch', 'ray', 'numpy'} & set(sys.modules))"
-    )
-    answer = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
+    script = "import sys, runner.tracking; print({'mlflow', 'rich', 'torch', 'ray', 'numpy'} & set(sys.modules))"
+    answer = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
     assert answer.stdout.strip() == "set()"
