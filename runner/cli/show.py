@@ -1,4 +1,4 @@
-"""`show`: the composed configuration, with where each value came from. Imports neither torch nor ray."""
+"""`show`: the composed configuration, with where each value came from, and the resolved pipelines in order."""
 
 from __future__ import annotations
 
@@ -22,13 +22,11 @@ _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 def main(argv: Sequence[str]) -> int:
     """Print every section of the first configuration of the command line."""
     composed, config = check_experiments(parse_arguments(argv))[0]
-    print("\n\n".join(render_sections(composed, config)))
+    print(render_config(composed, config, _is_colour_wanted()), flush=True)
+    from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration is shown first
+
+    print(f"\n{render_pipelines(config)}")
     return 0
-
-
-def render_sections(composed: Composed, config: ExperimentConfig) -> list[str]:
-    """What `show` prints, a text per section. The resolved pipelines are to become the next one."""
-    return [render_config(composed, config, _is_colour_wanted())]
 
 
 def _is_colour_wanted() -> bool:

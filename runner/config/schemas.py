@@ -78,12 +78,18 @@ class ModuleConfig:
         "name in torch.nn.init for the encoder's weights, for example orthogonal_; null: torch's default",
     )
     fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    fcnet_bias_initializer: str | None = option(None, "name in torch.nn.init for the encoder's biases")
+    fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the encoder")
     head_fcnet_hiddens: list[int] = option([], "widths of hidden layers between encoder and outputs", minimum=1)
     head_fcnet_activation: str = option(
         "relu", "activation in the heads", choices=("tanh", "relu", "silu", "elu", "gelu", "linear")
     )
     head_fcnet_kernel_initializer: str | None = option(None, "name in torch.nn.init for the heads' weights")
     head_fcnet_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    head_fcnet_bias_initializer: str | None = option(None, "name in torch.nn.init for the heads' biases")
+    head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    head_fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)

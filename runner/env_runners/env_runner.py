@@ -108,10 +108,7 @@ class SingleAgentEnvRunner:
             self._start_if_needed()
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
-            block, finished = buffer.cut()
-            columns = dict(block.columns)
-            self.module_to_env.complete_fragment(columns, self.module)
-            block = replace(block, columns=columns)
+            block, finished = buffer.cut(lambda columns: self.module_to_env.complete_fragment(columns, self.module))
         if not self._checks_every_step:
             self._check_block(block)
         return Sample(block, finished, self.env_to_module.get_state())

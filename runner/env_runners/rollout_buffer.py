@@ -275,7 +275,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         self.obs[self._past] = self.obs[end]
         self._reset_at_start = self.awaits_reset = self.awaits_reset.copy()
         self._first_row[:] = self._past
-        self._infos.clear()
+        self._infos = [(0, infos) for t, infos in self._infos if t == self.t]  # those of the newest observations
         self.t = 0
         self.num_env_steps = 0
 

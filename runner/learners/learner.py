@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
@@ -12,14 +12,12 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.learners.flat_adam import FlatAdam
 from runner.learners.schedules import scheduled_value
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK
 from runner.streams import restore_stream, stream_state
-
-# Metrics that are means over the last epoch only: they tell where the update ended.
-_LAST_EPOCH_METRICS = ("mean_kl_loss",)
 
 
 class Loss(Protocol):
@@ -27,8 +25,11 @@ class Loss(Protocol):
 
     reads: tuple[str, ...]
 
-    def __call__(self, module: RLModule, batch: Mapping[str, Tensor]) -> LossMetrics:
-        """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised."""
+    def __call__(self, module: RLModule, batch: Mapping[str, Tensor], is_reporting: bool = True) -> LossMetrics:
+        """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
+
+        Unless `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
+        """
 
     def before_update(self, num_env_steps: int) -> None:
         """Prepare for an update after so many env steps."""
@@ -62,7 +63,7 @@ class Learner:
         self._config = config
         self._stream = stream
         self._weights = FlatParameters(module)
-        self._optimizer = torch.optim.Adam([self._weights.parameter], lr=scheduled_value(config.lr, 0), fused=True)
+        self._optimizer = FlatAdam(self._weights.parameter)
 
     def update(self, batch: Mapping[str, Tensor], num_env_steps: int) -> dict[str, float]:
         """`num_epochs` passes over the batch.
@@ -78,26 +79,22 @@ class Learner:
             RunFailure: a loss is not finite. The module is spoilt then; go on from a checkpoint.
         """
         lr = scheduled_value(self._config.lr, num_env_steps)
-        self._optimizer.param_groups[0]["lr"] = lr
         self.loss.before_update(num_env_steps)
-        records: list[Tensor] = []
-        num_minibatches = 0
-        for minibatch in self._minibatches(batch):
-            metrics = self.loss(self.module, minibatch)
-            norm = self._step(metrics.total_loss)
-            records += (*_values(metrics), norm)
-            num_minibatches += 1
-        names = [field.name for field in dataclasses.fields(metrics)]
-        names.append("gradients_default_optimizer_global_norm")
-        table = torch.stack([record.detach() for record in records]).reshape(num_minibatches, -1).cpu().numpy()
-        self._check_finite(names, table)
-        result = self._means(names, table) | self.loss.coefficients()
-        result |= {"default_optimizer_learning_rate": lr, "num_minibatch_updates": num_minibatches}
+        records: list[dict[str, Tensor]] = []
+        for minibatch, is_last_epoch in self._minibatches(batch):
+            metrics = self.loss(self.module, minibatch, is_last_epoch)
+            norm = self._step(metrics.total_loss, lr)
+            records.append(vars(metrics) | {"gradients_default_optimizer_global_norm": norm})
+        result = self._means(records) | self.loss.coefficients()
+        result |= {"default_optimizer_learning_rate": lr, "num_minibatch_updates": len(records)}
         self.loss.after_update(result)
         return result
 
-    def _minibatches(self, batch: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-        """Shuffled minibatches of nearly equal size, at most `minibatch_size` rows; one gather a column and epoch."""
+    def _minibatches(self, batch: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], bool]]:
+        """Shuffled minibatches of nearly equal size, at most `minibatch_size` rows, and whether the epoch is the last.
+
+        Rows are gathered once an epoch and column; a minibatch is a view.
+        """
         columns = {name: batch[name] for name in self.loss.reads}
         num_rows = len(next(iter(columns.values())))
         valid_rows = np.arange(num_rows)
@@ -105,13 +102,14 @@ class Learner:
             valid_rows = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
         sizes = minibatch_sizes(len(valid_rows), self._config.minibatch_size)
         device = self._weights.gradient.device
-        for _ in range(self._config.num_epochs):
+        for epoch in range(self._config.num_epochs):
+            is_last = epoch == self._config.num_epochs - 1
             order = torch.from_numpy(self._stream.permutation(valid_rows)).to(device)
             parts = [torch.split(column.index_select(0, order), sizes) for column in columns.values()]
             for rows in zip(*parts, strict=True):
-                yield dict(zip(columns, rows, strict=True))
+                yield dict(zip(columns, rows, strict=True)), is_last
 
-    def _step(self, total_loss: Tensor) -> Tensor:
+    def _step(self, total_loss: Tensor, lr: float) -> Tensor:
         """One gradient step; returns the gradient's norm before clipping."""
         gradient = self._weights.gradient
         gradient.zero_()
@@ -119,30 +117,34 @@ class Learner:
         norm: Tensor = torch.linalg.vector_norm(gradient)
         if self._config.grad_clip is not None:
             gradient.mul_((self._config.grad_clip / (norm + 1e-6)).clamp_(max=1.0))
-        self._optimizer.step()
+        self._optimizer.step(lr)
         return norm
 
-    def _check_finite(self, names: list[str], table: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-        is_bad = ~np.isfinite(table)
-        if not is_bad.any():
-            return
-        minibatch, column = (int(i) for i in np.argwhere(is_bad)[0])
-        problem = Problem(
-            f"the loss is not finite: {names[column]} is {table[minibatch, column]}",
-            where=f"learner update, minibatch {minibatch + 1} of {len(table)}",
-            got=", ".join(f"{name} {value:.4g}" for name, value in zip(names, table[minibatch], strict=True)),
-            allowed="finite numbers; a lower algorithm.lr or a smaller algorithm.grad_clip often helps",
-        )
-        raise RunFailure(problem)
+    def _means(self, records: list[dict[str, Tensor]]) -> dict[str, float]:
+        """The mean of each metric over the minibatches that report it, in one transfer from the device."""
+        names = [name for record in records for name, value in record.items() if value is not None]
+        tensors = [value.detach() for record in records for value in record.values() if value is not None]
+        values = torch.stack(tensors).cpu().numpy().astype(np.float64)
+        if not np.isfinite(values).all():
+            self._fail_not_finite(records)
+        by_name: dict[str, list[float]] = {}
+        for name, value in zip(names, values.tolist(), strict=True):
+            by_name.setdefault(name, []).append(value)
+        return {name: sum(own) / len(own) for name, own in by_name.items()}
 
-    def _means(self, names: list[str], table: np.ndarray[Any, np.dtype[np.float32]]) -> dict[str, float]:
-        last_epoch = table[-(len(table) // self._config.num_epochs) :]
-        means = table.mean(axis=0, dtype=np.float64)
-        ends = last_epoch.mean(axis=0, dtype=np.float64)
-        return {
-            name: float(end if name in _LAST_EPOCH_METRICS else mean)
-            for name, mean, end in zip(names, means, ends, strict=True)
-        }
+    @staticmethod
+    def _fail_not_finite(records: list[dict[str, Tensor]]) -> None:
+        for number, record in enumerate(records, start=1):
+            values = {name: float(value) for name, value in record.items() if value is not None}
+            bad = [name for name, value in values.items() if not math.isfinite(value)]
+            if bad:
+                problem = Problem(
+                    f"the loss is not finite: {bad[0]} is {values[bad[0]]}",
+                    where=f"learner update, minibatch {number} of {len(records)}",
+                    got=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
+                    allowed="finite numbers; a lower algorithm.lr or a smaller algorithm.grad_clip often helps",
+                )
+                raise RunFailure(problem)
 
     def get_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """(P,) all parameters, for env runners."""
@@ -150,10 +152,9 @@ class Learner:
 
     def get_state(self) -> dict[str, Any]:
         """Parameters, optimiser, loss and random stream."""
-        optimizer = self._optimizer.state_dict()["state"].get(0, {})
         return {
             "module": dict(self.module.state_dict()),
-            "optimizer": {name: torch.as_tensor(value).clone() for name, value in optimizer.items()},
+            "optimizer": self._optimizer.get_state(),
             "loss": self.loss.get_state(),
             "stream": stream_state(self._stream),
         }
@@ -169,10 +170,7 @@ class Learner:
             own = self.module.state_dict()
             for name, value in state["module"].items():
                 own[name].copy_(torch.as_tensor(value))
-        if state["optimizer"]:
-            restored = {name: torch.as_tensor(value) for name, value in state["optimizer"].items()}
-            param_groups = self._optimizer.state_dict()["param_groups"]
-            self._optimizer.load_state_dict({"state": {0: restored}, "param_groups": param_groups})
+        self._optimizer.set_state(state["optimizer"])
         self.loss.set_state(state["loss"])
         restore_stream(self._stream, state["stream"])
 
@@ -189,10 +187,6 @@ class Learner:
             allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
         )
         raise ConfigError([problem])
-
-
-def _values(metrics: LossMetrics) -> tuple[Tensor, ...]:
-    return tuple(vars(metrics).values())
 
 
 def minibatch_sizes(num_rows: int, minibatch_size: int | None) -> list[int]:

@@ -26,13 +26,14 @@ class PPOLoss:
         self.kl_coeff = config.kl_coeff if config.use_kl_loss else 0.0
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
-    def __call__(self, module: RLModule, batch: Mapping[str, Tensor]) -> PPOMetrics:
+    def __call__(self, module: RLModule, batch: Mapping[str, Tensor], is_reporting: bool = True) -> PPOMetrics:
         """The loss of one minibatch.
 
         Args:
             module: its `forward_train` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
             batch: `obs` (B, ...), `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32 and
                 the sampling policy's `action_dist_inputs` (B, K).
+            is_reporting: also report entropy and KL, which are computed else only where they have a weight.
         """
         cfg = self._config
         pi = module.action_dist
@@ -51,16 +52,15 @@ class PPOLoss:
         vf_loss = vf_error.mean()
 
         total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
-        # Without a weight these two are only reported, so no gradient is computed for them.
-        entropy = pi.entropy(theta if self.entropy_coeff else theta.detach()).mean()
-        if self.entropy_coeff:
+        if self.entropy_coeff or is_reporting:
+            entropy = pi.entropy(theta).mean()
             total_loss = total_loss - self.entropy_coeff * entropy
-        if cfg.use_kl_loss:
+        if cfg.use_kl_loss or is_reporting:
             mean_kl = pi.kl(batch["action_dist_inputs"], theta).mean()
             total_loss = total_loss + self.kl_coeff * mean_kl
-        else:
-            mean_kl = (ratio.detach() - 1 - log_ratio.detach()).mean()  # http://joschu.net/blog/kl-approx.html, k3
-        return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
+        if is_reporting:
+            return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
+        return PPOMetrics(total_loss, policy_loss, vf_loss, None, None)
 
     def before_update(self, num_env_steps: int) -> None:
         """Set scheduled coefficients for an update after so many env steps."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.modules.rl_module import RLModule
 
-_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {
+Activation = Callable[[Tensor], Tensor]
+Initialize = Callable[[Tensor], object]
+
+_ACTIVATIONS: dict[str, Activation | None] = {
     "tanh": torch.tanh,
     "relu": F.relu,
     "silu": F.silu,
@@ -23,6 +27,22 @@ _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor] | None] = {
     "gelu": F.gelu,
     "linear": None,
 }
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What the layers of a perceptron have in common.
+
+    Attributes:
+        activation: name of the activation after each hidden layer.
+        use_layernorm: normalise before each activation.
+        init_weight, init_bias: change a layer's parameters in place after torch's own initialisation.
+    """
+
+    activation: str
+    use_layernorm: bool = False
+    init_weight: Initialize | None = None
+    init_bias: Initialize | None = None
 
 
 class MLP(nn.Module):
@@ -34,37 +54,40 @@ class MLP(nn.Module):
     Args:
         num_inputs: width of the input.
         hiddens: widths of the hidden layers.
-        activation: name of the activation after each hidden layer.
+        options: activation, layer norm, initialisation.
         num_outputs: width of a last layer without activation; None: the last hidden layer is the output.
-        init: changes a layer's weights in place after torch's own initialisation.
     """
 
     def __init__(
-        self,
-        num_inputs: int,
-        hiddens: Sequence[int],
-        activation: str,
-        num_outputs: int | None = None,
-        init: Callable[[Tensor], object] | None = None,
+        self, num_inputs: int, hiddens: Sequence[int], options: LayerOptions, num_outputs: int | None = None
     ) -> None:
         super().__init__()
         widths = [num_inputs, *hiddens, *([] if num_outputs is None else [num_outputs])]
-        self.layers = nn.ModuleList(nn.Linear(i, o) for i, o in pairwise(widths))
         self.num_outputs = widths[-1]
-        linears = [layer for layer in self.layers if isinstance(layer, nn.Linear)]
-        if init is not None:
-            for layer in linears:
-                init(layer.weight)
-        hidden_activation = _ACTIVATIONS[activation]
-        activations = [hidden_activation] * len(hiddens) + [None] * (num_outputs is not None)
-        self._chain = tuple(
-            (layer.weight, layer.bias, activate) for layer, activate in zip(linears, activations, strict=True)
-        )
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        chain: list[tuple[Tensor, Tensor, nn.Module | None, Activation | None]] = []
+        for number, (width, next_width) in enumerate(pairwise(widths)):
+            layer = nn.Linear(width, next_width)
+            self.layers.append(layer)
+            if options.init_weight is not None:
+                options.init_weight(layer.weight)
+            if options.init_bias is not None:
+                options.init_bias(layer.bias)
+            is_hidden = number < len(hiddens)
+            norm = nn.LayerNorm(next_width) if is_hidden and options.use_layernorm else None
+            if norm is not None:
+                self.norms.append(norm)
+            activate = _ACTIVATIONS[options.activation] if is_hidden else None
+            chain.append((layer.weight, layer.bias, norm, activate))
+        self._chain = tuple(chain)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """(B, num_inputs) -> (B, num_outputs)."""
-        for weight, bias, activate in self._chain:
+        for weight, bias, norm, activate in self._chain:
             inputs = F.linear(inputs, weight, bias)
+            if norm is not None:
+                inputs = norm(inputs)
             if activate is not None:
                 inputs = activate(inputs)
         return inputs
@@ -86,15 +109,24 @@ class MLPModule(RLModule):
         super().__init__(observation_space, action_space, config)
         num_inputs = _encoded_size(observation_space)
         self._num_classes = num_inputs if isinstance(observation_space, gym.spaces.Discrete) else None
-        encoder_init = _initializer(config.fcnet_kernel_initializer, config.fcnet_kernel_initializer_kwargs)
-        head_init = _initializer(config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs)
+        encoder_options = LayerOptions(
+            config.fcnet_activation,
+            config.fcnet_use_layernorm,
+            _initializer(config.fcnet_kernel_initializer, config.fcnet_kernel_initializer_kwargs),
+            _initializer(config.fcnet_bias_initializer, config.fcnet_bias_initializer_kwargs),
+        )
+        head_options = LayerOptions(
+            config.head_fcnet_activation,
+            config.head_fcnet_use_layernorm,
+            _initializer(config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs),
+            _initializer(config.head_fcnet_bias_initializer, config.head_fcnet_bias_initializer_kwargs),
+        )
 
         def encoder() -> MLP:
-            return MLP(num_inputs, config.fcnet_hiddens, config.fcnet_activation, init=encoder_init)
+            return MLP(num_inputs, config.fcnet_hiddens, encoder_options)
 
         def head(encoder: MLP, num_outputs: int) -> MLP:
-            activation = config.head_fcnet_activation
-            return MLP(encoder.num_outputs, config.head_fcnet_hiddens, activation, num_outputs, head_init)
+            return MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options, num_outputs)
 
         num_dist_inputs = self.action_dist.num_inputs
         self._has_free_log_std = config.free_log_std and isinstance(action_space, gym.spaces.Box)
@@ -152,7 +184,7 @@ def _encoded_size(space: gym.Space[Any]) -> int:
     raise TypeError(f"MLPModule cannot encode observations of {space}; supported: Box, Discrete from 0")
 
 
-def _initializer(name: str | None, kwargs: Mapping[str, Any]) -> Callable[[Tensor], object] | None:
+def _initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | None:
     """The function `name` of torch.nn.init with `kwargs`, None for torch's own initialisation."""
     if name is None:
         return None

@@ -36,7 +36,7 @@ class ConnectorPipeline(ConnectorPiece):
         input_action_space: gym.Space[Any],
     ) -> None:
         self._pieces = list(pieces)
-        self._input_spaces = (input_observation_space, input_action_space)
+        self.input_spaces = (input_observation_space, input_action_space)
         self._infer_spaces()
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
@@ -114,7 +114,7 @@ class ConnectorPipeline(ConnectorPiece):
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer_spaces(self) -> None:
-        obs_space, action_space = self._input_spaces
+        obs_space, action_space = self.input_spaces
         self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for piece in self._pieces:
             obs_space, action_space = (

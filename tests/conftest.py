@@ -1,0 +1,145 @@
+"""What tests of whole runs share: the command line in this process or another one, a Ray cluster, golden texts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+GOLDEN_DIR = Path(__file__).parent / "golden" / "run"
+if str(ROOT) not in sys.path:  # `tests.environments` must be importable, here and in Ray's workers
+    sys.path.insert(0, str(ROOT))
+
+# A run of ppo_cartpole whose iterations take 30 ms.
+QUICK = (
+    "algorithm.train_batch_size_per_learner=256",
+    "algorithm.minibatch_size=64",
+    "algorithm.num_epochs=2",
+    "env_runners.num_envs_per_env_runner=4",
+    "evaluation.evaluation_interval=null",
+    "stop.env_runners.episode_return_mean=1000",
+    "tracking=none",
+)
+_TIMES = ("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s")
+
+
+def without_times(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The metrics that two equal runs share."""
+    return {name: value for name, value in result.items() if not name.startswith(_TIMES)}
+
+
+def progress_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of progress.jsonl."""
+    return [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+
+
+def result_of(run_dir: Path) -> dict[str, Any]:
+    """result.json."""
+    content: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
+    return content
+
+
+def checkpoints_of(run_dir: Path) -> list[str]:
+    """Names of everything in the folder of checkpoints, hidden files too."""
+    folder = run_dir / "checkpoints"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Exit code and what was printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run_main(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Outcome]:
+    """Runs `python -m runner ARGUMENTS` in this process; the current folder is an empty one."""
+    from runner.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NO_COLOR", "1")
+
+    def run(*arguments: str) -> Outcome:
+        try:
+            code = main(list(arguments))
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        finally:
+            _close_log_files()
+        out, err = capsys.readouterr()
+        return Outcome(code, out, err)
+
+    return run
+
+
+def _close_log_files() -> None:
+    root = logging.getLogger()
+    for handler in list(root.handlers):
+        if isinstance(handler, logging.FileHandler):
+            root.removeHandler(handler)
+            handler.close()
+
+
+@pytest.fixture
+def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts `python -m runner ARGUMENTS` in a process of its own, for signals; kills what is left at the end."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "runner", *arguments],
+            cwd=tmp_path,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture(scope="session")
+def ray_cluster() -> Iterator[None]:
+    """One small Ray cluster for all tests that need one; trainers find it and leave it running."""
+    import ray
+
+    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def assert_golden_run(tmp_path: Path) -> Callable[[str, str], None]:
+    """Compares a message with the stored one, folders and digests left out; UPDATE_GOLDEN=1 stores it instead."""
+
+    def check(name: str, text: str) -> None:
+        text = text.replace(str(tmp_path), "TMP").replace(str(ROOT), "REPOSITORY").rstrip("\n") + "\n"
+        text = re.sub(r"digest [0-9a-f]{12}", "digest ...", text)
+        path = GOLDEN_DIR / f"{name}.txt"
+        if os.environ.get("UPDATE_GOLDEN") == "1":
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"UPDATE_GOLDEN=1 rewrites {path}"
+
+    return check

@@ -1,0 +1,216 @@
+"""Environments that tests share.
+
+The coded ones tell in every observation, reward and info where it comes from: row `(n, t, k)` is what sub-environment
+n shows after t steps of its episode k (both count from 0). So a lost, doubled or shifted row cannot go unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+NUM_CODED_ACTIONS = 5
+_CODED_SPACE = gym.spaces.Box(0.0, 1e6, (3,), np.float32)
+
+
+def coded_length(lengths: Sequence[int], n: int, k: int) -> int:
+    """Steps of episode k of sub-environment n."""
+    return lengths[(3 * n + k) % len(lengths)]
+
+
+def coded_ends(n: int, k: int) -> tuple[bool, bool]:
+    """How episode k of sub-environment n ends: (terminated, truncated), now and then both."""
+    return [(True, False), (False, True), (True, True), (False, True)][(n + 2 * k) % 4]
+
+
+def coded_reward(n: int, t: int, k: int) -> float:
+    """The reward of the step that leads to observation (n, t, k); exact in float32."""
+    return float(10000 * n + 100 * k + t)
+
+
+def coded_info(n: int, t: int, k: int) -> dict[str, Any]:
+    """The info of observation (n, t, k): empty for every third."""
+    return {} if (t + k) % 3 == 2 else {"code": int(coded_reward(n, t, k))}
+
+
+class CodedEnv(gym.Env[Any, Any]):
+    """Sub-environment `n`; `log` holds (n, t, k, action) of every step, as the environment saw it."""
+
+    observation_space = _CODED_SPACE
+    action_space = gym.spaces.Discrete(NUM_CODED_ACTIONS)
+
+    def __init__(self, n: int, lengths: Sequence[int], log: list[tuple[int, int, int, int]] | None = None) -> None:
+        self.n, self.k, self.t = n, -1, 0
+        self._lengths = tuple(lengths)
+        self.log = [] if log is None else log
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.k, self.t = self.k + 1, 0
+        return self._obs(), coded_info(self.n, self.t, self.k)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.log.append((self.n, self.t, self.k, int(action)))
+        self.t += 1
+        is_last = self.t == coded_length(self._lengths, self.n, self.k)
+        terminated, truncated = coded_ends(self.n, self.k) if is_last else (False, False)
+        info = coded_info(self.n, self.t, self.k)
+        return self._obs(), coded_reward(self.n, self.t, self.k), terminated, truncated, info
+
+    def _obs(self) -> Any:
+        return np.array([self.n, self.t, self.k], np.float32)
+
+
+class CodedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
+    """N coded sub-environments behind gymnasium's vector interface, reset in the next step."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int, lengths: Sequence[int]) -> None:
+        self.num_envs = num_envs
+        self.single_observation_space = CodedEnv.observation_space
+        self.single_action_space = CodedEnv.action_space
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
+        self.action_space = gym.vector.utils.batch_space(self.single_action_space, num_envs)
+        self.log: list[tuple[int, int, int, int]] = []
+        self._envs = [CodedEnv(n, lengths, self.log) for n in range(num_envs)]
+        self._is_done = np.zeros(num_envs, np.bool_)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._is_done[:] = False
+        results = [env.reset() for env in self._envs]
+        return np.stack([obs for obs, _ in results]), self._vector_infos([info for _, info in results])
+
+    def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        results = [
+            (*env.reset(), 0.0, False, False) if is_done else _reordered(env.step(action))
+            for env, action, is_done in zip(self._envs, actions, self._is_done, strict=True)
+        ]
+        obs, infos, rewards, terminateds, truncateds = zip(*results, strict=True)
+        self._is_done = np.logical_or(terminateds, truncateds)
+        return np.stack(obs), np.array(rewards), np.array(terminateds), np.array(truncateds), self._vector_infos(infos)
+
+    def _vector_infos(self, infos: Sequence[dict[str, Any]]) -> dict[str, Any]:
+        vector_infos: dict[str, Any] = {}
+        for n, info in enumerate(infos):
+            vector_infos = self._add_info(vector_infos, info, n)
+        return vector_infos
+
+
+def _reordered(result: tuple[Any, float, bool, bool, dict[str, Any]]) -> tuple[Any, dict[str, Any], float, bool, bool]:
+    obs, reward, terminated, truncated, info = result
+    return obs, info, reward, terminated, truncated
+"""Environments that tests train on; they are named by dotted path (`env._target_: tests.environments.MatchDiscrete`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class MatchDiscrete(gym.Env[int, int]):
+    """The observation is the right action: reward 1 for it. Episodes last 1 to 10 steps; optimum: 1 per step."""
+
+    def __init__(self, num_actions: int = 4) -> None:
+        self.observation_space = gym.spaces.Discrete(num_actions)
+        self.action_space = gym.spaces.Discrete(num_actions)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[int, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps_left = int(self.np_random.integers(1, 11))
+        return self._observe(), {}
+
+    def step(self, action: int) -> tuple[int, float, bool, bool, dict[str, Any]]:
+        reward = float(action == self._obs)
+        self._steps_left -= 1
+        return self._observe(), reward, self._steps_left == 0, False, {}
+
+    def _observe(self) -> int:
+        self._obs = int(self.np_random.integers(self.observation_space.n))
+        return self._obs
+
+
+class MatchContinuous(gym.Env[np.ndarray, np.ndarray]):
+    """The observation is the right action: reward 1 - |difference|. Episodes last 1 to 10 steps."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._steps_left = int(self.np_random.integers(1, 11))
+        return self._observe(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        reward = 1.0 - float(np.abs(action - self._obs)[0])
+        self._steps_left -= 1
+        return self._observe(), reward, self._steps_left == 0, False, {}
+
+    def _observe(self) -> np.ndarray:
+        self._obs = self.np_random.uniform(-0.8, 0.8, 1).astype(np.float32)
+        return self._obs
+
+
+class Faulty(gym.Env[np.ndarray, int]):
+    """Observes [steps so far, a seeded number] and has one fault, at one step of one sub-environment.
+
+    Args:
+        fault: none, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, kill (its process), sleep.
+        fault_step: env step since construction at which it happens (resets: the episode's number).
+        fault_seed: only where this was the seed of the first reset; None: everywhere.
+        episode_len: steps of an episode.
+    """
+
+    observation_space = gym.spaces.Box(-10.0, 10.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(
+        self, fault: str = "none", fault_step: int = 50, fault_seed: int | None = None, episode_len: int = 8
+    ) -> None:
+        self._fault, self._fault_step, self._fault_seed, self._episode_len = fault, fault_step, fault_seed, episode_len
+        self._first_seed: int | None = None
+        self._num_steps = self._num_resets = 0
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        super().reset(seed=seed)
+        if self._first_seed is None:
+            self._first_seed = seed
+        self._num_resets += 1
+        self._t = 0
+        self._number = float(self.np_random.uniform(-5, 5))
+        if self._fault == "raise_in_reset" and self._is_due(self._num_resets):
+            raise OSError("the simulator's licence has expired")
+        return np.array([0.0, self._number], np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._num_steps += 1
+        self._t += 1
+        obs, reward = np.array([self._t, self._number], np.float32), 1.0
+        if self._is_due(self._num_steps):
+            if self._fault == "raise_in_step":
+                raise ValueError("the arm has left its rail")
+            if self._fault == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self._fault == "sleep":
+                time.sleep(3600)
+            if self._fault == "leave_space":
+                obs[1] = 11.5
+            if self._fault == "nan_obs":
+                obs[0] = np.nan
+            if self._fault == "nan_reward":
+                reward = float("nan")
+        return obs, reward, self._t == self._episode_len, False, {}
+
+    def _is_due(self, count: int) -> bool:
+        return count == self._fault_step and self._fault_seed in (None, self._first_seed)

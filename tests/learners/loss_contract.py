@@ -1,0 +1,146 @@
+"""What a learner asks of a loss. Put your own loss through it:
+
+    class TestMyLoss(LossContract):
+        config = MyConfig()
+
+        def make_loss(self):
+            return MyLoss(self.config)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.metrics import producible_metrics
+from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.learners.learner import Loss
+from runner.modules import MLPModule, RLModule
+
+DISCRETE = gym.spaces.Discrete(3)
+CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+class ReadsRecorded(Mapping[str, Tensor]):
+    """A batch that knows which of its columns were read."""
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self._columns = columns
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Tensor:
+        self.read.add(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+def make_module(action_space: gym.Space[Any], seed: int = 0) -> RLModule:
+    """A small policy for three observed numbers."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return MLPModule(gym.spaces.Box(-5, 5, (3,), np.float32), action_space, ModuleConfig(fcnet_hiddens=[8]))
+
+
+def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str, Tensor]:
+    """Random rows as a policy a little different from `module` could have sampled them."""
+    stream = np.random.default_rng(seed)
+    obs = torch.from_numpy(stream.normal(size=(num_rows, 3)).astype(np.float32))
+    with torch.no_grad():
+        theta = module.forward_train({"obs": obs})["action_dist_inputs"]
+        theta = theta + torch.from_numpy(stream.normal(scale=0.3, size=theta.shape).astype(np.float32))
+        noise = torch.from_numpy(module.action_dist.draw_noise(stream, (num_rows,)))
+        actions = module.action_dist.sample(theta, noise)
+        logp = module.action_dist.log_prob(theta, actions)
+    rows = {name: torch.from_numpy(stream.normal(size=num_rows).astype(np.float32)) for name in ("a", "v", "r")}
+    return {
+        "obs": obs,
+        "actions": actions,
+        "action_dist_inputs": theta,
+        "action_logp": logp,
+        "advantages": rows["a"],
+        "value_targets": 4 * rows["v"],
+        "rewards": rows["r"],
+        "terminateds": torch.zeros(num_rows, dtype=torch.bool),
+        "truncateds": torch.zeros(num_rows, dtype=torch.bool),
+    }
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+class LossContract:
+    """Tests of one loss; subclasses give `config` and `make_loss`."""
+
+    config: AlgorithmConfig
+
+    def make_loss(self) -> Loss:
+        """A new loss for `config`."""
+        raise NotImplementedError
+
+    def _call(self, action_space: gym.Space[Any], is_reporting: bool = True) -> tuple[RLModule, Loss, LossMetrics]:
+        module, loss = make_module(action_space), self.make_loss()
+        loss.before_update(0)
+        batch = make_batch(module)
+        return module, loss, loss(module, {name: batch[name] for name in loss.reads}, is_reporting)
+
+    def test_reads_are_exactly_what_is_read(self, action_space: gym.Space[Any]) -> None:
+        module, loss = make_module(action_space), self.make_loss()
+        loss.before_update(0)
+        batch = ReadsRecorded(make_batch(module))
+        loss(module, batch)
+        assert batch.read <= set(loss.reads), "`reads` of the loss lacks a column that it reads"
+
+    def test_metrics_are_a_record_of_single_numbers(self, action_space: gym.Space[Any]) -> None:
+        _, _, metrics = self._call(action_space)
+        assert isinstance(metrics, self.config.metrics), "`metrics` of the config class names another record"
+        for field in dataclasses.fields(metrics):
+            value = getattr(metrics, field.name)
+            assert isinstance(value, Tensor), f"{field.name} is no tensor"
+            assert value.ndim == 0, f"{field.name} has shape {tuple(value.shape)}, not ()"
+            assert torch.isfinite(value), f"{field.name} is {value} on finite rows"
+
+    def test_total_loss_reaches_every_parameter(self, action_space: gym.Space[Any]) -> None:
+        module, _, metrics = self._call(action_space)
+        metrics.total_loss.backward()
+        for name, parameter in module.named_parameters():
+            assert parameter.grad is not None, f"no gradient reaches {name}"
+            assert parameter.grad.abs().sum() > 0, f"the gradient of {name} is 0"
+
+    def test_total_loss_is_the_same_without_reporting(self, action_space: gym.Space[Any]) -> None:
+        _, _, reported = self._call(action_space)
+        _, _, silent = self._call(action_space, is_reporting=False)
+        assert torch.equal(reported.total_loss, silent.total_loss)
+
+    def test_every_metric_can_be_named_in_stop(self, action_space: gym.Space[Any]) -> None:
+        _, loss, metrics = self._call(action_space)
+        known = producible_metrics(ExperimentConfig(algorithm=self.config))
+        names = [field.name for field in dataclasses.fields(metrics)]
+        for name in (*names, *loss.coefficients()):
+            assert f"learners/default_policy/{name}" in known, f"producible_metrics does not list {name}"
+
+    def test_the_inputs_stay_as_they_are(self, action_space: gym.Space[Any]) -> None:
+        module, loss = make_module(action_space), self.make_loss()
+        loss.before_update(0)
+        batch = make_batch(module)
+        before = {name: column.clone() for name, column in batch.items()}
+        loss(module, batch).total_loss.backward()
+        assert all(torch.equal(batch[name], column) for name, column in before.items())
+
+    def test_state_goes_round(self, action_space: gym.Space[Any]) -> None:
+        _, loss, metrics = self._call(action_space)
+        values = {field.name: float(getattr(metrics, field.name)) for field in dataclasses.fields(metrics)}
+        loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
+        other = self.make_loss()
+        other.set_state(loss.get_state())
+        assert other.get_state() == loss.get_state()

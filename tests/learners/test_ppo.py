@@ -1,0 +1,167 @@
+"""PPO's loss against one written anew with torch.distributions, row by row, and what adapts between updates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import pytest
+import torch
+from torch import Tensor
+from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
+
+from runner.config.algorithms import LossMetrics, PPOConfig
+from runner.learners.ppo import PPOLoss
+from runner.learners.schedules import scheduled_value
+from runner.modules import RLModule
+from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract, make_batch, make_module
+
+
+class TestPPOLossContract(LossContract):
+    config = PPOConfig(entropy_coeff=0.01)
+
+    def make_loss(self) -> PPOLoss:
+        return PPOLoss(self.config)
+
+
+class TestPPOLossContractWithoutKL(LossContract):
+    config = PPOConfig(use_kl_loss=False)
+
+    def make_loss(self) -> PPOLoss:
+        return PPOLoss(self.config)
+
+
+@dataclass(frozen=True)
+class BrokenMetrics(LossMetrics):
+    per_row: Any
+
+
+class BrokenLoss(PPOLoss):
+    """Returns a metric with a value a row, and reads a column it does not declare."""
+
+    reads = ("obs",)
+
+    def __call__(self, module: RLModule, batch: Any, is_reporting: bool = True) -> Any:
+        values = module.forward_train(batch)["vf_preds"]
+        return BrokenMetrics((values - batch["value_targets"]).square().mean(), values)
+
+
+def test_the_contract_can_fail() -> None:
+    class TestBroken(LossContract):
+        config = PPOConfig()
+
+        def make_loss(self) -> Any:
+            return BrokenLoss(self.config)
+
+    contract = TestBroken()
+    with pytest.raises(AssertionError, match="lacks a column"):
+        contract.test_reads_are_exactly_what_is_read(DISCRETE)
+    with pytest.raises(KeyError):
+        contract.test_metrics_are_a_record_of_single_numbers(DISCRETE)
+
+
+def _distribution(theta: Tensor, action_space: gym.Space[Any]) -> Distribution:
+    if action_space is DISCRETE:
+        return Categorical(logits=theta)
+    mean, log_std = theta.chunk(2, -1)
+    return Independent(Normal(mean, log_std.exp()), 1)
+
+
+def _naive_ppo(
+    module: RLModule, batch: dict[str, Tensor], cfg: PPOConfig, action_space: gym.Space[Any]
+) -> dict[str, Tensor]:
+    """Eq. 9 of the paper, one row after the other, with torch.distributions."""
+    rows: dict[str, list[Tensor]] = {"policy_loss": [], "vf_loss": [], "entropy": [], "kl": [], "k3": []}
+    for i in range(len(batch["obs"])):
+        row = {name: column[i : i + 1] for name, column in batch.items()}
+        outputs = module.forward_train(row)
+        new = _distribution(outputs["action_dist_inputs"], action_space)
+        old = _distribution(row["action_dist_inputs"], action_space)
+        log_ratio = new.log_prob(row["actions"]) - old.log_prob(row["actions"])
+        ratio, advantage = log_ratio.exp(), row["advantages"]
+        bounded = torch.clip(ratio, 1 - cfg.clip_param, 1 + cfg.clip_param)
+        rows["policy_loss"].append(-torch.min(ratio * advantage, bounded * advantage))
+        error = (outputs["vf_preds"] - row["value_targets"]) ** 2
+        rows["vf_loss"].append(error if cfg.vf_clip_param is None else torch.clip(error, 0, cfg.vf_clip_param))
+        rows["entropy"].append(new.entropy())
+        rows["kl"].append(kl_divergence(old, new))
+        rows["k3"].append(ratio - 1 - log_ratio)
+    means = {name: torch.stack(values).mean() for name, values in rows.items()}
+    total = means["policy_loss"] + cfg.vf_loss_coeff * means["vf_loss"] - cfg.entropy_coeff * means["entropy"]
+    if cfg.use_kl_loss:
+        total = total + cfg.kl_coeff * means["kl"]
+    return {
+        "total_loss": total,
+        "policy_loss": means["policy_loss"],
+        "vf_loss": means["vf_loss"],
+        "entropy": means["entropy"],
+        "mean_kl_loss": means["kl"] if cfg.use_kl_loss else means["k3"],
+    }
+
+
+@pytest.mark.parametrize("action_space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"use_kl_loss": False},
+        {"entropy_coeff": 0.05},
+        {"vf_clip_param": None},
+        {"vf_clip_param": 1.0, "clip_param": 0.05, "kl_coeff": 3.0, "vf_loss_coeff": 0.2},
+    ],
+    ids=lambda changes: "-".join(changes) or "defaults",
+)
+def test_loss_and_gradient_equal_a_naive_ppo(changes: dict[str, Any], action_space: gym.Space[Any]) -> None:
+    config = replace(PPOConfig(), **changes)
+    module, other = make_module(action_space), make_module(action_space)
+    batch = make_batch(module, num_rows=40, seed=3)
+    expected = _naive_ppo(other, batch, config, action_space)
+    metrics = PPOLoss(config)(module, batch)
+    for name, value in expected.items():
+        torch.testing.assert_close(getattr(metrics, name), value, rtol=1e-4, atol=1e-6, msg=lambda m, n=name: f"{n}: {m}")
+    metrics.total_loss.backward()
+    expected["total_loss"].backward()
+    for ours, theirs in zip(module.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+
+
+def test_the_ratio_is_bounded_by_clip_param() -> None:
+    module = make_module(DISCRETE)
+    batch = make_batch(module)
+    batch["action_logp"] = batch["action_logp"] - 5.0  # every ratio is far above 1 + eps
+    batch["advantages"] = torch.ones_like(batch["advantages"])
+    metrics = PPOLoss(PPOConfig(clip_param=0.3))(module, batch)
+    assert float(metrics.policy_loss) == pytest.approx(-1.3)
+
+
+@pytest.mark.parametrize(
+    ("kl", "expected"), [(0.021, 0.3), (0.019, 0.2), (0.006, 0.2), (0.004, 0.1)], ids=["high", "mid", "mid2", "low"]
+)
+def test_kl_coefficient_adapts_to_its_target(kl: float, expected: float) -> None:
+    loss = PPOLoss(PPOConfig(kl_coeff=0.2, kl_target=0.01))
+    loss.after_update({"mean_kl_loss": kl})
+    assert loss.coefficients()["curr_kl_coeff"] == pytest.approx(expected)
+
+
+def test_kl_coefficient_stays_without_kl_loss() -> None:
+    loss = PPOLoss(PPOConfig(use_kl_loss=False))
+    loss.after_update({"mean_kl_loss": 1.0})
+    assert loss.coefficients()["curr_kl_coeff"] == 0.0
+
+
+def test_entropy_coefficient_follows_its_schedule() -> None:
+    loss = PPOLoss(PPOConfig(entropy_coeff=[[0, 0.1], [1000, 0.0]]))
+    coefficients = []
+    for num_env_steps in (0, 250, 1000, 9000):
+        loss.before_update(num_env_steps)
+        coefficients.append(loss.coefficients()["curr_entropy_coeff"])
+    assert coefficients == pytest.approx([0.1, 0.075, 0.0, 0.0])
+
+
+def test_scheduled_value() -> None:
+    schedule = [[0, 1.0], [100, 0.5], [300, 0.1]]
+    assert [scheduled_value(schedule, step) for step in (0, 50, 100, 200, 300, 10**9)] == pytest.approx(
+        [1.0, 0.75, 0.5, 0.3, 0.1, 0.1]
+    )
+    assert scheduled_value(3, 10**6) == 3.0
