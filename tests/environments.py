@@ -6,6 +6,9 @@ n shows after t steps of its episode k (both count from 0). So a lost, doubled o
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,17 +105,6 @@ class CodedVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
 def _reordered(result: tuple[Any, float, bool, bool, dict[str, Any]]) -> tuple[Any, dict[str, Any], float, bool, bool]:
     obs, reward, terminated, truncated, info = result
     return obs, info, reward, terminated, truncated
-"""Environments that tests train on; they are named by dotted path (`env._target_: tests.environments.MatchDiscrete`)."""
-
-from __future__ import annotations
-
-import os
-import signal
-import time
-from typing import Any
-
-import gymnasium as gym
-import numpy as np
 
 
 class MatchDiscrete(gym.Env[int, int]):

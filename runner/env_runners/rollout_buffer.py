@@ -10,7 +10,7 @@ The first H rows repeat the last H steps of the fragment before (the lookback).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Array, ColumnBlock
 
 # What a vector environment returns as infos: one dict a sub-environment, or gymnasium's dict of arrays.
 Infos = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+# Adds columns, computed from those that are there.
+AddColumns = Callable[[dict[str, Array]], None]
 
 _GROWTH = 1.5
 
@@ -74,6 +77,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         self.awaits_reset = np.zeros(self.num_envs, np.bool_)
         self._episode_number = np.zeros(self.num_envs, np.int64)
         self._t_at_start = np.zeros(self.num_envs, np.int64)
+        self._terminated_at_start = np.zeros(self.num_envs, np.bool_)
+        self._truncated_at_start = np.zeros(self.num_envs, np.bool_)
         self._reset_at_start = np.zeros(self.num_envs, np.bool_)
         self._return_at_start = np.zeros(self.num_envs, np.float64)
         self._first_row = np.full(self.num_envs, self._past, np.int64)
@@ -157,7 +162,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             raise IndexError(f"sub-environment {index} of {self.num_envs}")
         env = index % self.num_envs
         end = self._past + self.t
-        is_done = bool(self.awaits_reset[env])
+        terminated = self._is_terminated[end - 1] if self.t else self._terminated_at_start
+        truncated = self._is_truncated[end - 1] if self.t else self._truncated_at_start
         first = int(self._first_row[env])
         is_new = first > self._past
         seen_before = 0 if is_new else min(self._past, int(self._t_at_start[env]))
@@ -171,8 +177,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
                 name: array[rows, env] for name, array in self._steps.items() if name not in (ACTIONS, REWARDS)
             },
             infos=None,
-            terminated=is_done and end > 0 and bool(self._is_terminated[end - 1, env]),
-            truncated=is_done and end > 0 and bool(self._is_truncated[end - 1, env]),
+            terminated=bool(terminated[env]),
+            truncated=bool(truncated[env]),
             t_started=0 if is_new else int(self._t_at_start[env]),
             len_lookback_buffer=seen_before,
         )
@@ -197,10 +203,13 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         resets[1:] = done[:-1]
         return resets
 
-    def cut(self) -> tuple[ColumnBlock, FinishedEpisodes]:
+    def cut(self, complete: AddColumns = lambda columns: None) -> tuple[ColumnBlock, FinishedEpisodes]:
         """The fragment so far as a block of chunks (sub-environment by sub-environment), and the episodes that ended.
 
         Nothing is lost: running episodes go on in the next fragment, whose chunks continue these.
+
+        Args:
+            complete: adds columns to given ones, for the fragment and for its lookback.
         """
         num_steps = self.t
         window = slice(self._past, self._past + num_steps)
@@ -220,6 +229,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         numbers = self._episode_number[env_of] + np.cumsum(resets, axis=0)[t_start, env_of]
 
         columns = self._gather_columns(is_step, is_end, window)
+        complete(columns)
         block = ColumnBlock(
             columns=columns,
             lengths=lengths,
@@ -227,7 +237,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             is_truncated=self._is_truncated[window][t_end, env_of],
             t_started=t_started,
             episode_ids=[self._episode_id(*key) for key in zip(env_of.tolist(), numbers.tolist(), strict=True)],
-            lookback=self._lookback(env_of, np.where(continues, np.minimum(t_started, self._past), 0)),
+            lookback=self._lookback(env_of, np.where(continues, np.minimum(t_started, self._past), 0), complete),
             infos=_VectorInfos(list(self._infos), env_of, t_start) if self._infos else None,
         )
         finished = self._finish_episodes(block, env_of, t_end, continues)
@@ -245,11 +255,15 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         columns = {OBS: _flat(self.obs[window.start : window.stop + 1])[_time_major_rows(keep_obs)]}
         return columns | {name: _flat(array[window])[step_rows] for name, array in self._steps.items()}
 
-    def _lookback(self, env_of: Array, num_before: Array) -> _PastRows | None:
+    def _lookback(self, env_of: Array, num_before: Array, complete: AddColumns) -> _PastRows | None:
         if not num_before.any():
             return None
         past = {OBS: self.obs, **self._steps}
-        return _PastRows({name: array[: self._past].copy() for name, array in past.items()}, env_of, num_before)
+        rows = {name: _flat(array[: self._past]).copy() for name, array in past.items()}
+        complete(rows)
+        shape = (self._past, self.num_envs)
+        columns = {name: array.reshape(*shape, *array.shape[1:]) for name, array in rows.items()}
+        return _PastRows(columns, env_of, num_before)
 
     def _finish_episodes(self, block: ColumnBlock, env_of: Array, t_end: Array, continues: Array) -> FinishedEpisodes:
         if len(block) == 0:
@@ -269,8 +283,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         steps_since_reset = np.argmax(resets[::-1], axis=0)
         self._t_at_start = np.where(was_reset, steps_since_reset, self._t_at_start + self.t)
         self._episode_number += resets.sum(axis=0)
-        flags = (self._is_terminated, self._is_truncated, self._is_done)
-        for array in (self.obs, *self._steps.values(), *flags):
+        self._terminated_at_start = self._is_terminated[end - 1].copy()
+        self._truncated_at_start = self._is_truncated[end - 1].copy()
+        for array in (self.obs, *self._steps.values()):
             array[: self._past] = array[end - self._past : end].copy()
         self.obs[self._past] = self.obs[end]
         self._reset_at_start = self.awaits_reset = self.awaits_reset.copy()
@@ -288,7 +303,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             "rows": {name: rows.copy() for name, rows in past.items()},
             "episode_number": self._episode_number.copy(),
             "t_at_start": self._t_at_start.copy(),
-            "reset_at_start": self._reset_at_start.copy(),
+            "terminated_at_start": self._terminated_at_start.copy(),
+            "truncated_at_start": self._truncated_at_start.copy(),
             "return_at_start": self._return_at_start.copy(),
         }
 
@@ -305,8 +321,9 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         self._episode_number[:] = state["episode_number"]
         self._t_at_start[:] = state["t_at_start"]
         self._return_at_start[:] = state["return_at_start"]
-        self._reset_at_start[:] = state["reset_at_start"]
-        self.awaits_reset = self._reset_at_start
+        self._terminated_at_start[:] = state["terminated_at_start"]
+        self._truncated_at_start[:] = state["truncated_at_start"]
+        self._reset_at_start = self.awaits_reset = self._terminated_at_start | self._truncated_at_start
 
 
 @dataclass(frozen=True)

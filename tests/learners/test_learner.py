@@ -215,7 +215,7 @@ def test_the_state_of_another_network_is_refused() -> None:
         MLPModule(*spaces, ModuleConfig(fcnet_hiddens=[9])), PPOLoss(CONFIG), CONFIG, np.random.default_rng(0)
     )
     before = wider.get_weights()
-    with pytest.raises(ConfigError, match=r"encoder\.layers\.0\.weight \(8, 3\).*in the checkpoint"):
+    with pytest.raises(ConfigError, match=r"(?s)encoder\.layers\.0\.weight \(8, 3\).*in the checkpoint"):
         wider.set_state(learner.get_state())
     assert np.array_equal(before, wider.get_weights())
 
