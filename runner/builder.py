@@ -51,9 +51,17 @@ def build_pipelines(config: ExperimentConfig, spaces: tuple[Space, Space]) -> Pi
     """The default pipelines with the edits of the configuration.
 
     Raises:
-        ConfigError: an unknown anchor, a piece that cannot be made, or one that reads what nothing writes.
+        ConfigError: an unknown anchor, a piece that cannot be made or used on these spaces, or one that reads what
+            nothing writes.
     """
-    obs_space, action_space = spaces
+    try:
+        return _build_pipelines(config, *spaces)
+    except TypeError as error:  # of a piece's `recompute_output_..._space`
+        got = f"observations of {spaces[0]}, actions of {spaces[1]}"
+        raise ConfigError([Problem(str(error), where="connectors", got=got)]) from error
+
+
+def _build_pipelines(config: ExperimentConfig, obs_space: Space, action_space: Space) -> Pipelines:
     edits = config.connectors
     env_to_module = env_to_module_pipeline(obs_space, action_space, _CPU, edits.env_to_module, make_piece)
     module_to_env = module_to_env_pipeline(

@@ -36,12 +36,10 @@ class Trainer:
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
         torch.set_num_threads(config.learners.torch_num_threads)
-        spaces = builder.spaces_of(config)
-        pipelines = builder.build_pipelines(config, spaces)
+        self._pipelines = builder.build_pipelines(config, builder.spaces_of(config))
+        self.learners = builder.build_learner_group(config, self._pipelines)
         self._started_ray = builder.start_ray(config)
-        self.learners = builder.build_learner_group(config, pipelines)
-        self.env_runners = builder.build_env_runner_group(config, builder.TRAINING, pipelines)
-        self._pipelines = pipelines
+        self.env_runners = builder.build_env_runner_group(config, builder.TRAINING, self._pipelines)
         self._evaluation_runners: EnvRunnerGroup | None = None
         self._metrics = RunMetrics(config.env_runners.metrics_num_episodes_for_smoothing)
         self.env_runners.set_weights(self.learners.get_weights())

@@ -150,7 +150,7 @@ def test_fragments_are_joined_to_a_train_batch(fragment: int) -> None:
 
 
 @given(duration=st.integers(1, 12), num_runners=st.integers(1, 3), num_envs=st.integers(1, 5))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_evaluation_runs_exactly_as_many_episodes(duration: int, num_runners: int, num_envs: int) -> None:
     overrides = [
         *QUICK,
@@ -193,12 +193,9 @@ def test_evaluation_shares_the_filter_and_does_not_change_it() -> None:
         before = str(trainer.env_runners.shared_state)
         first = without_times(trainer.evaluate(8))
         assert str(trainer.env_runners.shared_state) == before
-        trainer.env_runners.shared_state = {}  # what an evaluation without the filter's state would see
-        trainer._evaluation_runners.close()
-        trainer._evaluation_runners = None
-        assert "merged_mean" in before
-        with pytest.raises(Exception, match=r".*"):
-            assert without_times(trainer.evaluate(8)) == first
+        (filter_state,) = trainer.env_runners.shared_state.values()
+        filter_state["merged_mean"] = filter_state["merged_mean"] + 5.0
+        assert without_times(trainer.evaluate(8)) != first, "evaluation acts without the filter"
 
 
 def test_weights_arrive_at_the_runners() -> None:

@@ -45,20 +45,35 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[st
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir(parents=True)
+    try:
+        _write_files(temporary, state, manifest)
+        _sync(temporary)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    _put_in_place(temporary, folder)
+
+
+def _write_files(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
     digests: dict[str, str] = {}
     for part, values in state.items():
         arrays: dict[str, np.ndarray[Any, Any]] = {}
         plain = _without_arrays(values, part, arrays)
-        digests |= _write(temporary / f"{part}.json", json.dumps(plain).encode())
-        digests |= _write(temporary / f"{part}.safetensors", safetensors.numpy.save(arrays))
+        digests |= _write(folder / f"{part}.json", json.dumps(plain).encode())
+        digests |= _write(folder / f"{part}.safetensors", safetensors.numpy.save(arrays))
     content = {**manifest, "schema_version": SCHEMA_VERSION, "files": digests}
     content["digest"] = _manifest_digest(content)
-    _write(temporary / MANIFEST, json.dumps(content, indent=1).encode())
-    _sync(temporary)
+    _write(folder / MANIFEST, json.dumps(content, indent=1).encode())
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    """Rename; what was at `folder` is deleted after the new one is there."""
+    old = temporary.with_suffix(".old.tmp")
     if folder.exists():
-        shutil.rmtree(folder)
+        folder.rename(old)
     temporary.rename(folder)
     _sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -149,6 +164,8 @@ def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
             raise TypeError(f"{name}: arrays of {value.dtype} cannot be part of a checkpoint")
+        while name in arrays:  # {"a/b": ...} beside {"a": {"b": ...}}
+            name += "'"
         arrays[name] = np.array(value, order="C")  # a copy: tensors may share memory, and safetensors wants C order
         return {_ARRAY: name}
     if isinstance(value, np.generic):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.checkpoint import MANIFEST, read_manifest, save_checkpoint
+from runner.checkpoints.checkpoint import MANIFEST, CheckpointError, read_manifest, save_checkpoint
 from runner.config.errors import UserError
 from runner.config.schemas import CheckpointConfig
+
+_log = logging.getLogger(__name__)
 
 
 class CheckpointFolder:
@@ -25,13 +29,19 @@ class CheckpointFolder:
         self._config = config
 
     def save(self, state: Mapping[str, Any], manifest: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of the iteration that `result` reports; then drop those that are not kept."""
+        """Write the checkpoint of the iteration that `result` reports; then drop those that are not kept.
+
+        Later iterations are of a run that went on from an older checkpoint than this one did: they are dropped too.
+        """
         folder = self.path / f"iteration_{result['training_iteration']:06d}"
         save_checkpoint(folder, state, {**manifest, "result": dict(result)})
-        self._prune()
+        self._prune(folder)
         return folder
 
-    def _prune(self) -> None:
+    def _prune(self, newest: Path) -> None:
+        leftovers = self.path.glob(".iteration_*.tmp")  # of a process that was killed while it wrote
+        for folder in (*leftovers, *(folder for folder in list_checkpoints(self.path) if folder > newest)):
+            shutil.rmtree(folder, ignore_errors=True)
         folders = list_checkpoints(self.path)
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
         for folder in folders:
@@ -43,8 +53,12 @@ class CheckpointFolder:
         sign = 1 if self._config.mode == "max" else -1
         scored = []
         for folder in list_checkpoints(self.path):
-            value = read_manifest(folder)["result"].get(self._config.metric)
-            if value is not None:
+            try:
+                value = read_manifest(folder)["result"].get(self._config.metric)
+            except CheckpointError as error:  # no reason to end a healthy run; it is told when it is loaded
+                _log.warning("%s", error)
+                continue
+            if value is not None and not math.isnan(value):
                 scored.append((sign * value, folder))
         return [folder for _, folder in sorted(scored, reverse=True)[:count]]
 

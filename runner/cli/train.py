@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from runner.cli.arguments import Arguments, parse_arguments
 from runner.cli.main import EXIT_INTERRUPTED, report_error
 from runner.cli.validate import Checked, check_experiments
 from runner.config.compose import compose_experiment, prepare_hydra
-from runner.config.errors import RunnerError
+from runner.config.errors import RunnerError, UserError
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
@@ -38,7 +39,10 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
     with _hydra_command_line(arguments):
-        run()
+        try:
+            run()
+        except OSError as error:  # the job turns its own into messages, so this is Hydra making the folder
+            raise UserError(f"the run dir cannot be made: {error}") from error
     return max(codes, default=0)
 
 
@@ -68,9 +72,12 @@ def _hydra_command_line(arguments: Arguments) -> Iterator[None]:
         texts.append("--multirun")
     if arguments.config_dir is not None:
         texts.append(f"--config-dir={arguments.config_dir.resolve()}")
-    before = sys.argv
+    before, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
     sys.argv = [before[0], *texts]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed
     try:
         yield
     finally:
         sys.argv = before
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]

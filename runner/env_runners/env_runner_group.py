@@ -65,7 +65,7 @@ class EnvRunnerGroup:
 
     def sample(self, num_env_steps: int, explore: bool) -> list[Sample]:
         """At least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
-        shares = _shares(num_env_steps, self.num_runners)
+        shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
         self.shared_state = self._env_to_module.merge_states([sample.shared_state for sample in samples])
         return [_writable(sample) for sample in samples]
@@ -75,7 +75,8 @@ class EnvRunnerGroup:
 
         On remote runners they go on in parallel to whatever the driver does.
         """
-        wait = self._submit("evaluate", _shares(num_episodes, self.num_runners), explore)
+        shares = _shares(num_episodes, min(num_episodes, self.num_runners))  # the other runners have nothing to do
+        wait = self._submit("evaluate", shares, explore)
         return lambda: _concatenated(wait())
 
     def _submit(self, method: str, shares: Sequence[int], explore: bool) -> Callable[[], list[Any]]:
@@ -84,8 +85,8 @@ class EnvRunnerGroup:
         return self._submit_all(calls)
 
     def _submit_all(self, calls: Sequence[tuple[Any, ...]]) -> Callable[[], list[Any]]:
-        """Start one call (method, *args) on each runner; call the result to wait for all answers."""
-        pending = [handle.submit(*call) for handle, call in zip(self._handles, calls, strict=True)]
+        """Start one call (method, *args) on each of the first runners; call the result to wait for all answers."""
+        pending = [handle.submit(*call) for handle, call in zip(self._handles, calls, strict=False)]
         return lambda: [self._wait(index, calls[index], wait) for index, wait in enumerate(pending)]
 
     def _wait(self, index: int, call: tuple[Any, ...], wait: Pending) -> Any:

@@ -174,10 +174,12 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
     """A column block with the rows of `episodes` (one copy a column); a block is returned as it is.
 
     Raises:
-        ValueError: an episode has no step, or not the same extra model outputs as the others.
+        ValueError: there is no episode, or one has no step or not the same extra model outputs as the others.
     """
     if isinstance(episodes, ColumnBlock):
         return episodes
+    if not episodes:
+        raise ValueError("no episodes to make a column block of")
     for episode in episodes:
         if len(episode) == 0:
             raise ValueError(f"episode {episode.id_} has no step; a column block holds chunks of at least one")

@@ -139,7 +139,7 @@ class LossContract:
 
     def test_state_goes_round(self, action_space: gym.Space[Any]) -> None:
         _, loss, metrics = self._call(action_space)
-        values = {field.name: float(getattr(metrics, field.name)) for field in dataclasses.fields(metrics)}
+        values = {field.name: float(getattr(metrics, field.name).detach()) for field in dataclasses.fields(metrics)}
         loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
         other = self.make_loss()
         other.set_state(loss.get_state())

@@ -1,0 +1,218 @@
+"""What a run leaves behind: progress.jsonl, result.json, checkpoints, MLflow, and what the terminal shows."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from runner.builder import plain
+from runner.checkpoints import CheckpointFolder
+from runner.config.compose import Composed
+from runner.config.errors import UserError
+from runner.config.schemas import ExperimentConfig
+from runner.dataflow.run_metrics import Result
+from runner.tracking import (
+    DisplayInfo,
+    MLflowSettings,
+    MLflowTracker,
+    ProgressLog,
+    RunStatus,
+    RunSummary,
+    StoreLocation,
+    flatten_parameters,
+    make_display,
+    resolve_store,
+    resume_command,
+    run_info,
+    summary_lines,
+    write_result,
+)
+from runner.trainer import Trainer
+
+Status = Literal["finished", "failed", "interrupted"]
+
+RETURN = "env_runners/episode_return_mean"
+EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
+_ENV_STEPS = "num_env_steps_sampled_lifetime"
+_MLFLOW_FILE = "mlflow_run.json"
+_MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
+_MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+
+class RunRecords:
+    """The files, the tracking and the display of one run.
+
+    MLflow's process starts with it and gets ready while the experiment is built.
+
+    Args:
+        config: the experiment.
+        composed: where its values came from.
+        run_dir: absolute path.
+        last_result: of the checkpoint that the run goes on from; empty for a new run.
+        resume_from: that checkpoint.
+
+    Raises:
+        UserError: the run dir cannot be written.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        composed: Composed,
+        run_dir: Path,
+        last_result: Result,
+        resume_from: Path | None,
+    ) -> None:
+        self.run_dir = run_dir
+        self.last_result: Result = dict(last_result)
+        self._first_result: Result = dict(last_result)
+        self._best_return: float | None = None
+        self._config = config
+        self._composed = composed
+        self._info = run_info()
+        try:
+            write_result(run_dir / "environment.json", self._info)
+        except OSError as error:
+            raise UserError(f"the run dir cannot be written: {error}") from error
+        self._store = self._find_store() if config.tracking.mlflow else None
+        self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
+        self._tracker = self._start_tracker(resume_from)
+        self._mlflow_status: RunStatus = "FAILED"
+        self._progress = ProgressLog(run_dir / "progress.jsonl")
+        self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
+        self._checkpoint: Path | None = None
+        self._started = time.perf_counter()
+
+    def __enter__(self) -> RunRecords:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._progress.close()
+        if self._tracker is not None:
+            self._tracker.finish(self._mlflow_status)
+        self._display.finish([])
+
+    # -- while it runs ---------------------------------------------------------------------------------------------
+
+    def start(self, iteration: int) -> None:
+        """Training begins after `iteration`; lines of later iterations, which a kill left behind, are dropped."""
+        self._progress.truncate_after(iteration)
+        self._started = time.perf_counter()
+        self._display.start(self._display_info())
+
+    def add(self, result: Result) -> None:
+        """Record an iteration."""
+        self.last_result = result
+        self._progress.append(result)
+        self._display.update(result)
+        value = result[RETURN]
+        if value is not None and (self._best_return is None or value > self._best_return):
+            self._best_return = value
+        if self._tracker is not None:
+            numbers = {name: number for name, number in result.items() if number is not None}
+            self._tracker.log_metrics(int(result[_ENV_STEPS] or 0), numbers)
+
+    def save_checkpoint(self, trainer: Trainer) -> None:
+        """Write a checkpoint of the last iteration unless there is none or it has one."""
+        iteration = trainer.training_iteration
+        if iteration == 0 or (self._checkpoint and self._checkpoint.name == f"iteration_{iteration:06d}"):
+            return
+        manifest = {
+            "config": dict(self._composed.unresolved),
+            "overrides": list(self._composed.overrides),
+            "experiment": self._composed.experiment,
+            "info": self._info,
+        }
+        self._checkpoint = self._checkpoints.save(trainer.get_state(), manifest, self.last_result)
+
+    def finish(self, status: Status, reason: str) -> None:
+        """Write result.json and show how the run ended."""
+        self._mlflow_status = _MLFLOW_STATUS[status]
+        best = self._checkpoints.best()
+        result = {
+            **self.last_result,
+            "status": status,
+            "stop_reason": reason,
+            "mlflow_run_id": self._tracker.run_id(_MLFLOW_START_S) if self._tracker else None,
+            "checkpoint": str(self._checkpoint) if self._checkpoint else None,
+            "best_checkpoint": str(best[0]) if best else None,
+        }
+        with suppress(OSError):  # a full disk: the error that ended the run is told, not this one
+            write_result(self.run_dir / "result.json", result)
+        if self._tracker is not None:
+            self._tracker.log_artifact(self.run_dir / "result.json")
+        self._display.finish(summary_lines(self._summary(status, reason)))
+
+    # -- what is told ----------------------------------------------------------------------------------------------
+
+    def _display_info(self) -> DisplayInfo:
+        config = self._config
+        num_envs, num_remote = config.env_runners.num_envs_per_env_runner, config.env_runners.num_env_runners
+        where = f"{num_remote} env runners x {num_envs}" if num_remote else f"{num_envs} in this process"
+        facts = {
+            "environment": f"{config.env._target_ or config.env.env}, {where}",
+            "algorithm": f"{type(config.algorithm).__name__.removesuffix('Config')}, seed {config.seed}",
+            "run dir": str(self.run_dir),
+        }
+        return DisplayInfo(config.experiment_name or "", facts, config.stop, self._first_result)
+
+    def _summary(self, status: Status, reason: str) -> RunSummary:
+        steps, before = (int(result.get(_ENV_STEPS) or 0) for result in (self.last_result, self._first_result))
+        return RunSummary(
+            status=status,
+            stop_reason=(reason.splitlines() or [""])[0],
+            iterations=int(self.last_result.get("training_iteration") or 0),
+            env_steps=steps,
+            time_s=time.perf_counter() - self._started,
+            env_steps_this_run=steps - before,
+            run_dir=self.run_dir,
+            last_return=self.last_result.get(RETURN),
+            best_return=self._best_return,
+            evaluation_return=self.last_result.get(EVALUATION_RETURN),
+            checkpoint=self._checkpoint,
+            tracking_uri=self._store.tracking_uri if self._store else None,
+            resume_command=resume_command(self.run_dir) if self._checkpoint else None,
+        )
+
+    # -- MLflow ----------------------------------------------------------------------------------------------------
+
+    def _find_store(self) -> StoreLocation:
+        """In the folder named `outputs` around the run dir, else in the run dir's parent."""
+        outputs = next((parent for parent in self.run_dir.parents if parent.name == "outputs"), self.run_dir.parent)
+        tracking = self._config.tracking
+        return resolve_store(tracking.tracking_uri, tracking.artifact_location, outputs)
+
+    def _start_tracker(self, resume_from: Path | None) -> MLflowTracker | None:
+        if self._store is None:
+            return None
+        tracking, git = self._config.tracking, self._info["git"]
+        tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
+        tags |= {f"version.{name}": version for name, version in self._info["versions"].items()}
+        files = (*(self.run_dir / ".hydra" / name for name in ("config.yaml", "overrides.yaml")),)
+        settings = MLflowSettings(
+            tracking_uri=self._store.tracking_uri,
+            artifact_location=self._store.artifact_location,
+            experiment_name=tracking.experiment_name or self._config.experiment_name or "custom",
+            run_name=tracking.run_name or "/".join(self.run_dir.parts[-2:]),
+            run_id=_known_run_id(resume_from),
+            params=flatten_parameters(plain(self._config)),
+            tags=tags,
+            artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],
+            flush_interval_s=tracking.flush_interval_s,
+            run_file=str(self.run_dir / _MLFLOW_FILE),
+        )
+        tracker = MLflowTracker(settings, self.run_dir, warn=self._display.note)
+        tracker.start()
+        return tracker
+
+
+def _known_run_id(checkpoint: Path | None) -> str | None:
+    """MLflow's run of the run that a checkpoint belongs to."""
+    path = checkpoint.parent.parent / _MLFLOW_FILE if checkpoint else None
+    if path is None or not path.exists():
+        return None
+    return str(json.loads(path.read_text())["run_id"])

@@ -1,0 +1,207 @@
+"""MeanStdFilter: its moments are those of all rows of all runners, each counted once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.builder import make_piece
+from runner.pipelines.mean_std_filter import MeanStdFilter
+from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.environments import CodedEnv
+
+SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+EDITS = [
+    {
+        "insert_after": "AddObservationsFromEpisodesToBatch",
+        "piece": {"_target_": "runner.pipelines.MeanStdFilter", "clip_by_value": None},
+    }
+]
+
+
+def make_filter(**options: Any) -> MeanStdFilter:
+    piece = MeanStdFilter(**options)
+    piece.recompute_output_observation_space(SPACE, gym.spaces.Discrete(2))
+    return piece
+
+
+def filtered(piece: MeanStdFilter, rows: Any) -> Any:
+    return piece(batch={"obs": np.array(rows, np.float32)}, episodes=[])["obs"]
+
+
+def moments(state: Any, name: str = "merged") -> tuple[float, Any, Any]:
+    return state[f"{name}_count"], state[f"{name}_mean"], state[f"{name}_m2"]
+
+
+@given(
+    rounds=st.lists(
+        st.lists(st.lists(st.integers(1, 9), max_size=4), min_size=3, max_size=3),
+        min_size=1,
+        max_size=5,
+    ),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=60, deadline=None, derandomize=True)
+def test_merged_states_are_the_moments_of_all_rows(rounds: list[list[list[int]]], seed: int) -> None:
+    random = np.random.default_rng(seed)
+    runners, merger = [make_filter() for _ in range(3)], make_filter()
+    seen: list[np.ndarray[Any, Any]] = []
+    for samples in rounds:
+        for piece, batches in zip(runners, samples, strict=True):
+            for size in batches:
+                rows = random.normal(1000.0, [1.0, 50.0], (size, 2)).astype(np.float32)
+                seen.append(rows)
+                filtered(piece, rows)
+        merged = merger.merge_states([piece.get_state() for piece in runners])
+        for piece in runners:
+            piece.set_state(merged)
+    everything = np.concatenate([np.zeros((0, 2)), *seen]).astype(np.float64)
+    count, mean, m2 = moments(merged)
+    assert count == len(everything)
+    assert moments(merged, "own")[0] == 0
+    if len(everything):
+        np.testing.assert_allclose(mean, everything.mean(axis=0), rtol=1e-12)
+        np.testing.assert_allclose(m2, ((everything - everything.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-6, atol=1e-6)
+
+
+def test_output_is_standardised_by_all_rows_so_far() -> None:
+    piece = make_filter(clip_by_value=None)
+    rows = np.random.default_rng(0).normal(3.0, 2.0, (40, 2)).astype(np.float32)
+    filtered(piece, rows[:15])
+    got = filtered(piece, rows[15:])
+    expected = (rows[15:] - rows.mean(axis=0, dtype=np.float64)) / rows.std(axis=0, ddof=1, dtype=np.float64)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_options() -> None:
+    rows = np.array([[0.0, 0.0], [4.0, 100.0]])
+    std = rows.std(axis=0, ddof=1)
+    only_centred = filtered(make_filter(de_std_to_one=False, clip_by_value=None), rows)
+    np.testing.assert_allclose(only_centred, rows - rows.mean(axis=0))
+    only_scaled = filtered(make_filter(de_mean_to_zero=False, clip_by_value=None), rows)
+    np.testing.assert_allclose(only_scaled, rows / std, rtol=1e-6)
+    clipped = filtered(make_filter(clip_by_value=0.5), rows)
+    np.testing.assert_allclose(clipped, [[-0.5, -0.5], [0.5, 0.5]])
+
+
+def test_a_constant_observation_stays_finite() -> None:
+    piece = make_filter()
+    assert filtered(piece, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
+    assert filtered(piece, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("how", ["is_training", "update_stats"])
+def test_frozen_filter_learns_nothing(how: str) -> None:
+    learner = make_filter()
+    filtered(learner, [[0.0, 1.0], [2.0, 5.0]])
+    piece = make_filter(update_stats=how != "update_stats")
+    piece.is_training = how != "is_training"
+    piece.set_state(learner.get_state())
+    first = filtered(piece, [[7.0, 7.0]])
+    assert filtered(piece, [[7.0, 7.0]]).tolist() == first.tolist()
+    assert piece.get_state()["own_count"] == 2
+    filtered(learner, [[7.0, 7.0]])
+    assert learner.get_state()["own_count"] == 3
+
+
+def test_state_round_trip_and_reset() -> None:
+    piece, other = make_filter(), make_filter()
+    filtered(piece, [[0.0, 1.0], [2.0, 5.0]])
+    piece.set_state(piece.merge_states([piece.get_state()]))
+    filtered(piece, [[3.0, 3.0]])  # both merged and own rows
+    other.set_state(piece.get_state())
+    assert filtered(other, [[9.0, 1.0]]).tolist() == filtered(piece, [[9.0, 1.0]]).tolist()
+    assert moments(other.get_state(), "own")[0] == 2
+    assert moments(other.get_state())[0] == 2
+    other.reset_state()
+    fresh = make_filter()
+    assert filtered(other, [[1.0, 2.0], [3.0, 5.0]]).tolist() == filtered(fresh, [[1.0, 2.0], [3.0, 5.0]]).tolist()
+
+
+def test_output_space_and_spaces_it_cannot_filter() -> None:
+    space = MeanStdFilter(clip_by_value=3.0).recompute_output_observation_space(SPACE, gym.spaces.Discrete(2))
+    assert space == gym.spaces.Box(-3.0, 3.0, (2,), np.float32)
+    for wrong in (gym.spaces.Discrete(4), gym.spaces.Box(0, 255, (2,), np.uint8)):
+        with pytest.raises(TypeError, match="MeanStdFilter needs float observations") as caught:
+            MeanStdFilter().recompute_output_observation_space(wrong, gym.spaces.Discrete(2))
+        assert str(wrong) in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["batched", "sync"])
+def test_episodes_hold_what_the_module_saw_and_each_observation_counts_once(kind: str) -> None:
+    lengths = [3, 1, 6]
+    env, log = coded_envs(kind, 3, lengths)
+    module = coded_module()
+    runner = make_runner(env, module, env_to_module_edits=EDITS)
+    seen: list[np.ndarray[Any, Any]] = []
+    forward = module.forward_train
+
+    def spy(batch: Any) -> Any:
+        seen.append(batch["obs"].numpy().copy())
+        return forward({"obs": batch["obs"].abs()})
+
+    module.forward_train = spy  # type: ignore[method-assign]
+    merger = make_filter()
+    merger.recompute_output_observation_space(CodedEnv.observation_space, CodedEnv.action_space)
+    shared: dict[str, Any] = {}
+    rows_of_block: list[np.ndarray[Any, Any]] = []
+    for steps in (1, 7, 1, 12):
+        sample = runner.sample(steps, True, weights_of(module), shared)
+        for chunk in sample.block:
+            rows_of_block.append(chunk.get_observations(slice(0, len(chunk))))
+        shared = {"MeanStdFilter": merger.merge_states([sample.shared_state["MeanStdFilter"]])}
+    # Each row that an action was taken on is in the batches of the forward passes, bit for bit.
+    batches = {row.tobytes() for row in np.concatenate(seen)}
+    rows = np.concatenate(rows_of_block)
+    assert len(rows) == len(log)
+    assert all(row.tobytes() in batches for row in rows)
+    # The moments are those of all raw observations: before each step, and the last one of each episode or cut.
+    raw = {(n, t, k) for n, t, k, _ in log} | {(n, t + 1, k) for n, t, k, _ in log}
+    num_resets_without_a_step = 0
+    for n in range(3):
+        last = max((k, t) for env_n, t, k, _ in log if env_n == n)
+        is_over = last[1] + 1 == lengths[(3 * n + last[0]) % 3]
+        was_reset = is_over and (n, 0, last[0] + 1) in places_of(env, n)
+        num_resets_without_a_step += was_reset
+        raw |= {(n, 0, last[0] + 1)} if was_reset else set()
+    state = shared["MeanStdFilter"]
+    rows64 = np.array(sorted(raw), np.float64)
+    assert state["merged_count"] == len(rows64)
+    np.testing.assert_allclose(state["merged_mean"], rows64.mean(axis=0), rtol=1e-12)
+    np.testing.assert_allclose(state["merged_m2"], ((rows64 - rows64.mean(axis=0)) ** 2).sum(axis=0), rtol=1e-9)
+
+
+def places_of(env: Any, n: int) -> set[tuple[int, int, int]]:
+    """Where sub-environment n stands now."""
+    sub_env = (env._env._envs if hasattr(env, "_env") else env._envs)[n].unwrapped
+    return {(sub_env.n, sub_env.t, sub_env.k)}
+
+
+def test_blocks_without_the_filter_hold_raw_observations() -> None:
+    assert make_piece({"_target_": "runner.pipelines.MeanStdFilter"}).writes == ("obs",)
+    env, _ = coded_envs("sync", 1, [9])
+    module = coded_module()
+    block = make_runner(env, module).sample(4, True, weights_of(module), {}).block
+    assert block.columns["obs"][:, 1].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_evaluation_runs_with_the_merged_state_and_leaves_it_alone() -> None:
+    env, _ = coded_envs("sync", 2, [3])
+    module = coded_module()
+    runner = make_runner(env, module, env_to_module_edits=EDITS)
+    runner.env_to_module.freeze()
+    learned = make_filter()
+    learned.recompute_output_observation_space(CodedEnv.observation_space, CodedEnv.action_space)
+    learned(batch={"obs": np.array([[0, 0, 0], [1, 4, 2]], np.float32)}, episodes=[])
+    shared = {"MeanStdFilter": learned.merge_states([learned.get_state()])}
+    runner.evaluate(4, False, weights_of(module), shared)
+    after = runner.env_to_module.get_state()["MeanStdFilter"]
+    assert after["merged_count"] == 2
+    assert after["own_count"] == 0
+    np.testing.assert_array_equal(after["merged_mean"], shared["MeanStdFilter"]["merged_mean"])
