@@ -160,10 +160,11 @@ def build_env_runner_group(config: ExperimentConfig, role: str, pipelines: Pipel
     is_evaluation = role == EVALUATION
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
     make_runner = partial(build_env_runner, config, role)
+    title = "evaluation runner" if is_evaluation else "env runner"
     max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
     if num_remote == 0 or config.engine == "inline":
         make_local = partial(LocalHandle, make_runner)
-        return EnvRunnerGroup(make_local, max(1, num_remote), pipelines.env_to_module, max_restarts)
+        return EnvRunnerGroup(make_local, max(1, num_remote), pipelines.env_to_module, max_restarts, title)
     import ray
 
     make_remote = partial(
@@ -173,7 +174,7 @@ def build_env_runner_group(config: ExperimentConfig, role: str, pipelines: Pipel
         num_gpus=runners.num_gpus_per_env_runner,
         timeout_s=config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s,
     )
-    return EnvRunnerGroup(make_remote, num_remote, pipelines.env_to_module, max_restarts, ray.put)
+    return EnvRunnerGroup(make_remote, num_remote, pipelines.env_to_module, max_restarts, title, ray.put)
 
 
 def start_ray(config: ExperimentConfig) -> bool:

@@ -71,6 +71,7 @@ class RunRecords:
         self.last_result: Result = dict(last_result)
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
+        self._num_restarts = int(last_result.get("fault_tolerance/num_remote_worker_restarts") or 0)
         self._config = config
         self._composed = composed
         self._info = run_info()
@@ -78,13 +79,15 @@ class RunRecords:
             write_result(run_dir / "environment.json", self._info)
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
+        self._known_run = _known_run(resume_from)
         self._store = self._find_store() if config.tracking.mlflow else None
         self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
-        self._tracker = self._start_tracker(resume_from)
+        self._tracker = self._start_tracker()
         self._mlflow_status: RunStatus = "FAILED"
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
         self._checkpoint: Path | None = None
+        self._resume_from = resume_from
         self._started = time.perf_counter()
 
     def __enter__(self) -> RunRecords:
@@ -109,6 +112,10 @@ class RunRecords:
         self.last_result = result
         self._progress.append(result)
         self._display.update(result)
+        restarts = int(result["fault_tolerance/num_remote_worker_restarts"] or 0)
+        if restarts > self._num_restarts:
+            self._num_restarts = restarts
+            self._display.note(f"{restarts} env runner restarts so far, see {self.run_dir / 'runner.log'}")
         value = result[RETURN]
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value
@@ -138,7 +145,7 @@ class RunRecords:
             "status": status,
             "stop_reason": reason,
             "mlflow_run_id": self._tracker.run_id(_MLFLOW_START_S) if self._tracker else None,
-            "checkpoint": str(self._checkpoint) if self._checkpoint else None,
+            "checkpoint": None if self._newest_checkpoint is None else str(self._newest_checkpoint),
             "best_checkpoint": str(best[0]) if best else None,
         }
         with suppress(OSError):  # a full disk: the error that ended the run is told, not this one
@@ -173,32 +180,44 @@ class RunRecords:
             last_return=self.last_result.get(RETURN),
             best_return=self._best_return,
             evaluation_return=self.last_result.get(EVALUATION_RETURN),
-            checkpoint=self._checkpoint,
+            checkpoint=self._newest_checkpoint,
             tracking_uri=self._store.tracking_uri if self._store else None,
-            resume_command=resume_command(self.run_dir) if self._checkpoint else None,
+            resume_command=self._resume_command(),
         )
+
+    @property
+    def _newest_checkpoint(self) -> Path | None:
+        """The last one written, else the one that the run went on from."""
+        return self._checkpoint or self._resume_from
+
+    def _resume_command(self) -> str | None:
+        if self._newest_checkpoint is None:
+            return None
+        return resume_command(self.run_dir if self._checkpoint else self._newest_checkpoint)
 
     # -- MLflow ----------------------------------------------------------------------------------------------------
 
     def _find_store(self) -> StoreLocation:
-        """In the folder named `outputs` around the run dir, else in the run dir's parent."""
+        """That of the run that goes on, else in the folder named `outputs` around the run dir or in its parent."""
         outputs = next((parent for parent in self.run_dir.parents if parent.name == "outputs"), self.run_dir.parent)
         tracking = self._config.tracking
-        return resolve_store(tracking.tracking_uri, tracking.artifact_location, outputs)
+        tracking_uri = tracking.tracking_uri or self._known_run.get("tracking_uri")
+        return resolve_store(tracking_uri, tracking.artifact_location, outputs)
 
-    def _start_tracker(self, resume_from: Path | None) -> MLflowTracker | None:
+    def _start_tracker(self) -> MLflowTracker | None:
         if self._store is None:
             return None
         tracking, git = self._config.tracking, self._info["git"]
         tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
         tags |= {f"version.{name}": version for name, version in self._info["versions"].items()}
         files = (*(self.run_dir / ".hydra" / name for name in ("config.yaml", "overrides.yaml")),)
+        is_same_store = self._known_run.get("tracking_uri") == self._store.tracking_uri
         settings = MLflowSettings(
             tracking_uri=self._store.tracking_uri,
             artifact_location=self._store.artifact_location,
             experiment_name=tracking.experiment_name or self._config.experiment_name or "custom",
             run_name=tracking.run_name or "/".join(self.run_dir.parts[-2:]),
-            run_id=_known_run_id(resume_from),
+            run_id=self._known_run.get("run_id") if is_same_store else None,
             params=flatten_parameters(plain(self._config)),
             tags=tags,
             artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],
@@ -210,9 +229,9 @@ class RunRecords:
         return tracker
 
 
-def _known_run_id(checkpoint: Path | None) -> str | None:
-    """MLflow's run of the run that a checkpoint belongs to."""
+def _known_run(checkpoint: Path | None) -> dict[str, str]:
+    """`run_id` and `tracking_uri` of MLflow's run of the run that a checkpoint belongs to; empty without one."""
     path = checkpoint.parent.parent / _MLFLOW_FILE if checkpoint else None
     if path is None or not path.exists():
-        return None
-    return str(json.loads(path.read_text())["run_id"])
+        return {}
+    return dict(json.loads(path.read_text()))

@@ -136,6 +136,7 @@ def assert_golden_run(tmp_path: Path) -> Callable[[str, str], None]:
     def check(name: str, text: str) -> None:
         text = text.replace(str(tmp_path), "TMP").replace(str(ROOT), "REPOSITORY").rstrip("\n") + "\n"
         text = re.sub(r"digest [0-9a-f]{12}", "digest ...", text)
+        text = re.sub(r"\.\d+\.tmp", ".PID.tmp", text)
         path = GOLDEN_DIR / f"{name}.txt"
         if os.environ.get("UPDATE_GOLDEN") == "1":
             path.parent.mkdir(parents=True, exist_ok=True)

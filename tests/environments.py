@@ -156,13 +156,13 @@ class Faulty(gym.Env[np.ndarray, int]):
     """Observes [steps so far, a seeded number] and has one fault, at one step of one sub-environment.
 
     Args:
-        fault: none, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, kill (its process), sleep.
+        fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, kill (its process), sleep.
         fault_step: env step since construction at which it happens (resets: the episode's number).
         fault_seed: only where this was the seed of the first reset; None: everywhere.
         episode_len: steps of an episode.
     """
 
-    observation_space = gym.spaces.Box(-10.0, 10.0, (2,), np.float32)
+    observation_space = gym.spaces.Box(-1000.0, 1000.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
     def __init__(
@@ -171,6 +171,8 @@ class Faulty(gym.Env[np.ndarray, int]):
         self._fault, self._fault_step, self._fault_seed, self._episode_len = fault, fault_step, fault_seed, episode_len
         self._first_seed: int | None = None
         self._num_steps = self._num_resets = 0
+        if fault == "raise_in_init":
+            raise RuntimeError("no display to draw on")
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -197,7 +199,7 @@ class Faulty(gym.Env[np.ndarray, int]):
             if self._fault == "sleep":
                 time.sleep(3600)
             if self._fault == "leave_space":
-                obs[1] = 11.5
+                obs[1] = 1234.5
             if self._fault == "nan_obs":
                 obs[0] = np.nan
             if self._fault == "nan_reward":

@@ -13,7 +13,6 @@ from peer_cli import HIDDEN, MAX_GRAD_NORM, Progress, Settings, measure, parse_s
 from runner import Trainer
 
 EXPERIMENT = "ppo_cartpole"
-NO_VF_CLIP = 1e6  # above any squared value error on CartPole
 
 
 def overrides(cfg: Settings, run_dir: str) -> list[str]:
@@ -25,7 +24,7 @@ def overrides(cfg: Settings, run_dir: str) -> list[str]:
         f"algorithm.gamma={cfg.gamma}",
         f"algorithm.lambda_={cfg.lambda_}",
         f"algorithm.clip_param={cfg.clip_param}",
-        f"algorithm.vf_clip_param={NO_VF_CLIP}",
+        "algorithm.vf_clip_param=null",
         f"algorithm.vf_loss_coeff={cfg.vf_loss_coeff}",
         f"algorithm.entropy_coeff={cfg.entropy_coeff}",
         "algorithm.use_kl_loss=false",

@@ -6,10 +6,11 @@ import logging
 import math
 import shutil
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.checkpoint import MANIFEST, CheckpointError, read_manifest, save_checkpoint
+from runner.checkpoints.checkpoint import MANIFEST, CheckpointError, load_checkpoint, read_manifest, save_checkpoint
 from runner.config.errors import UserError
 from runner.config.schemas import CheckpointConfig
 
@@ -61,6 +62,24 @@ class CheckpointFolder:
             if value is not None and not math.isnan(value):
                 scored.append((sign * value, folder))
         return [folder for _, folder in sorted(scored, reverse=True)[:count]]
+
+
+def check_intact(checkpoint: Path) -> None:
+    """Raise `CheckpointError` when a checkpoint is cut off or altered; it names the newest older one that is not."""
+    try:
+        load_checkpoint(checkpoint)
+    except CheckpointError as error:
+        older = [folder for folder in list_checkpoints(checkpoint.parent) if folder.name < checkpoint.name]
+        intact = next((folder for folder in reversed(older) if _is_intact(folder)), None)
+        raise CheckpointError(replace(error.problem, nearest=str(intact) if intact else None)) from error
+
+
+def _is_intact(checkpoint: Path) -> bool:
+    try:
+        load_checkpoint(checkpoint)
+    except CheckpointError:
+        return False
+    return True
 
 
 def list_checkpoints(path: Path) -> list[Path]:

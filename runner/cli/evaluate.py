@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from runner.cli.stored_run import StoredRun, open_run, refuse_changes
+from runner.cli.stored_run import StoredRun, open_run
 from runner.dataflow.run_metrics import Result
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
@@ -16,8 +16,7 @@ _PREFIX = "evaluation/env_runners/"
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
-    stored = open_run(argv)
-    refuse_changes(stored, _FIXED)
+    stored = open_run(argv, _FIXED)
     result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     path = stored.run_dir / "evaluations.jsonl"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 
-from runner.cli.stored_run import StoredRun, log_to_file, open_run, refuse_changes
+from runner.cli.stored_run import StoredRun, log_to_file, open_run
 
 _FIXED = {
     "seed": "the random streams go on from the checkpoint",
@@ -17,8 +17,7 @@ _FIXED = {
 
 def main(argv: Sequence[str]) -> int:
     """Print what the overrides change, then train on."""
-    stored = open_run(argv)
-    refuse_changes(stored, _FIXED)
+    stored = open_run(argv, _FIXED)
     _prepare_run_dir(stored)
     print(f"resume {stored.checkpoint}")
     print("\n".join(["changed by overrides", *stored.describe_changes()] if stored.changes else ["no changes"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints import read_manifest
-from runner.checkpoints.folder import newest_checkpoint
+from runner.checkpoints.folder import check_intact, newest_checkpoint
 from runner.cli.arguments import parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem
@@ -35,42 +35,51 @@ class StoredRun:
         return [f"  {name:<{width}}  {old} -> {new}" for name, (old, new) in self.changes.items()]
 
 
-def open_run(argv: Sequence[str]) -> StoredRun:
+def open_run(argv: Sequence[str], fixed: Mapping[str, str]) -> StoredRun:
     """The run of `RUN_DIR [overrides]`; RUN_DIR may also be one of its checkpoints.
+
+    Args:
+        argv: the command line after the verb.
+        fixed: start of dotted keys that overrides may not change -> the reason.
 
     Raises:
         UserError: there is no checkpoint.
         CheckpointError: it is cut off or altered.
-        ConfigError: problems of the overrides.
+        ConfigError: all problems of the overrides.
     """
     arguments = parse_arguments(argv, ["RUN_DIR"])
     checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
+    check_intact(checkpoint)
     manifest = read_manifest(checkpoint)
     run_dirs = [text.partition("=")[2] for text in arguments.overrides if text.startswith("hydra.run.dir=")]
     overrides = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
     stored = (manifest["config"], manifest["overrides"], manifest["experiment"])
     before = compose_stored(stored[0], [], stored[1], stored[2])
     composed = compose_stored(stored[0], overrides, stored[1], stored[2])
-    return StoredRun(
-        checkpoint,
-        manifest,
-        composed,
-        build_experiment_config(composed),
-        describe_changes(before.values, composed.values),
-        Path(run_dirs[-1]).absolute() if run_dirs else checkpoint.parent.parent,
-    )
+    changes = describe_changes(before.values, composed.values)
+    config = _checked(composed, _refused(composed, changes, fixed))
+    run_dir = Path(run_dirs[-1]).absolute() if run_dirs else checkpoint.parent.parent
+    return StoredRun(checkpoint, manifest, composed, config, changes, run_dir)
 
 
-def refuse_changes(run: StoredRun, prefixes: Mapping[str, str]) -> None:
-    """Raise `ConfigError` for changed values whose keys start with one of `prefixes` (prefix -> reason)."""
-    problems = [
-        Problem(f"{name} cannot change: {reason}", where=run.composed.where(name), got=new, allowed=old)
-        for name, (old, new) in run.changes.items()
-        for prefix, reason in prefixes.items()
+def _checked(composed: Composed, refused: list[Problem]) -> ExperimentConfig:
+    """The configuration; one report of what is refused and of what is wrong in it."""
+    try:
+        config = build_experiment_config(composed)
+    except ConfigError as error:
+        raise ConfigError([*refused, *error.problems]) from error
+    if refused:
+        raise ConfigError(refused)
+    return config
+
+
+def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: Mapping[str, str]) -> list[Problem]:
+    return [
+        Problem(f"{name} cannot change: {reason}", where=composed.where(name), got=new, allowed=old)
+        for name, (old, new) in changes.items()
+        for prefix, reason in fixed.items()
         if name.startswith(prefix)
     ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def log_to_file(run_dir: Path) -> None:

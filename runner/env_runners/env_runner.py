@@ -144,7 +144,7 @@ class SingleAgentEnvRunner:
             return
         self._buffer.clear()
         obs, infos = self.env.reset(self._seed_name)
-        self._check_shape(obs)
+        self._check_shape(obs, "reset")
         if self._checks_every_step:
             self._check_newest(obs)
         self._buffer.add_reset(obs, infos)
@@ -164,7 +164,13 @@ class SingleAgentEnvRunner:
             shared_data=self._shared_data,
         )
         actions = batch.pop(ACTIONS_FOR_ENV)
-        obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        try:
+            obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
+        except RunFailure:
+            if not self._checks_every_step:
+                self._check_newest(self._buffer.current_obs)  # a bad one made the action that made the step fail
+            raise
+        self._check_shape(obs, "step")
         if self._checks_every_step:
             self._check_newest(obs)
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
@@ -182,13 +188,13 @@ class SingleAgentEnvRunner:
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
-    def _check_shape(self, obs: npt.NDArray[Any]) -> None:
+    def _check_shape(self, obs: npt.NDArray[Any], method: str) -> None:
         space = self.env.single_observation_space
         expected = (self.env.num_envs, *(space.shape or ()))
         if np.shape(obs) != expected:
             problem = Problem(
                 "the environment's observations do not have the shape of its space",
-                where=f"{self._name}, reset",
+                where=f"{self._name}, {method}",
                 got=f"shape {np.shape(obs)}",
                 allowed=f"shape {expected}, {self.env.num_envs} rows of {space}",
             )

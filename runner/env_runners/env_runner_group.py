@@ -17,6 +17,8 @@ from runner.pipelines.pipeline import EnvToModulePipeline
 
 MakeHandle = Callable[[int, int], RunnerHandle]
 
+_MOST_LOSSES_IN_A_ROW = 10
+
 _log = logging.getLogger(__name__)
 
 
@@ -31,6 +33,7 @@ class EnvRunnerGroup:
         num_runners: W.
         env_to_module: a pipeline like the runners', which merges their states.
         max_restarts: lost runners that are replaced before the run ends; 0 ends it with the first.
+        role: what messages call a runner.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
     """
 
@@ -40,6 +43,7 @@ class EnvRunnerGroup:
         num_runners: int,
         env_to_module: EnvToModulePipeline,
         max_restarts: int,
+        role: str = "env runner",
         share: Callable[[Any], Any] = lambda value: value,
     ) -> None:
         self._make_handle = make_handle
@@ -47,6 +51,7 @@ class EnvRunnerGroup:
         self._generations = [0] * num_runners
         self._env_to_module = env_to_module
         self._max_restarts = max_restarts
+        self._role = role
         self._share = share
         self._weights: Any = None
         self.shared_state: dict[str, Any] = {}
@@ -90,25 +95,30 @@ class EnvRunnerGroup:
         return lambda: [self._wait(index, calls[index], wait) for index, wait in enumerate(pending)]
 
     def _wait(self, index: int, call: tuple[Any, ...], wait: Pending) -> Any:
+        losses_in_a_row = 0
         while True:
             try:
                 return wait()
             except RunnerLost as lost:
-                self._replace(index, lost)
+                losses_in_a_row += 1
+                self._replace(index, lost, losses_in_a_row)
                 wait = self._handles[index].submit(*call)
             except RunFailure as failure:
-                where = ", ".join(filter(None, (f"env runner {index}", failure.problem.where)))
+                where = ", ".join(filter(None, (f"{self._role} {index}", failure.problem.where)))
                 raise RunFailure(replace(failure.problem, where=where)) from failure
 
-    def _replace(self, index: int, lost: RunnerLost) -> None:
+    def _replace(self, index: int, lost: RunnerLost, losses_in_a_row: int) -> None:
         """Put a new runner in the place of a lost one."""
-        if self.num_restarts >= self._max_restarts:
-            problem = Problem(
-                f"{lost}, and no restart is left",
-                where="env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts",
-                got=f"{self.num_restarts} restarts so far",
-            )
-            raise RunFailure(problem) from lost
+        reason = None
+        if self._max_restarts == 0:
+            reason = "restarts are off"
+        elif self.num_restarts >= self._max_restarts:
+            reason = f"{self.num_restarts} restarts are used up"
+        elif losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
+            reason = f"it was lost {losses_in_a_row} times in a row"
+        if reason:
+            where = "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts"
+            raise RunFailure(Problem(f"{lost}, and {reason}", where=where)) from lost
         _log.warning("%s: starting it again", lost)
         self.num_restarts += 1
         self._handles[index].close()

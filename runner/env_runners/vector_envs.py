@@ -189,6 +189,8 @@ class SyncEnvironments:
 
     def _store_obs(self, n: int, obs: Any, method: str, where: str) -> None:
         try:
+            if np.shape(obs) != self._obs.shape[1:]:  # numpy would broadcast some
+                raise ValueError("wrong shape")
             self._obs[n] = obs
         except (TypeError, ValueError) as error:
             space = self.single_observation_space

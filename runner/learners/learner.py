@@ -135,7 +135,7 @@ class Learner:
     @staticmethod
     def _fail_not_finite(records: list[dict[str, Tensor]]) -> None:
         for number, record in enumerate(records, start=1):
-            values = {name: float(value) for name, value in record.items() if value is not None}
+            values = {name: float(value.detach()) for name, value in record.items() if value is not None}
             bad = [name for name, value in values.items() if not math.isfinite(value)]
             if bad:
                 problem = Problem(
@@ -153,7 +153,7 @@ class Learner:
     def get_state(self) -> dict[str, Any]:
         """Parameters, optimiser, loss and random stream."""
         return {
-            "module": dict(self.module.state_dict()),
+            "module": {name: value.clone() for name, value in self.module.state_dict().items()},
             "optimizer": self._optimizer.get_state(),
             "loss": self.loss.get_state(),
             "stream": stream_state(self._stream),

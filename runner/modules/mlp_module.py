@@ -163,7 +163,7 @@ class MLPModule(RLModule):
             return F.one_hot(obs, self._num_classes).float()
         if obs.dtype != torch.float32:
             obs = obs.float()
-        return obs if obs.ndim == 2 else obs.flatten(1)
+        return obs if obs.ndim == 2 else obs.reshape(len(obs), -1)
 
     def _dist_inputs(self, features: Tensor) -> Tensor:
         outputs = self.pi.forward(features)

@@ -35,7 +35,6 @@ def suffix_sums(terms: Tensor, factors: Tensor, longest: int) -> Tensor:
     while shift <= longest:
         sums[:-shift] = sums[:-shift] + reach[:-shift] * sums[shift:]
         reach[:-shift] = reach[:-shift] * reach[shift:]
-        reach[-shift:] = 0.0
         shift *= 2
     return sums
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,9 +33,15 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
 
     Rows are those of the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
     chunk's last row with reward 0, terminated false and truncated true.
+
+    Args:
+        recorded_columns: the extra model outputs that episodes will have, for the check of the pipeline's order.
     """
 
     writes = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+
+    def __init__(self, recorded_columns: Sequence[str] = ()) -> None:
+        self.writes = (*type(self).writes, *recorded_columns)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the columns; those that are there already are left as they are."""
@@ -45,14 +52,16 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
             last_rows = last_rows + np.arange(len(episodes))
         num_rows = episodes.num_rows if mask is None else len(mask)
         for name, column in episodes.columns.items():
-            if name != OBS and name not in batch:
-                batch[name] = column if mask is None else column[rows]
+            if name == OBS or name in batch:
+                continue
+            batch[name] = column if mask is None else column[rows]
+            if name == REWARDS and mask is not None:
+                batch[name][~mask] = 0.0
         terminateds, truncateds = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
         terminateds[last_rows] = episodes.is_terminated
         truncateds[last_rows] = episodes.is_truncated
         if mask is not None:
-            batch[REWARDS][~mask] = 0.0
             truncateds[~mask] = True
-        batch[TERMINATEDS] = terminateds
-        batch[TRUNCATEDS] = truncateds
+        batch.setdefault(TERMINATEDS, terminateds)
+        batch.setdefault(TRUNCATEDS, truncateds)
         return batch

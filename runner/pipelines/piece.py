@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -39,10 +39,10 @@ class ConnectorPiece:
     columns (fast) or loop over `episodes` and use `add_batch_item` (only your piece pays for that).
     """
 
-    reads: ClassVar[tuple[str, ...]] = ()
-    writes: ClassVar[tuple[str, ...]] = ()
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
     # Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes.
-    writes_per_fragment: ClassVar[tuple[str, ...]] = ()
+    writes_per_fragment: tuple[str, ...] = ()
 
     is_training: bool = True
 

@@ -37,7 +37,7 @@ class ConnectorPipeline(ConnectorPiece):
     ) -> None:
         self._pieces = list(pieces)
         self.input_spaces = (input_observation_space, input_action_space)
-        self._infer_spaces()
+        self._infer()
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Pass the batch through all pieces."""
@@ -66,16 +66,16 @@ class ConnectorPipeline(ConnectorPiece):
     def replace(self, anchor: Anchor, piece: ConnectorPiece) -> None:
         """Put `piece` in the place of the piece named `anchor`."""
         self._pieces[self._index(anchor)] = piece
-        self._infer_spaces()
+        self._infer()
 
     def remove(self, anchor: Anchor) -> None:
         """Take out the piece named `anchor`."""
         del self._pieces[self._index(anchor)]
-        self._infer_spaces()
+        self._infer()
 
     def _insert(self, index: int, piece: ConnectorPiece) -> None:
         self._pieces.insert(index, piece)
-        self._infer_spaces()
+        self._infer()
 
     def _index(self, anchor: Anchor) -> int:
         name = anchor if isinstance(anchor, str) else anchor.__name__
@@ -113,7 +113,8 @@ class ConnectorPipeline(ConnectorPiece):
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
-    def _infer_spaces(self) -> None:
+    def _infer(self) -> None:
+        """Spaces after each piece, and the columns that the pieces together read and write."""
         obs_space, action_space = self.input_spaces
         self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for piece in self._pieces:
@@ -123,6 +124,29 @@ class ConnectorPipeline(ConnectorPiece):
             )
             self.spaces_after.append((obs_space, action_space))
         self.observation_space, self.action_space = obs_space, action_space
+        reads: list[str] = []
+        writes: list[str] = []
+        for piece in self._pieces:
+            reads += [column for column in piece.reads if column not in (*reads, *writes)]
+            writes += [column for column in piece.writes if column not in writes]
+        self.reads, self.writes = tuple(reads), tuple(writes)
+        self.writes_per_fragment = tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
+    ) -> gym.Space[Any]:
+        """The observation space after the last piece."""
+        self.input_spaces = (input_observation_space, input_action_space)
+        self._infer()
+        return self.observation_space
+
+    def recompute_output_action_space(
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
+    ) -> gym.Space[Any]:
+        """The action space after the last piece."""
+        self.input_spaces = (input_observation_space, input_action_space)
+        self._infer()
+        return self.action_space
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
         """Check that every piece finds the columns it reads; return the columns after the last piece.
@@ -158,7 +182,7 @@ class ConnectorPipeline(ConnectorPiece):
     @property
     def fragment_columns(self) -> tuple[str, ...]:
         """Columns that pieces add once per fragment."""
-        return tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
+        return self.writes_per_fragment
 
     # -- what is passed on to the pieces -----------------------------------------------------------------------------
 
@@ -172,10 +196,17 @@ class ConnectorPipeline(ConnectorPiece):
         for position, piece in enumerate(self._pieces):
             piece.use_stream(make_stream(self.name, position))
 
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Give each piece a child of the stream (of a pipeline within a pipeline)."""
+        for piece, child in zip(self._pieces, stream.spawn(len(self._pieces)), strict=True):
+            piece.use_stream(child)
+
     def freeze(self) -> None:
         """Let no piece learn from what passes (evaluation)."""
         for piece in self._pieces:
             piece.is_training = False
+            if isinstance(piece, ConnectorPipeline):
+                piece.freeze()
 
     def _named_pieces(self) -> dict[str, ConnectorPiece]:
         """Pieces by class name; the second of a class is `Name#2`."""

@@ -143,9 +143,7 @@ def test_finished_episodes_have_the_whole_returns_and_lengths(
             assert episode_return == sum(coded_reward(n, t, k) for t in range(1, length + 1))
             number_of[n] += 1
     for n in range(num_envs):  # none is missing
-        assert number_of[n] == sum(
-            t + 1 == coded_length(lengths, n, k) for env, t, k in actions if env == n
-        )
+        assert number_of[n] == sum(t + 1 == coded_length(lengths, n, k) for env, t, k in actions if env == n)
 
 
 @runs

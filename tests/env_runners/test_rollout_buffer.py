@@ -46,7 +46,12 @@ def test_running_episodes_grow_and_start_anew() -> None:
     assert places(done) == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
     assert (running.id_, running.is_done, places(running)) == ("x-1-0", False, [(1, 0, 0), (1, 1, 0), (1, 2, 0)])
     driver.steps(1)  # resets sub-environment 0
-    assert (buffer[0].id_, buffer[0].t_started, buffer[0].is_done, places(buffer[0])) == ("x-0-1", 0, False, [(0, 0, 1)])
+    assert (buffer[0].id_, buffer[0].t_started, buffer[0].is_done, places(buffer[0])) == (
+        "x-0-1",
+        0,
+        False,
+        [(0, 0, 1)],
+    )
     driver.steps(1)
     assert places(buffer[0]) == [(0, 0, 1), (0, 1, 1)]
     assert buffer[0].get_actions().tolist() == [4]
@@ -137,8 +142,9 @@ def test_growth_in_the_middle_of_a_fragment_keeps_who_awaits_its_reset() -> None
 
 @pytest.mark.parametrize("num_lookback", [0, 1, 3])
 @pytest.mark.parametrize("num_steps", [2, 5])  # with 2, one sub-environment awaits its reset
-def test_state_in_the_middle_of_episodes(num_lookback: int, num_steps: int) -> None:
-    driver = Driver(2, [2, 50], num_lookback)
+@pytest.mark.parametrize("lengths", [[2, 50], [50, 50, 50, 2]])  # the first terminates, the second is truncated
+def test_state_in_the_middle_of_episodes(num_lookback: int, num_steps: int, lengths: list[int]) -> None:
+    driver = Driver(2, lengths, num_lookback)
     driver.steps(num_steps).cut()
     state = driver.buffer.get_state()
     restored = RolloutBuffer(2, (3,), np.float32, "x", num_lookback)
@@ -201,7 +207,9 @@ def test_finished_episodes_are_in_the_order_of_their_ends() -> None:
     _, finished = driver.steps(5).cut()
     assert finished.env_of.tolist() == [1, 2, 0]
     assert finished.lengths.tolist() == [2, 3, 5]
-    assert finished.returns.tolist() == [sum(coded_reward(n, t, 0) for t in range(1, s + 1)) for n, s in [(1, 2), (2, 3), (0, 5)]]
+    assert finished.returns.tolist() == [
+        sum(coded_reward(n, t, 0) for t in range(1, s + 1)) for n, s in [(1, 2), (2, 3), (0, 5)]
+    ]
     _, finished = driver.steps(1).cut()
     assert finished.returns.shape == (0,)
 

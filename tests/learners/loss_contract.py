@@ -1,10 +1,10 @@
 """What a learner asks of a loss. Put your own loss through it:
 
-    class TestMyLoss(LossContract):
-        config = MyConfig()
+class TestMyLoss(LossContract):
+    config = MyConfig()
 
-        def make_loss(self):
-            return MyLoss(self.config)
+    def make_loss(self):
+        return MyLoss(self.config)
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -75,12 +76,12 @@ def test_every_valid_row_once_per_epoch(mask: list[bool], minibatch_size: int) -
     valid = [row for row, is_valid in enumerate(mask) if is_valid]
     per_epoch = len(minibatches) // config.num_epochs
     for epoch in range(config.num_epochs):
-        rows = sum(minibatches[epoch * per_epoch : (epoch + 1) * per_epoch], [])
+        rows = list(chain(*minibatches[epoch * per_epoch : (epoch + 1) * per_epoch]))
         assert sorted(rows) == valid
 
 
 def test_all_rows_count_without_a_mask() -> None:
-    assert sorted(sum(_recorded(12, None, replace(CONFIG, num_epochs=1)), [])) == list(range(12))
+    assert sorted(chain(*_recorded(12, None, replace(CONFIG, num_epochs=1)))) == list(range(12))
 
 
 def test_rows_are_shuffled_from_the_first_epoch_on() -> None:

@@ -163,12 +163,10 @@ def test_episodes_hold_what_the_module_saw_and_each_observation_counts_once(kind
     assert all(row.tobytes() in batches for row in rows)
     # The moments are those of all raw observations: before each step, and the last one of each episode or cut.
     raw = {(n, t, k) for n, t, k, _ in log} | {(n, t + 1, k) for n, t, k, _ in log}
-    num_resets_without_a_step = 0
     for n in range(3):
         last = max((k, t) for env_n, t, k, _ in log if env_n == n)
         is_over = last[1] + 1 == lengths[(3 * n + last[0]) % 3]
         was_reset = is_over and (n, 0, last[0] + 1) in places_of(env, n)
-        num_resets_without_a_step += was_reset
         raw |= {(n, 0, last[0] + 1)} if was_reset else set()
     state = shared["MeanStdFilter"]
     rows64 = np.array(sorted(raw), np.float64)

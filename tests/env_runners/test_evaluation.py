@@ -1,0 +1,124 @@
+"""Evaluation: exactly so many whole episodes, the same ones each time, short ones not preferred."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from runner.config.schemas import EnvConfig
+from runner.env_runners import env_runner as env_runner_module
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.handles import LocalHandle
+from runner.env_runners.vector_envs import SyncEnvironments, make_vector_env
+from runner.modules import MLPModule
+from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.environments import coded_length, coded_reward
+from tests.modules.test_mlp_module import SMALL
+
+
+class LengthBySeed(gym.Env[Any, Any]):
+    """An episode is 1 or 100 steps long, with equal odds that its seed decides."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+    lengths: list[int] = []  # noqa: RUF012
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.steps_left = 1 if self.np_random.random() < 0.5 else 100
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.steps_left -= 1
+        return np.ones(1, np.float32), 1.0, self.steps_left == 0, False, {}
+
+
+def evaluation_of(env: Any, num_episodes: int, explore: bool = False, module: Any = None) -> Any:
+    module = module or MLPModule(env.single_observation_space, env.single_action_space, SMALL)
+    runner = make_runner(env, module, seed_name=("evaluation", 0, 0))
+    return runner, lambda: runner.evaluate(num_episodes, explore, weights_of(module), {})
+
+
+@pytest.mark.parametrize("num_episodes", [1, 3, 4, 10, 17])
+@pytest.mark.parametrize("kind", ["batched", "sync"])
+def test_first_episodes_of_each_sub_environment_by_quota(kind: str, num_episodes: int) -> None:
+    lengths = [1, 9, 30, 2, 2]
+    env, _ = coded_envs(kind, 4, lengths)
+    _, evaluate = evaluation_of(env, num_episodes, module=coded_module())
+    finished = evaluate()
+    quotas = [num_episodes // 4 + (n < num_episodes % 4) for n in range(4)]
+    expected = [(n, k) for n, quota in enumerate(quotas) for k in range(quota)]
+    assert finished.env_of.tolist() == [n for n, _ in expected]
+    assert finished.lengths.tolist() == [coded_length(lengths, n, k) for n, k in expected]
+    assert finished.returns.tolist() == [
+        sum(coded_reward(n, t, k) for t in range(1, coded_length(lengths, n, k) + 1)) for n, k in expected
+    ]
+
+
+def test_episodes_longer_than_an_evaluation_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run() -> Any:
+        env, _ = coded_envs("sync", 3, [40, 7, 22])
+        return evaluation_of(env, 11, module=coded_module())[1]()
+
+    whole = run()
+    monkeypatch.setattr(env_runner_module, "_EVALUATION_FRAGMENT", 5)
+    cut = run()
+    for name in ("returns", "lengths", "env_of"):
+        np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+
+
+def test_short_episodes_are_not_preferred() -> None:
+    """With the first 80 that end in any sub-environment, nearly all would be the short ones."""
+    _, evaluate = evaluation_of(SyncEnvironments(LengthBySeed, 8, seed=5), 80)
+    short = int((evaluate().lengths == 1).sum())
+    assert 25 <= short <= 55  # 40 expected, standard deviation 4.5
+
+
+@pytest.mark.parametrize("mode", ["auto", "sync"])
+@pytest.mark.parametrize("explore", [False, True])
+def test_each_call_runs_the_same_episodes(mode: str, explore: bool) -> None:
+    env = make_vector_env(EnvConfig(env="CartPole-v1"), 3, mode, seed=0)
+    _, evaluate = evaluation_of(env, 7, explore)
+    first, second = evaluate(), evaluate()
+    np.testing.assert_array_equal(first.returns, second.returns)
+    assert len(np.unique(first.returns)) > 2  # that differ from each other
+
+
+def test_sampling_before_does_not_change_the_episodes() -> None:
+    env = make_vector_env(EnvConfig(env="CartPole-v1"), 3, "auto", seed=0)
+    runner, evaluate = evaluation_of(env, 7, explore=True)
+    first = evaluate()
+    runner.sample(100, True, weights_of(runner.module), {})
+    np.testing.assert_array_equal(evaluate().returns, first.returns)
+
+
+def make_group(num_runners: int) -> EnvRunnerGroup:
+    module = coded_module()
+
+    def make(index: int, generation: int) -> LocalHandle:
+        env, _ = coded_envs("sync", 2, [3, 5])
+        return LocalHandle(lambda *_: make_runner(env, module, seed_name=("evaluation", index, generation)), 0, 0)
+
+    env, _ = coded_envs("sync", 1, [1])
+    group = EnvRunnerGroup(make, num_runners, make_runner(env, module).env_to_module, 0)
+    group.set_weights(weights_of(module))
+    return group
+
+
+@pytest.mark.parametrize("num_episodes", [1, 2, 3, 8])
+def test_a_group_runs_exactly_so_many_also_fewer_than_it_has_runners(num_episodes: int) -> None:
+    finished = make_group(3).submit_evaluation(num_episodes, False)()
+    assert len(finished.returns) == len(finished.lengths) == num_episodes
+    assert set(finished.lengths.tolist()) <= {3, 5}
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 10, 11])
+def test_a_group_samples_at_least_so_many_steps_also_fewer_than_it_has_runners(num_steps: int) -> None:
+    group = make_group(3)
+    for _ in range(3):
+        samples = group.sample(num_steps, True)
+        assert len(samples) == 3
+        assert num_steps <= sum(sample.block.num_rows for sample in samples) <= max(num_steps, 3) + 3

@@ -1,0 +1,324 @@
+"""The contract of pieces: all of ours, some that a user may write, and some that break it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import runner.pipelines
+from runner.builder import make_piece
+from runner.episodes.columns import block_from_episodes
+from runner.pipelines import (
+    AddColumnsFromEpisodesToTrainBatch,
+    AddObservationsFromEpisodesToBatch,
+    AddOneTsToEpisodesAndTruncate,
+    BatchIndividualItems,
+    ConnectorPiece,
+    ConnectorPipeline,
+    GeneralAdvantageEstimation,
+    GetActions,
+    ListifyDataForVectorEnv,
+    MeanStdFilter,
+    NormalizeAndClipActions,
+    NumpyToTensor,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
+from runner.pipelines.common_pieces import step_rows_of_obs
+from runner.pipelines.defaults import learner_pipeline
+from tests.environments import CodedEnv
+from tests.episodes.test_columns import episode_of
+from tests.pipelines.piece_contract import PieceCase, check_piece
+
+
+def replaced(piece_class: type[ConnectorPiece], pipeline: str, **arguments: Any) -> PieceCase:
+    """A piece of the default pipeline."""
+    return PieceCase(lambda: piece_class(**arguments), pipeline, "replace", piece_class.__name__)
+
+
+WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
+OURS = {
+    "AddObservationsFromEpisodesToBatch": replaced(AddObservationsFromEpisodesToBatch, "env_to_module"),
+    "AddObservationsFromEpisodesToBatch-learner": replaced(AddObservationsFromEpisodesToBatch, "learner"),
+    "BatchIndividualItems": replaced(BatchIndividualItems, "env_to_module"),
+    "BatchIndividualItems-learner": replaced(BatchIndividualItems, "learner", by_module=True),
+    "NumpyToTensor": replaced(NumpyToTensor, "env_to_module"),
+    "NumpyToTensor-learner": replaced(NumpyToTensor, "learner"),
+    "MeanStdFilter": PieceCase(MeanStdFilter, "env_to_module", "insert_after", "AddObservationsFromEpisodesToBatch"),
+    "GetActions": replaced(GetActions, "module_to_env"),
+    "TensorToNumpy": replaced(TensorToNumpy, "module_to_env"),
+    "UnBatchToIndividualItems": replaced(UnBatchToIndividualItems, "module_to_env"),
+    "NormalizeAndClipActions": replaced(NormalizeAndClipActions, "module_to_env"),
+    "ListifyDataForVectorEnv": replaced(ListifyDataForVectorEnv, "module_to_env"),
+    "AddOneTsToEpisodesAndTruncate": PieceCase(AddOneTsToEpisodesAndTruncate, "learner", "prepend"),
+    "AddColumnsFromEpisodesToTrainBatch": replaced(AddColumnsFromEpisodesToTrainBatch, "learner"),
+    "GeneralAdvantageEstimation": PieceCase(
+        lambda: GeneralAdvantageEstimation(0.9, 0.8), "learner", "append", edits=WITH_MASK
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_pieces(name: str) -> None:
+    check_piece(OURS[name])
+
+
+def test_every_exported_piece_is_put_through_the_contract() -> None:
+    exported = {name: getattr(runner.pipelines, name) for name in runner.pipelines.__all__}
+    pieces = {
+        name
+        for name, value in exported.items()
+        if inspect.isclass(value) and issubclass(value, ConnectorPiece) and not issubclass(value, ConnectorPipeline)
+    }
+    assert pieces - {"ConnectorPiece"} == {name.partition("-")[0] for name in OURS}
+
+
+# -- pieces as users write them ----------------------------------------------------------------------------------------
+
+
+class LastReward(ConnectorPiece):
+    """Adds the reward of the step before, 0 at a start; loops over episodes."""
+
+    writes = ("last_reward",)
+
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        for episode in self.single_agent_episode_iterator(episodes):
+            reward = np.float32(episode.get_rewards(-1)) if len(episode) else np.float32(0.0)
+            self.add_batch_item(batch, "last_reward", reward, episode)
+        return batch
+
+
+class ReturnToGo(ConnectorPiece):
+    """Adds the undiscounted return from each step to the end of its chunk."""
+
+    writes = ("return_to_go",)
+
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        for episode in self.single_agent_episode_iterator(episodes):
+            returns = np.cumsum(episode.get_rewards()[::-1])[::-1]
+            self.add_n_batch_items(batch, "return_to_go", returns, episode)
+        return batch
+
+
+class CountsRows(ConnectorPiece):
+    """Counts observations over all runners."""
+
+    reads = ("obs",)
+    writes = ("num_rows_seen",)
+
+    def __init__(self) -> None:
+        self._merged = self._own = 0
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        self._own += len(batch["obs"])
+        batch["num_rows_seen"] = np.full(len(batch["obs"]), self._merged + self._own)
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        return {"merged": self._merged, "own": self._own}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._merged, self._own = state["merged"], state["own"]
+
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"merged": states[0]["merged"] + sum(state["own"] for state in states), "own": 0}
+
+
+AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        PieceCase(LastReward, "env_to_module", *AFTER_OBS),
+        PieceCase(LastReward, "env_to_module", "prepend"),
+        PieceCase(ReturnToGo, "learner", "prepend"),
+        PieceCase(ReturnToGo, "learner", *AFTER_OBS, edits=WITH_MASK),
+        PieceCase(ReturnToGo, "learner", "insert_after", "AddColumnsFromEpisodesToTrainBatch", edits=WITH_MASK),
+        PieceCase(CountsRows, "env_to_module", *AFTER_OBS),
+    ],
+    ids=lambda case: f"{case.make.__name__}-{case.verb}-{len(case.edits)}",
+)
+def test_pieces_of_users(case: PieceCase) -> None:
+    check_piece(case)
+
+
+# -- the contract notices what is wrong --------------------------------------------------------------------------------
+
+
+class WritesInSecret(LastReward):
+    writes = ()
+
+
+class WritesNothing(ConnectorPiece):
+    writes = ("promised",)
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return batch
+
+
+class TakesTooLittle(WritesNothing):
+    def __call__(self, *, batch: dict[str, Any]) -> dict[str, Any]:  # type: ignore[override]
+        return batch
+
+
+class DropsRows(ConnectorPiece):
+    writes = ("obs",)
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return batch | {"obs": batch["obs"][1:]}
+
+
+class ChangesInSecret(ConnectorPiece):
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        batch["obs"] = batch["obs"] + 1
+        return batch
+
+
+class ForgetsItsState(CountsRows):
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._merged = state["merged"]
+
+
+class CountsTwice(CountsRows):
+    def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"merged": sum(state["merged"] + state["own"] for state in states), "own": 0}
+
+
+class StateOfObjects(CountsRows):
+    def get_state(self) -> dict[str, Any]:
+        return super().get_state() | {"self": self}
+
+
+@pytest.mark.parametrize(
+    ("piece_class", "message"),
+    [
+        (WritesInSecret, r"not declared in `writes`: \['last_reward'\]"),
+        (WritesNothing, r"declared in `writes` but not written: \['promised'\]"),
+        (TakesTooLittle, "does not take all keywords"),
+        (DropsRows, "column 'obs' has 2 rows after the piece, 3 before it"),
+        (ChangesInSecret, "column 'obs' is changed, but not declared"),
+        (ForgetsItsState, "another state"),
+        (CountsTwice, "counted twice"),
+        (StateOfObjects, "no plain value: StateOfObjects"),
+    ],
+)
+def test_contract_refuses(piece_class: type[ConnectorPiece], message: str) -> None:
+    with pytest.raises(AssertionError, match=message):
+        check_piece(PieceCase(piece_class, "env_to_module", *AFTER_OBS))
+
+
+# -- single pieces -----------------------------------------------------------------------------------------------------
+
+
+def learner_batch(edits: Sequence[Mapping[str, Any]], *pieces: tuple[str, ConnectorPiece]) -> dict[str, Any]:
+    """The train batch of two hand-made episodes, with numbers 0 1 2 and 10."""
+    spaces = CodedEnv.observation_space, CodedEnv.action_space
+    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_piece)
+    for anchor, piece in pieces:
+        pipeline.insert_before(anchor, piece)
+    episodes = [episode_of("a", 3), episode_of("b", 1, first=10, terminated=False)]
+    batch: dict[str, Any] = pipeline(rl_module={}, batch={}, episodes=episodes)["default_policy"]
+    return batch
+
+
+def test_learner_batch_without_bootstrap_rows() -> None:
+    batch = learner_batch([])
+    assert batch["obs"][:, 0].tolist() == [0, 1, 2, 10]
+    assert batch["rewards"].tolist() == [0, 1, 2, 10]
+    assert batch["number"].tolist() == [0, 1, 2, 10]
+    assert batch["terminateds"].tolist() == [False, False, True, False]
+    assert batch["truncateds"].tolist() == [False, False, False, True]
+
+
+def test_learner_batch_with_bootstrap_rows() -> None:
+    batch = learner_batch(WITH_MASK)
+    assert batch["loss_mask"].tolist() == [True, True, True, False, True, False]
+    assert batch["obs"][:, 0].tolist() == [0, 1, 2, 3, 10, 11]
+    assert batch["rewards"].tolist() == [0, 1, 2, 0, 10, 0]
+    assert batch["number"].tolist() == [0, 1, 2, 2, 10, 10]
+    assert batch["terminateds"].tolist() == [False, False, True, False, False, False]
+    assert batch["truncateds"].tolist() == [False, False, False, True, True, True]
+
+
+def test_items_of_a_users_piece_are_in_the_order_of_the_rows() -> None:
+    batch = learner_batch([], ("AddColumnsFromEpisodesToTrainBatch", ReturnToGo()))
+    assert batch["return_to_go"].tolist() == [3, 3, 2, 10]
+    batch = learner_batch(WITH_MASK, ("AddColumnsFromEpisodesToTrainBatch", ReturnToGo()))
+    assert batch["return_to_go"].tolist() == [3, 3, 2, 2, 10, 10]  # a bootstrap row repeats the last item
+
+
+class OwnRewards(ConnectorPiece):
+    """Shapes rewards, by rows or item by item."""
+
+    writes = ("rewards", "terminateds")
+
+    def __init__(self, by_items: bool) -> None:
+        self._by_items = by_items
+
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        if self._by_items:
+            for episode in episodes:
+                self.add_n_batch_items(batch, "rewards", episode.get_rewards() * 2, episode)
+                self.add_n_batch_items(batch, "terminateds", [False] * len(episode), episode)
+        else:
+            num_rows = len(batch["loss_mask"]) if "loss_mask" in batch else episodes.num_rows
+            batch["rewards"], batch["terminateds"] = np.arange(num_rows) + 5.0, np.zeros(num_rows, np.bool_)
+        return batch
+
+
+@pytest.mark.parametrize("edits", [[], WITH_MASK], ids=["plain", "with_mask"])
+@pytest.mark.parametrize("by_items", [False, True])
+def test_columns_that_are_there_already_are_left_as_they_are(edits: Any, by_items: bool) -> None:
+    batch = learner_batch(edits, ("AddColumnsFromEpisodesToTrainBatch", OwnRewards(by_items)))
+    mask = batch.get("loss_mask", torch.ones(4, dtype=torch.bool))
+    expected = np.array([0, 2, 4, 20]) if by_items else (np.arange(len(mask)) + 5)[mask.numpy()]
+    assert batch["rewards"][mask].tolist() == expected.tolist()
+    assert not batch["terminateds"].any()
+    assert batch["truncateds"].tolist()[-1]
+
+
+def test_step_rows_of_obs() -> None:
+    block = block_from_episodes([episode_of("a", 2), episode_of("b", 1), episode_of("c", 3)])
+    assert step_rows_of_obs(block).tolist() == [0, 1, 3, 5, 6, 7]
+
+
+def test_running_episodes_may_be_plain_episodes() -> None:
+    episodes = [episode_of("a", 2), episode_of("b", 1, first=7)]
+    batch = AddObservationsFromEpisodesToBatch()(batch={}, episodes=episodes)
+    batch = NumpyToTensor()(batch=BatchIndividualItems()(batch=batch, episodes=episodes))
+    assert batch["obs"].tolist() == [[2, 0], [8, 0]]
+
+
+def test_observations_that_are_there_already_are_left_as_they_are() -> None:
+    batch = {"obs": np.ones((2, 3))}
+    assert AddObservationsFromEpisodesToBatch()(batch=batch, episodes=[])["obs"] is batch["obs"]
+
+
+def test_numpy_to_tensor_goes_one_level_down_and_does_not_copy() -> None:
+    rows = np.arange(3.0)
+    batch = NumpyToTensor()(batch={"default_policy": {"rows": rows}, "plain": rows, "text": "x"})
+    rows[0] = 9
+    assert batch["default_policy"]["rows"].tolist() == batch["plain"].tolist() == [9, 1, 2]
+    assert batch["text"] == "x"
+
+
+def test_unbatch_refuses_columns_of_another_length() -> None:
+    with pytest.raises(ValueError, match="column 'actions' has 3 rows for 2 sub-environments"):
+        UnBatchToIndividualItems()(batch={"actions": np.zeros(3)}, episodes=[None, None])
+
+
+def test_listify_makes_arrays_of_lists_and_items() -> None:
+    episodes = [episode_of("a", 1), episode_of("b", 1)]
+    batch: dict[str, Any] = {"as_list": [np.zeros(2), np.ones(2)], "as_array": np.arange(2)}
+    for number, episode in enumerate(episodes):
+        ConnectorPiece.add_batch_item(batch, "as_items", number + 5, episode)
+    batch = ListifyDataForVectorEnv()(batch=batch)
+    assert batch["as_list"].tolist() == [[0, 0], [1, 1]]
+    assert batch["as_items"].tolist() == [5, 6]
+    assert batch["as_array"].tolist() == [0, 1]

@@ -1,0 +1,328 @@
+"""Pipelines: edits by name, the order check, spaces, states, pipelines in pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.builder import make_piece
+from runner.pipelines import ConnectorPiece, ConnectorPipeline, EnvToModulePipeline, GetActions, MeanStdFilter
+from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
+from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from runner.pipelines.pipeline import PipelineError
+from runner.streams import random_stream
+from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+
+OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+ACTION_SPACE = gym.spaces.Discrete(3)
+CPU = torch.device("cpu")
+AssertGolden = Callable[[str, str], None]
+
+
+class Marker(ConnectorPiece):
+    """Notes its name when it is called."""
+
+    def __init__(self, name: str = "marker") -> None:
+        self.marker = name
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        batch.setdefault("calls", []).append(self.marker)
+        return batch
+
+
+class A(Marker):
+    pass
+
+
+class B(Marker):
+    pass
+
+
+class C(Marker):
+    pass
+
+
+class New(Marker):
+    def __init__(self) -> None:
+        super().__init__("new")
+
+
+def make_abc() -> ConnectorPipeline:
+    return ConnectorPipeline([A("a"), B("b"), C("c")], OBS_SPACE, ACTION_SPACE)
+
+
+def calls_of(pipeline: ConnectorPipeline) -> str:
+    calls = pipeline(batch={}, episodes=[])["calls"]
+    assert len(pipeline) == len(calls) == len(pipeline.spaces_after)
+    return " ".join(calls)
+
+
+EDITS = [
+    ({"prepend": {}}, "new a b c"),
+    ({"append": {}}, "a b c new"),
+    ({"insert_before": "B", "piece": {}}, "a new b c"),
+    ({"insert_after": "B", "piece": {}}, "a b new c"),
+    ({"insert_before": "A", "piece": {}}, "new a b c"),
+    ({"insert_after": "C", "piece": {}}, "a b c new"),
+    ({"piece": {}, "insert_after": "A"}, "a new b c"),
+    ({"replace": "B", "piece": {}}, "a new c"),
+    ({"piece": {}, "replace": "C"}, "a b new"),
+    ({"remove": "A"}, "b c"),
+    ({"remove": "C"}, "a b"),
+]
+
+
+@pytest.mark.parametrize(("edit", "expected"), EDITS, ids=lambda value: str(value))
+def test_every_edit_by_name(edit: Mapping[str, Any], expected: str) -> None:
+    assert calls_of(edited(make_abc(), [edit], lambda block: New())) == expected
+
+
+def test_edits_by_class() -> None:
+    pipeline = make_abc()
+    pipeline.insert_before(B, New())
+    pipeline.remove(C)
+    pipeline.insert_after(B, C("x"))
+    pipeline.replace(A, A("y"))
+    assert calls_of(pipeline) == "y new b x"
+
+
+def test_edits_are_applied_in_order() -> None:
+    edits = [{"insert_after": "A", "piece": {}}, {"remove": "A"}, {"insert_before": "New", "piece": {}}]
+    assert calls_of(edited(make_abc(), edits, lambda block: New())) == "new new b c"
+
+
+def test_an_anchor_means_the_first_of_its_name() -> None:
+    pipeline = ConnectorPipeline([A("1"), B("2"), A("3")], OBS_SPACE, ACTION_SPACE)
+    pipeline.insert_after("A", New())
+    assert calls_of(pipeline) == "1 new 2 3"
+
+
+def test_reading_a_pipeline() -> None:
+    pipeline = make_abc()
+    assert [type(piece) for piece in pipeline] == [A, B, C]
+    assert pipeline[1] is pipeline["B"]
+    assert pipeline[Marker] == list(pipeline)
+    assert pipeline[New] == []
+
+
+@pytest.mark.parametrize("verb", ["insert_before", "insert_after", "replace", "remove"])
+def test_unknown_anchor_leaves_the_pipeline_as_it_is(verb: str) -> None:
+    pipeline = make_abc()
+    with pytest.raises(PipelineError, match="pipeline has no piece Nowhere"):
+        edited(pipeline, [{verb: "Nowhere", "piece": {}}], lambda block: New())
+    assert calls_of(pipeline) == "a b c"
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def piece_block(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"_target_": f"runner.pipelines.{name}", **arguments}
+
+
+class ReadsLogp(ConnectorPiece):
+    reads = ("action_logp",)
+
+
+class ReadsNothingThatIs(ConnectorPiece):
+    reads = ("hidden_state",)
+
+
+def message_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> str:
+    makers = {"ReadsLogp": ReadsLogp, "ReadsNothingThatIs": ReadsNothingThatIs}
+
+    def make(block: Mapping[str, Any]) -> ConnectorPiece:
+        name = block["_target_"]
+        return makers[name]() if name in makers else make_piece(block)
+
+    def build() -> ConnectorPipeline:
+        if pipeline_name == "env_to_module":
+            return env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, edits, make)
+        if pipeline_name == "module_to_env":
+            return module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, edits, make)
+        return learner_pipeline(OBS_SPACE, ACTION_SPACE, CPU, edits, make)
+
+    available = ("action_dist_inputs",) if pipeline_name == "module_to_env" else ()
+    with pytest.raises(PipelineError) as caught:
+        build().check_order(available)
+    return str(caught.value)
+
+
+MESSAGES: dict[str, tuple[str, list[dict[str, Any]]]] = {
+    "unknown_anchor": ("env_to_module", [{"remove": "AddObservationFromEpisodesToBatch"}]),
+    "unknown_anchor_like_no_other": ("learner", [{"insert_after": "Zzz", "piece": piece_block("MeanStdFilter")}]),
+    "reads_what_a_later_piece_writes": ("env_to_module", [{"prepend": piece_block("MeanStdFilter")}]),
+    "reads_what_is_written_once_per_fragment": (
+        "module_to_env",
+        [{"insert_after": "GetActions", "piece": {"_target_": "ReadsLogp"}}],
+    ),
+    "reads_what_nothing_writes": ("learner", [{"append": {"_target_": "ReadsNothingThatIs"}}]),
+    "removed_piece_was_needed": ("module_to_env", [{"remove": "GetActions"}]),
+    "gae_without_loss_mask": (
+        "learner",
+        [{"append": piece_block("GeneralAdvantageEstimation", gamma=0.99, lambda_=0.95)}],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_messages(name: str, assert_golden: AssertGolden) -> None:
+    assert_golden(name, message_of(*MESSAGES[name]))
+
+
+def test_default_pipelines_pass_the_order_check() -> None:
+    env_to_module = env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, [], make_piece)
+    assert env_to_module.check_order(()) == ("obs",)
+    module_to_env = module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, [], make_piece)
+    assert set(module_to_env.check_order(("action_dist_inputs",))) == {
+        "action_dist_inputs",
+        "actions",
+        "actions_for_env",
+    }
+    assert module_to_env.fragment_columns == ("action_logp",)
+
+
+def test_state_of_a_missing_piece(assert_golden: AssertGolden) -> None:
+    pipeline = env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, [], make_piece)
+    with pytest.raises(PipelineError) as caught:
+        pipeline.set_state({"MeanStdFilter": {}})
+    assert_golden("state_without_a_piece", str(caught.value))
+
+
+# -- spaces ------------------------------------------------------------------------------------------------------------
+
+
+class Doubles(ConnectorPiece):
+    """Pretends to put a second copy of the observation behind the first."""
+
+    def recompute_output_observation_space(
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
+    ) -> gym.Space[Any]:
+        assert isinstance(input_observation_space, gym.spaces.Box)
+        low, high = input_observation_space.low, input_observation_space.high
+        return gym.spaces.Box(np.concatenate((low, low)), np.concatenate((high, high)), dtype=np.float32)
+
+
+def test_each_piece_infers_from_the_one_before() -> None:
+    pipeline = ConnectorPipeline([Doubles(), MeanStdFilter(clip_by_value=5.0), Doubles()], OBS_SPACE, ACTION_SPACE)
+    shapes = [(space.shape, float(space.high.max())) for space, _ in pipeline.spaces_after]  # type: ignore[attr-defined]
+    assert shapes == [((4,), 1.0), ((4,), 5.0), ((8,), 5.0)]
+    assert pipeline.observation_space.shape == (8,)
+    assert pipeline.action_space == ACTION_SPACE
+    pipeline.remove(Doubles)
+    assert pipeline.observation_space.shape == (4,)
+    pipeline.prepend(Doubles())
+    assert pipeline.observation_space.shape == (8,)
+    pipeline.replace(MeanStdFilter, Doubles())
+    assert pipeline.observation_space.shape == (16,)
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def test_two_pieces_of_one_class_keep_separate_states() -> None:
+    def make() -> ConnectorPipeline:
+        pieces = [MeanStdFilter(clip_by_value=None), A("a"), MeanStdFilter(clip_by_value=0.1)]
+        return ConnectorPipeline(pieces, OBS_SPACE, ACTION_SPACE)
+
+    pipeline, other = make(), make()
+    pipeline(batch={"obs": np.array([[0.0, 10.0], [4.0, 30.0]])}, episodes=[])
+    state = pipeline.get_state()
+    assert list(state) == ["MeanStdFilter", "MeanStdFilter#2"]
+    assert state["MeanStdFilter"]["own_mean"].tolist() == [2.0, 20.0]
+    np.testing.assert_allclose(state["MeanStdFilter#2"]["own_mean"], [0.0, 0.0], atol=1e-7)
+    other.set_state(state)
+    rows = np.array([[1.0, 2.0]])
+    expected = pipeline(batch={"obs": rows}, episodes=[])["obs"]
+    np.testing.assert_array_equal(other(batch={"obs": rows}, episodes=[])["obs"], expected)
+    merged = pipeline.merge_states([state, state])
+    assert merged["MeanStdFilter"]["merged_count"] == merged["MeanStdFilter#2"]["merged_count"] == 4
+    pipeline.reset_state()
+    assert [piece["own_count"] for piece in pipeline.get_state().values()] == [0, 0]
+
+
+def test_pieces_that_share_nothing_are_left_out_of_merged_states() -> None:
+    pipeline = module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, [], make_piece)
+    state = pipeline.get_state()
+    assert list(state) == ["GetActions"]
+    assert pipeline.merge_states([state, state]) == {}
+
+
+# -- pipelines in pipelines --------------------------------------------------------------------------------------------
+
+
+def nested(*inner: ConnectorPiece) -> ConnectorPipeline:
+    return ConnectorPipeline(inner, OBS_SPACE, ACTION_SPACE)
+
+
+def test_nested_pieces_are_called_in_their_place() -> None:
+    pipeline = ConnectorPipeline([A("1"), nested(B("2"), C("3")), A("4")], OBS_SPACE, ACTION_SPACE)
+    assert pipeline(batch={}, episodes=[])["calls"] == ["1", "2", "3", "4"]
+
+
+def test_nested_columns_count_in_the_order_check() -> None:
+    inner = nested(AddObservationsFromEpisodesToBatch(), BatchIndividualItems())
+    pipeline = EnvToModulePipeline([inner, MeanStdFilter(), NumpyToTensor()], OBS_SPACE, ACTION_SPACE)
+    assert pipeline.check_order(()) == ("obs",)
+    assert nested(GetActions()).writes_per_fragment == ("action_logp",)
+    assert nested(AddObservationsFromEpisodesToBatch(), MeanStdFilter()).reads == ()
+    pipeline = EnvToModulePipeline([nested(MeanStdFilter()), inner], OBS_SPACE, ACTION_SPACE)
+    with pytest.raises(PipelineError, match="reads the column 'obs', which no piece before it writes"):
+        pipeline.check_order(())
+
+
+def test_nested_pieces_infer_spaces() -> None:
+    inner = nested(MeanStdFilter(clip_by_value=7.0))
+    pipeline = ConnectorPipeline([Doubles(), inner], OBS_SPACE, ACTION_SPACE)
+    assert pipeline.observation_space == gym.spaces.Box(-7.0, 7.0, (4,), np.float32)
+
+
+def test_nested_pieces_keep_states_and_freeze() -> None:
+    def make() -> ConnectorPipeline:
+        return ConnectorPipeline([nested(MeanStdFilter())], OBS_SPACE, ACTION_SPACE)
+
+    pipeline, other = make(), make()
+    pipeline(batch={"obs": np.array([[1.0, 2.0]])}, episodes=[])
+    state = pipeline.get_state()
+    other.freeze()
+    other.set_state(state)
+    other(batch={"obs": np.array([[5.0, 5.0]])}, episodes=[])
+    inner = other.get_state()["ConnectorPipeline"]["MeanStdFilter"]
+    assert (inner["own_count"], inner["own_mean"].tolist()) == (1.0, [1.0, 2.0])
+    merged = pipeline.merge_states([state, state])
+    assert merged["ConnectorPipeline"]["MeanStdFilter"]["merged_count"] == 2
+
+
+def test_nested_pieces_get_streams_of_their_own() -> None:
+    class Draws(ConnectorPiece):
+        def use_stream(self, stream: np.random.Generator) -> None:
+            self.drawn = stream.integers(2**62)
+
+    def draw() -> list[int]:
+        pieces = [Draws() for _ in range(4)]
+        pipeline = ConnectorPipeline([pieces[0], nested(*pieces[1:3]), pieces[3]], OBS_SPACE, ACTION_SPACE)
+        pipeline.give_streams(lambda name, position: random_stream(0, name, position))
+        return [piece.drawn for piece in pieces]
+
+    assert len(set(draw())) == 4
+    assert draw() == draw()
+
+
+def test_runner_with_nested_pipelines_samples_like_the_flat_one() -> None:
+    def sample(nest: bool) -> Any:
+        env, _ = coded_envs("batched", 2, [3, 5])
+        module = coded_module()
+        runner = make_runner(env, module)
+        if nest:
+            spaces = env.single_observation_space, env.single_action_space
+            runner.env_to_module = EnvToModulePipeline([ConnectorPipeline(runner.env_to_module, *spaces)], *spaces)
+        return runner.sample(20, True, weights_of(module), {}).block
+
+    flat, deep = sample(False), sample(True)
+    for name, column in flat.columns.items():
+        np.testing.assert_array_equal(deep.columns[name], column)

@@ -1,0 +1,181 @@
+"""What goes wrong while a run is built or trains: one clear message, the right exit code, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoints import load_checkpoint
+from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+
+Run = Callable[..., Outcome]
+Golden = Callable[[str, str], None]
+TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+MOUNTAIN_CAR = ("env._target_=null", "env.env=MountainCar-v0")
+FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.environments.Faulty", "checkpoint.every_iterations=1")
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("env_raises_in_step", "{fault: raise_in_step, fault_step: 150}"),
+        ("env_raises_in_reset", "{fault: raise_in_reset, fault_step: 20}"),
+        ("obs_leaves_space", "{fault: leave_space, fault_step: 150}"),
+        ("obs_is_nan", "{fault: nan_obs, fault_step: 150}"),
+    ],
+)
+def test_an_environment_that_fails_in_the_third_iteration(
+    run_main: Run, tmp_path: Path, assert_golden_run: Golden, name: str, config: str
+) -> None:
+    outcome = run_main(*FAULTY, f"env.env_config={config}", "stop.training_iteration=9")
+    assert outcome.code == 1
+    assert "Traceback" not in outcome.err + outcome.out
+    assert_golden_run(name, outcome.err)
+    run_dir = tmp_path / "run"
+    lines = progress_of(run_dir)
+    assert [line["training_iteration"] for line in lines] == [1, 2]
+    result = result_of(run_dir)
+    assert (result["status"], result["training_iteration"]) == ("failed", 2)
+    assert result["stop_reason"] == outcome.err.rstrip("\n")
+    assert checkpoints_of(run_dir)[-1] == "iteration_000002"
+    assert result["checkpoint"] == str(run_dir / "checkpoints" / "iteration_000002")
+    load_checkpoint(run_dir / "checkpoints" / "iteration_000002")
+    # The checkpoint is good: without the fault the run goes on from it.
+    resumed = run_main("resume", "run", "env.env_config={fault: none}", "stop.training_iteration=3")
+    assert resumed.code == 0, resumed.err
+    assert [line["training_iteration"] for line in progress_of(run_dir)] == [1, 2, 3]
+
+
+def test_a_run_that_fails_after_a_resume_still_names_its_checkpoint(run_main: Run, tmp_path: Path) -> None:
+    assert run_main(*FAULTY, "stop.training_iteration=2").code == 0
+    outcome = run_main(
+        "resume", "run", "env.env_config={fault: raise_in_step, fault_step: 5}", "stop.training_iteration=3"
+    )
+    assert outcome.code == 1
+    result = result_of(tmp_path / "run")
+    assert result["status"] == "failed"
+    assert result["checkpoint"] == str(tmp_path / "run" / "checkpoints" / "iteration_000002")
+    assert outcome.out.splitlines()[-1].endswith(f"-m runner resume {result['checkpoint']}")
+
+
+def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path, assert_golden_run: Golden) -> None:
+    # The learning rate explodes after 600 steps, in the fourth iteration.
+    outcome = run_main(
+        *TRAIN, "algorithm.lr=[[0,1e-3],[600,1e-3],[601,1e38]]", "checkpoint.every_iterations=1", "seed=1"
+    )
+    assert outcome.code == 1
+    first, where, *_ = outcome.err.splitlines()
+    assert first.startswith("the loss is not finite: ")
+    assert where.startswith("   where    learner update, minibatch ")
+    assert "Traceback" not in outcome.err
+    done = len(progress_of(tmp_path / "run"))
+    assert done >= 2
+    assert checkpoints_of(tmp_path / "run")[-1] == f"iteration_{done:06d}"
+    state, _ = load_checkpoint(tmp_path / "run" / "checkpoints" / f"iteration_{done:06d}")
+    module = state["learners"]["learners"]["default_policy"]["module"]
+    assert all(abs(value).max() < 1e6 for value in module.values()), "the checkpoint is from before the failure"
+
+
+def test_a_device_that_is_not_there(run_main: Run) -> None:
+    outcome = run_main(*TRAIN, "stop.training_iteration=1", "learners.device=cuda:77")
+    assert outcome.code == 2
+    assert "the device cuda:77 is not there" in outcome.err
+    assert "where    learners.device" in outcome.err
+
+
+def test_a_reward_that_is_not_finite(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(*FAULTY, "env.env_config={fault: nan_reward, fault_step: 150}", "stop.training_iteration=9")
+    assert outcome.code == 1
+    assert outcome.err.startswith("the loss is not finite: ")
+    assert [line["training_iteration"] for line in progress_of(tmp_path / "run")] == [1, 2]
+    load_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000002")
+
+
+@pytest.mark.parametrize("fault", ["raise_in_step", "raise_in_reset"])
+def test_debug_shows_the_stack_trace(run_main: Run, fault: str) -> None:
+    outcome = run_main(*FAULTY, f"env.env_config={{fault: {fault}, fault_step: 1}}", "debug=true")
+    assert outcome.code == 1
+    assert "Traceback (most recent call last)" in outcome.err
+    assert "tests/environments.py" in outcome.err
+
+
+def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) -> None:
+    assert run_main(*FAULTY, "stop.training_iteration=1").code == 0
+    outcome = run_main("evaluate", "run", "env.env_config={fault: raise_in_step, fault_step: 3}")
+    assert outcome.code == 1
+    assert outcome.err.startswith("the environment raised ValueError in step: the arm has left its rail\n")
+    assert not (tmp_path / "run" / "evaluations.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("env_cannot_be_made", ["env.env_config={fault: raise_in_init}"]),
+        ("no_vector_entry", [*MOUNTAIN_CAR, "env_runners.gym_env_vectorize_mode=vector_entry_point"]),
+        ("wrong_filter", ["env._target_=tests.environments.MatchDiscrete", "connectors=mean_std_filter"]),
+        ("odd_initializer", ["module.fcnet_kernel_initializer=orthogonal"]),
+        ("anchor", ["connectors.learner=[{remove: AddOneTs}]"]),
+        ("piece_order", ["connectors.learner=[{remove: AddOneTsToEpisodesAndTruncate}]"]),
+    ],
+)
+def test_what_cannot_be_built(
+    run_main: Run, tmp_path: Path, assert_golden_run: Golden, name: str, overrides: list[str]
+) -> None:
+    outcome = run_main(*FAULTY, "stop.training_iteration=1", *overrides)
+    assert outcome.code == 2, outcome.err
+    assert "Traceback" not in outcome.err
+    assert_golden_run(f"build_{name}", outcome.err)
+    assert not (tmp_path / "run" / "progress.jsonl").exists()
+
+
+# -- damaged checkpoints -------------------------------------------------------------------------------------------
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:100])
+
+
+def _flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(bytes(content))
+
+
+def _other_version(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 2}))
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate"])
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("learners.safetensors", _cut, "a file of the checkpoint was cut off or altered"),
+        ("learners.safetensors", _flip, "a file of the checkpoint was cut off or altered"),
+        ("env_runners.json", _flip, "a file of the checkpoint was cut off or altered"),
+        ("metrics.json", Path.unlink, "a file of the checkpoint is missing"),
+        ("manifest.json", _cut, "the checkpoint has no readable manifest"),
+        ("manifest.json", _other_version, "the checkpoint has another schema version"),
+    ],
+    ids=["cut", "flipped", "json_flipped", "missing", "manifest_cut", "version"],
+)
+def test_a_damaged_checkpoint(
+    run_main: Run, tmp_path: Path, verb: str, file: str, damage: Callable[[Path], object], message: str
+) -> None:
+    assert run_main(*TRAIN, "stop.training_iteration=2", "checkpoint.every_iterations=1").code == 0
+    run_dir = tmp_path / "run"
+    damage(run_dir / "checkpoints" / "iteration_000002" / file)
+    before = (run_dir / "progress.jsonl").read_bytes()
+    outcome = run_main(verb, "run")
+    assert outcome.code == 1
+    assert outcome.err.startswith(message)
+    assert f"{run_dir / 'checkpoints' / 'iteration_000002' / file}" in outcome.err.replace("\n            ", "")
+    assert "Traceback" not in outcome.err
+    assert (run_dir / "progress.jsonl").read_bytes() == before
+    # The one before it is named by hand, and the run goes on from there.
+    older = run_main("resume", "run/checkpoints/iteration_000001", "stop.training_iteration=3")
+    assert older.code == 0, older.err
+    assert [line["training_iteration"] for line in progress_of(run_dir)] == [1, 2, 3]
+    assert run_main("resume", "run", "stop.training_iteration=4").code == 0, "the damaged one is out of the way"

@@ -1,0 +1,277 @@
+"""A run that was interrupted equals one that was not, bit for bit, however it ended."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.trainer import Trainer
+from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of, without_times
+
+Run = Callable[..., Outcome]
+Start = Callable[..., "subprocess.Popen[str]"]
+TRAIN = ("+experiment=ppo_cartpole", *QUICK)
+WAIT_S = 60.0
+
+
+def _lines(run_dir: Path) -> list[dict[str, Any]]:
+    return [without_times(line) for line in progress_of(run_dir)]
+
+
+@pytest.fixture
+def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]]]:
+    """The lines of a run that was not interrupted."""
+
+    def run(iterations: int, *overrides: str) -> list[dict[str, Any]]:
+        outcome = run_main(*TRAIN, *overrides, f"stop.training_iteration={iterations}", "hydra.run.dir=straight")
+        assert outcome.code == 0, outcome.err
+        return _lines(tmp_path / "straight")
+
+    return run
+
+
+# -- bit for bit ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides"),
+    [
+        ("ppo_cartpole", []),
+        ("ppo_cartpole", ["env_runners.gym_env_vectorize_mode=sync"]),
+        ("ppo_cartpole", ["connectors=mean_std_filter"]),
+        ("ppo_cartpole", ["env_runners.gym_env_vectorize_mode=sync", "connectors=mean_std_filter"]),
+        ("ppo_cartpole", ["engine=inline", "env_runners.num_env_runners=2", "connectors=mean_std_filter"]),
+        ("ppo_cartpole", ["env_runners.rollout_fragment_length=10", "env_runners.episode_lookback_horizon=3"]),
+        ("ppo_cartpole", ["algorithm.lr=[[0,1e-3],[1000,0]]", "algorithm.entropy_coeff=[[0,0.1],[1000,0]]"]),
+        ("ppo_cartpole", ["env.env=null", "env._target_=tests.environments.MatchDiscrete"]),
+        ("ppo_pendulum", []),
+    ],
+    ids=["batched", "sync", "filter", "sync_filter", "runners", "fragments", "schedules", "own_env", "continuous"],
+)
+def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
+    arguments = [*QUICK, *overrides, "algorithm.num_epochs=3"]
+    with Trainer.from_experiment(experiment, arguments) as trainer:
+        expected = [without_times(trainer.train()) for _ in range(5)]
+        weights = trainer.learners.get_weights()["default_policy"]
+    with Trainer.from_experiment(experiment, arguments) as trainer:
+        first = [without_times(trainer.train()) for _ in range(2)]
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+        assert [without_times(trainer.train())] == expected[2:3], "get_state must not move the run"
+    with Trainer.from_experiment(experiment, arguments) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        second = [without_times(trainer.train()) for _ in range(3)]
+        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+    assert first + second == expected
+
+
+def test_a_state_in_memory_stays_what_it_was() -> None:
+    with Trainer.from_experiment("ppo_cartpole", QUICK) as trainer:
+        trainer.train()
+        state = trainer.get_state()
+        expected = [without_times(trainer.train()) for _ in range(2)]
+    with Trainer.from_experiment("ppo_cartpole", QUICK) as trainer:
+        trainer.set_state(state)
+        assert [without_times(trainer.train()) for _ in range(2)] == expected
+
+
+def test_resume_on_the_command_line(
+    run_main: Run, straight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    evaluation = ("evaluation.evaluation_interval=2", "evaluation.evaluation_duration=3")
+    expected = straight(6, *evaluation)
+    assert run_main(*TRAIN, *evaluation, "stop.training_iteration=4", "hydra.run.dir=run").code == 0
+    outcome = run_main("resume", "run", "stop.training_iteration=6")
+    assert outcome.code == 0, outcome.err
+    assert "  stop.training_iteration  4 -> 6" in outcome.out.splitlines()
+    assert f"resume {tmp_path / 'run' / 'checkpoints' / 'iteration_000004'}" in outcome.out
+    assert _lines(tmp_path / "run") == expected
+    assert result_of(tmp_path / "run")["status"] == "finished"
+    times = [line["time_total_s"] for line in progress_of(tmp_path / "run")]
+    assert times == sorted(times), "time goes on"
+
+
+@pytest.mark.ray
+def test_ray_runners_go_on_bit_for_bit(run_main: Run, tmp_path: Path, ray_cluster: None) -> None:
+    remote = ("env_runners.num_env_runners=2", "connectors=mean_std_filter")
+    assert run_main(*TRAIN, *remote, "stop.training_iteration=4", "hydra.run.dir=straight").code == 0
+    assert run_main(*TRAIN, *remote, "stop.training_iteration=2", "hydra.run.dir=run").code == 0
+    assert run_main("resume", "run", "stop.training_iteration=4", "engine=inline").code == 0
+    assert _lines(tmp_path / "run") == _lines(tmp_path / "straight")
+
+
+# -- killed --------------------------------------------------------------------------------------------------------
+
+
+def _wait_for(process: subprocess.Popen[str], is_there: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not is_there():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "the run did not get there"
+        time.sleep(0.005)
+
+
+def _num_lines(run_dir: Path) -> int:
+    path = run_dir / "progress.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def test_sigkill_between_checkpoints(
+    start_main: Start, run_main: Run, straight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    run_dir = tmp_path / "run"
+    process = start_main(*TRAIN, "checkpoint.every_iterations=20", "hydra.run.dir=run")
+    _wait_for(process, lambda: _num_lines(run_dir) > 20 and 3 <= _num_lines(run_dir) % 20 <= 10)
+    process.kill()
+    process.wait()
+    killed_after = len(progress_of(run_dir))
+    (*_, newest) = [name for name in checkpoints_of(run_dir) if not name.startswith(".")]
+    saved = int(newest.removeprefix("iteration_"))
+    assert saved < killed_after, "lines beyond the checkpoint must be there for this test to mean something"
+    outcome = run_main("resume", "run", f"stop.training_iteration={killed_after + 2}")
+    assert outcome.code == 0, outcome.err
+    lines = _lines(run_dir)
+    assert [line["training_iteration"] for line in lines] == list(range(1, killed_after + 3))
+    assert lines == straight(killed_after + 2)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_with_a_checkpoint(
+    number: signal.Signals,
+    start_main: Start,
+    run_main: Run,
+    straight: Callable[..., list[dict[str, Any]]],
+    tmp_path: Path,
+) -> None:
+    run_dir = tmp_path / "run"
+    process = start_main(*TRAIN, "checkpoint.every_iterations=null", "hydra.run.dir=run")
+    _wait_for(process, lambda: _num_lines(run_dir) >= 2)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, err) == (130, "")
+    assert f"interrupted: {number.name}; a checkpoint was written" in out
+    done = len(progress_of(run_dir))
+    result = result_of(run_dir)
+    assert (result["status"], result["training_iteration"]) == ("interrupted", done)
+    assert checkpoints_of(run_dir) == [f"iteration_{done:06d}"]
+    assert Path(result["checkpoint"]).name == f"iteration_{done:06d}"
+    assert run_main("resume", "run", f"stop.training_iteration={done + 2}").code == 0
+    assert _lines(run_dir) == straight(done + 2)
+
+
+# -- overrides -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_dir(run_main: Run, tmp_path: Path) -> Path:
+    """A finished run of two iterations."""
+    outcome = run_main(*TRAIN, "stop.training_iteration=2", "hydra.run.dir=run")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "run"
+
+
+def test_a_finished_run_stays_finished(run_main: Run, run_dir: Path) -> None:
+    before = _lines(run_dir)
+    outcome = run_main("resume", str(run_dir))
+    assert outcome.code == 0, outcome.err
+    assert "no changes" in outcome.out
+    assert _lines(run_dir) == before
+    assert result_of(run_dir)["status"] == "finished"
+    assert checkpoints_of(run_dir) == ["iteration_000002"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("seed", ["seed=4"]),
+        ("network", ["module.fcnet_hiddens=[16]"]),
+        ("several", ["seed=4", "module.vf_share_layers=false", "algorithm.loss=runner.learners.ppo.PPOLos"]),
+        ("unknown_key", ["algorithm.gama=0.9"]),
+        ("out_of_range", ["algorithm.gamma=1.5"]),
+        ("group", ["env=pendulum"]),
+    ],
+)
+def test_what_a_resume_refuses(
+    run_main: Run, run_dir: Path, name: str, overrides: list[str], assert_golden_run: Callable[[str, str], None]
+) -> None:
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    outcome = run_main("resume", str(run_dir), "stop.training_iteration=3", *overrides)
+    assert outcome.code == 2
+    assert_golden_run(f"resume_{name}", outcome.err)
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+def test_another_number_of_sub_environments_starts_new_episodes(run_main: Run, run_dir: Path) -> None:
+    overrides = ("env_runners.num_envs_per_env_runner=6", "stop.training_iteration=3")
+    outcome = run_main("resume", str(run_dir), *overrides)
+    assert outcome.code == 0, outcome.err
+    assert "  env_runners.num_envs_per_env_runner  4 -> 6" in outcome.out.splitlines()
+    lines = progress_of(run_dir)
+    assert [line["training_iteration"] for line in lines] == [1, 2, 3]
+    assert lines[2]["num_env_steps_sampled_lifetime"] == sum(line["num_env_steps_sampled"] for line in lines)
+    state, _ = load_checkpoint(run_dir / "checkpoints" / "iteration_000003")
+    assert state["env_runners"]["generations"] == [1]
+    assert run_main("resume", str(run_dir), "stop.training_iteration=4").code == 0  # and goes on from there
+    assert len(progress_of(run_dir)) == 4
+
+
+def test_new_episodes_have_other_seeds(run_dir: Path) -> None:
+    checkpoint = run_dir / "checkpoints" / "iteration_000002"
+    first_obs = []
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, "env_runners.num_envs_per_env_runner=6"]) as trainer:
+        first_obs.append(trainer.env_runners.sample(6, True)[0].block.columns["obs"][0])
+    with Trainer.from_checkpoint(checkpoint, ["env_runners.num_envs_per_env_runner=6"]) as trainer:
+        block = trainer.env_runners.sample(6, True)[0].block
+        first_obs.append(block.columns["obs"][0])
+        assert set(block.t_started.tolist()) == {0}
+    assert not np.array_equal(*first_obs)
+
+
+def test_resume_elsewhere(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    outcome = run_main("resume", str(run_dir), f"hydra.run.dir={tmp_path / 'new'}", "stop.training_iteration=3")
+    assert outcome.code == 0, outcome.err
+    assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+    assert [line["training_iteration"] for line in progress_of(tmp_path / "new")] == [1, 2, 3]
+    assert checkpoints_of(tmp_path / "new") == ["iteration_000003"]
+    assert run_main("resume", str(run_dir), "stop.training_iteration=3").code == 0
+    assert _lines(run_dir) == _lines(tmp_path / "new")
+
+
+def test_going_back_to_an_older_checkpoint(run_main: Run, run_dir: Path) -> None:
+    resumed = run_main("resume", str(run_dir), "stop.training_iteration=5", "checkpoint.every_iterations=1")
+    assert resumed.code == 0, resumed.err
+    expected = _lines(run_dir)
+    assert checkpoints_of(run_dir)[-2:] == ["iteration_000004", "iteration_000005"]
+    outcome = run_main("resume", str(run_dir / "checkpoints" / "iteration_000004"), "stop.training_iteration=5")
+    assert outcome.code == 0, outcome.err
+    assert _lines(run_dir) == expected
+    back = run_main("resume", str(run_dir / "checkpoints" / "iteration_000004"), "algorithm.lr=1e-2")
+    assert back.code == 0, back.err
+    assert _lines(run_dir)[:4] == expected[:4]
+    assert _lines(run_dir)[4] != expected[4]
+
+
+def test_changes_reach_the_run(run_main: Run, run_dir: Path) -> None:
+    assert run_main("resume", str(run_dir), "algorithm.lr=5e-3", "stop.training_iteration=3").code == 0
+    rates = [line["learners/default_policy/default_optimizer_learning_rate"] for line in progress_of(run_dir)]
+    assert rates[-1] == 5e-3
+    assert rates[0] == rates[1] != 5e-3
+    assert run_main("resume", str(run_dir), "stop.training_iteration=4").code == 0
+    last = progress_of(run_dir)[-1]
+    assert last["learners/default_policy/default_optimizer_learning_rate"] == 5e-3, "overrides stay"
+
+
+def test_a_run_without_a_checkpoint(run_main: Run, tmp_path: Path) -> None:
+    for path, message in (("nowhere", "no such folder"), (".", "has no checkpoint")):
+        outcome = run_main("resume", path)
+        assert (outcome.code, outcome.out) == (2, "")
+        assert message in outcome.err
+    assert run_main("resume").code == 2

@@ -1,0 +1,344 @@
+"""A run from its command line to its end: files, evaluation, stop criteria, display, tracking, exit codes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+
+Run = Callable[..., Outcome]
+TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+# What issue 2 promises to be in every line.
+PROMISED = (
+    "training_iteration",
+    "num_env_steps_sampled_lifetime",
+    "time_total_s",
+    "env_runners/episode_return_mean",
+    "env_runners/episode_len_mean",
+    "env_runners/num_episodes",
+    "learners/default_policy/policy_loss",
+    "learners/default_policy/vf_loss",
+    "learners/default_policy/entropy",
+    "learners/default_policy/mean_kl_loss",
+    "timers/env_runner_sampling",
+    "timers/learner_update",
+)
+EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
+
+
+def test_files_of_a_finished_run(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(*TRAIN, "stop.training_iteration=3", "checkpoint.every_iterations=2")
+    assert (outcome.code, outcome.err) == (0, "")
+    run_dir = tmp_path / "run"
+    lines = progress_of(run_dir)
+    assert [line["training_iteration"] for line in lines] == [1, 2, 3]
+    for line in lines:
+        assert set(PROMISED) <= set(line)
+        assert all(isinstance(line[name], (int, float)) for name in PROMISED)
+    steps = [line["num_env_steps_sampled_lifetime"] for line in lines]
+    assert steps == sorted(set(steps))
+    result = result_of(run_dir)
+    assert {name: result[name] for name in lines[-1]} == lines[-1]
+    assert (result["status"], result["stop_reason"]) == ("finished", "training_iteration 3 >= 3")
+    assert result["mlflow_run_id"] is None
+    assert result["checkpoint"] == str(run_dir / "checkpoints" / "iteration_000003")
+    assert checkpoints_of(run_dir) == ["iteration_000002", "iteration_000003"]
+    assert (run_dir / "runner.log").exists()
+    assert (run_dir / ".hydra" / "config.yaml").exists()
+    assert "stop.training_iteration=3" in (run_dir / ".hydra" / "overrides.yaml").read_text()
+
+
+def test_a_checkpoint_has_no_other_files(run_main: Run, tmp_path: Path) -> None:
+    run_main(*TRAIN, "stop.training_iteration=1", "connectors=mean_std_filter")
+    files = [path for path in (tmp_path / "run" / "checkpoints").rglob("*") if path.is_file()]
+    assert len(files) > 4
+    assert {path.suffix for path in files} == {".json", ".safetensors"}
+    for path in files:
+        if path.suffix == ".json":
+            json.loads(path.read_text())
+
+
+def test_what_a_run_prints(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(*TRAIN, "stop.training_iteration=2", "seed=5")
+    lines = outcome.out.splitlines()
+    assert lines[0] == "ppo_cartpole"
+    assert "  environment  CartPole-v1, 4 in this process" in lines
+    assert "  algorithm    PPO, seed 5" in lines
+    assert f"  run dir      {tmp_path / 'run'}" in lines
+    assert sum(line.startswith("iter") for line in lines) == 2  # the first and the last iteration
+    assert "finished: training_iteration 2 >= 2" in lines
+    assert any("-m runner resume " in line for line in lines)
+    assert "\x1b" not in outcome.out
+
+
+def test_display_none_prints_nothing(run_main: Run) -> None:
+    assert run_main(*TRAIN, "stop.training_iteration=1", "tracking.display=none") == Outcome(0, "", "")
+
+
+# -- stop ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stop", "metric", "bound"),
+    [
+        ("training_iteration=2", "training_iteration", 2),
+        ("num_env_steps_sampled_lifetime=500", "num_env_steps_sampled_lifetime", 500),
+        ("env_runners.episode_return_mean=15", "env_runners/episode_return_mean", 15),
+        ("learners.default_policy.num_minibatch_updates=1", "learners/default_policy/num_minibatch_updates", 1),
+        ("time_total_s=0.01", "time_total_s", 0.01),
+    ],
+)
+def test_any_metric_stops_a_run(run_main: Run, tmp_path: Path, stop: str, metric: str, bound: float) -> None:
+    outcome = run_main(*TRAIN, f"stop.{stop}")
+    assert outcome.code == 0, outcome.err
+    *before, last = progress_of(tmp_path / "run")
+    assert last[metric] >= bound
+    assert all(line[metric] is None or line[metric] < bound for line in before)
+    assert result_of(tmp_path / "run")["stop_reason"].startswith(f"{metric} {last[metric]:g} >= {bound:g}")
+
+
+def test_the_metric_of_an_evaluation_stops_a_run(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(
+        *TRAIN,
+        "evaluation.evaluation_interval=2",
+        "evaluation.evaluation_duration=3",
+        "stop.evaluation.env_runners.episode_return_mean=1",
+    )
+    assert outcome.code == 0, outcome.err
+    assert [line["training_iteration"] for line in progress_of(tmp_path / "run")] == [1, 2]
+    assert result_of(tmp_path / "run")["stop_reason"].startswith(EVALUATION_RETURN)
+
+
+def test_a_metric_that_does_not_come_in_every_iteration_stops_no_run(run_main: Run, tmp_path: Path) -> None:
+    # The first iteration finishes no episode, so there is no mean return yet; the run goes on.
+    outcome = run_main(
+        *TRAIN,
+        "env._target_=tests.environments.Faulty",
+        "env.env=null",
+        "env.env_config={episode_len: 100}",
+        "stop.env_runners.episode_return_mean=100",
+    )
+    assert outcome.code == 0, outcome.err
+    lines = progress_of(tmp_path / "run")
+    assert [line["env_runners/episode_return_mean"] for line in lines] == [None, 100.0]
+
+
+# -- evaluation ----------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_at_intervals_and_at_the_end(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(
+        *TRAIN, "stop.training_iteration=5", "evaluation.evaluation_interval=2", "evaluation.evaluation_duration=7"
+    )
+    assert outcome.code == 0, outcome.err
+    lines = progress_of(tmp_path / "run")
+    evaluated = [line["training_iteration"] for line in lines if EVALUATION_RETURN in line]
+    assert evaluated == [2, 4, 5]
+    assert {line.get("evaluation/env_runners/num_episodes") for line in lines} == {None, 7}
+    assert lines[-1]["timers/evaluation"] > 0
+    assert result_of(tmp_path / "run")[EVALUATION_RETURN] == lines[-1][EVALUATION_RETURN]
+
+
+# -- checkpoints ---------------------------------------------------------------------------------------------------
+
+
+def test_checkpoints_of_a_run(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(
+        *TRAIN,
+        "stop.training_iteration=6",
+        "checkpoint.every_iterations=1",
+        "checkpoint.keep_last=1",
+        "checkpoint.metric=learners/default_policy/vf_loss",
+        "checkpoint.mode=min",
+    )
+    assert outcome.code == 0, outcome.err
+    losses = {
+        line["training_iteration"]: line["learners/default_policy/vf_loss"] for line in progress_of(tmp_path / "run")
+    }
+    best = f"iteration_{min(losses, key=losses.__getitem__):06d}"
+    assert checkpoints_of(tmp_path / "run") == sorted({best, "iteration_000006"})
+    assert Path(result_of(tmp_path / "run")["best_checkpoint"]).name == best
+
+
+def test_only_at_the_end(run_main: Run, tmp_path: Path) -> None:
+    assert run_main(*TRAIN, "stop.training_iteration=2", "checkpoint.every_iterations=null").code == 0
+    assert checkpoints_of(tmp_path / "run") == ["iteration_000002"]
+
+
+# -- MLflow --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
+def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    train = [item for item in TRAIN if item != "tracking=none"]
+    run_dir = tmp_path / "outputs" / "run"
+    outcome = run_main(*train, f"hydra.run.dir={run_dir}", "stop.training_iteration=2", "algorithm.lr=7e-4")
+    assert outcome.code == 0, outcome.err
+    run_id = result_of(run_dir)["mlflow_run_id"]
+    assert run_id is not None
+    database = tmp_path / "outputs" / "mlflow.db"
+    assert f"sqlite:///{database}" in outcome.out
+    elsewhere = tmp_path / "elsewhere" / "run"
+    assert run_main("resume", str(run_dir), f"hydra.run.dir={elsewhere}", "stop.training_iteration=3").code == 0
+    assert result_of(elsewhere)["mlflow_run_id"] == run_id
+
+    client = MlflowClient(f"sqlite:///{database}")
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    (run,) = client.search_runs(experiments)
+    assert run.info.run_id == run_id
+    assert run.info.status == "FINISHED"
+    assert run.data.params["algorithm.lr"] == "0.0007"
+    assert run.data.params["seed"] == "0"
+    assert "git_revision" in run.data.tags
+    history = client.get_metric_history(run_id, "learners/default_policy/policy_loss")
+    lines = progress_of(elsewhere)
+    assert [(point.step, point.value) for point in history] == [
+        (line["num_env_steps_sampled_lifetime"], line["learners/default_policy/policy_loss"]) for line in lines
+    ]
+    artifacts = {item.path for item in client.list_artifacts(run_id, "config")}
+    assert {"config/config.yaml", "config/overrides.yaml", "config/environment.json"} <= artifacts
+    assert "result.json" in {item.path for item in client.list_artifacts(run_id)}
+
+
+# -- folders that cannot be used -----------------------------------------------------------------------------------
+
+
+def test_a_run_dir_that_cannot_be_made(
+    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    outcome = run_main(*TRAIN, "hydra.run.dir=file/run", "stop.training_iteration=1")
+    assert outcome.code == 2
+    assert "Traceback" not in outcome.err
+    assert_golden_run("run_dir_in_the_way", outcome.err)
+
+
+def test_a_checkpoint_that_cannot_be_written(
+    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "checkpoints").write_text("in the way")
+    outcome = run_main(*TRAIN, "stop.training_iteration=2", "checkpoint.every_iterations=2")
+    assert outcome.code == 1
+    assert len(progress_of(tmp_path / "run")) == 2, "the metrics line is there"
+    assert result_of(tmp_path / "run")["status"] == "failed"
+    assert_golden_run("checkpoint_in_the_way", outcome.err)
+
+
+def test_a_full_disk_keeps_the_last_checkpoint(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner.checkpoints import checkpoint, load_checkpoint
+
+    written = 0
+    write = checkpoint._write
+
+    def full_after_the_first(path: Path, content: bytes) -> dict[str, str]:
+        nonlocal written
+        written += path.name == "manifest.json"
+        if written > 1:
+            raise OSError(28, "No space left on device", str(path))
+        return write(path, content)
+
+    monkeypatch.setattr(checkpoint, "_write", full_after_the_first)
+    outcome = run_main(*TRAIN, "stop.training_iteration=4", "checkpoint.every_iterations=2")
+    assert outcome.code == 1
+    assert "No space left on device" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert checkpoints_of(tmp_path / "run") == ["iteration_000002"]
+    load_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000002")
+    result = result_of(tmp_path / "run")
+    assert (result["status"], Path(result["checkpoint"]).name) == ("failed", "iteration_000002")
+
+
+# -- evaluate ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished_run(run_main: Run, tmp_path: Path) -> Path:
+    """A finished run of two iterations."""
+    assert run_main(*TRAIN, "stop.training_iteration=2", "connectors=mean_std_filter").code == 0
+    return tmp_path / "run"
+
+
+def test_evaluate_counts_exactly(run_main: Run, finished_run: Path) -> None:
+    before = {path: path.read_bytes() for path in finished_run.rglob("*") if path.is_file()}
+    outcome = run_main("evaluate", str(finished_run), "evaluation.evaluation_duration=12")
+    assert (outcome.code, outcome.err) == (0, "")
+    (record,) = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()]
+    assert record["num_episodes"] == 12
+    assert ["num_episodes", "12"] in [line.split() for line in outcome.out.splitlines()]
+    assert "evaluation.evaluation_duration  10 -> 12" in outcome.out
+    assert {path: path.read_bytes() for path in before if path.name != "runner.log"} == {
+        path: content for path, content in before.items() if path.name != "runner.log"
+    }, "evaluate changes nothing else"
+    assert run_main("evaluate", str(finished_run), "evaluation.evaluation_duration=12").code == 0
+    again = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()]
+    assert again[1]["episode_return_mean"] == record["episode_return_mean"], "always the same seeds"
+
+
+def test_evaluate_acts_with_the_checkpoints_policy(run_main: Run, finished_run: Path) -> None:
+    from runner.trainer import Trainer
+
+    run_main("evaluate", str(finished_run), "evaluation.evaluation_duration=9")
+    (record,) = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()]
+    with Trainer.from_checkpoint(finished_run / "checkpoints" / "iteration_000002") as trainer:
+        expected = trainer.evaluate(9)
+    for name in ("episode_return_mean", "episode_len_max", "num_env_steps_sampled"):
+        assert record[name] == expected[f"evaluation/env_runners/{name}"]
+
+
+def test_evaluate_takes_a_single_checkpoint_from_anywhere(run_main: Run, finished_run: Path, tmp_path: Path) -> None:
+    moved = tmp_path / "elsewhere" / "iteration_000002"
+    shutil.copytree(finished_run / "checkpoints" / "iteration_000002", moved)
+    outcome = run_main("evaluate", str(moved), "evaluation.evaluation_duration=2", f"hydra.run.dir={tmp_path / 'new'}")
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "new" / "evaluations.jsonl").exists()
+
+
+# -- parallel evaluation -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.ray
+def test_evaluation_in_parallel_joins_its_iteration(run_main: Run, tmp_path: Path, ray_cluster: None) -> None:
+    settings = [
+        "stop.training_iteration=3",
+        "evaluation.evaluation_interval=2",
+        "evaluation.evaluation_duration=5",
+        "evaluation.evaluation_num_env_runners=2",
+    ]
+    outcome = run_main(*TRAIN, *settings, "evaluation.evaluation_parallel_to_training=true")
+    assert outcome.code == 0, outcome.err
+    lines = progress_of(tmp_path / "run")
+    assert [EVALUATION_RETURN in line for line in lines] == [False, True, True]
+    assert [line.get("evaluation/env_runners/num_episodes") for line in lines] == [None, 5, 5]
+    # The parallel one acts with the weights from before its iteration, the one at the end with the last.
+    assert run_main(*TRAIN, *settings, "hydra.run.dir=serial").code == 0
+    serial = progress_of(tmp_path / "serial")
+    assert serial[2][EVALUATION_RETURN] == lines[2][EVALUATION_RETURN]
+    for name in ("learners/default_policy/total_loss", "env_runners/episode_return_mean"):
+        assert [line[name] for line in serial] == [line[name] for line in lines], "evaluation does not move training"
+
+
+def test_a_stop_metric_that_nothing_produces_is_refused(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(*TRAIN, "stop.env_runners.episode_reward_mean=1")
+    assert outcome.code == 2
+    assert "nearest  env_runners/episode_return_mean" in outcome.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_one_line_per_metric_is_json(run_main: Run, tmp_path: Path) -> None:
+    run_main(*TRAIN, "stop.training_iteration=1")
+    text = (tmp_path / "run" / "progress.jsonl").read_text()
+    record = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+
+    def is_flat(value: Any) -> bool:
+        return value is None or isinstance(value, (int, float))
+
+    assert all(is_flat(value) for value in record.values())
