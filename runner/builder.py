@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -21,7 +22,7 @@ from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from runner.pipelines.piece import DEFAULT_MODULE_ID, ConnectorPiece
+from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
 from runner.streams import integer_seed, random_stream
 
@@ -31,11 +32,18 @@ TRAINING, EVALUATION = "env_runner", "evaluation"
 
 
 @dataclass(frozen=True)
-class Pipelines:
-    """The three pipelines of an experiment, checked against each other and against the loss."""
+class EnvPipelines:
+    """The two pipelines around the module of an env runner. `recorded`: the extra model outputs that they leave."""
 
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
+    recorded: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Pipelines(EnvPipelines):
+    """The three pipelines of an experiment, checked against each other and against the loss."""
+
     learner: LearnerConnectorPipeline
 
 
@@ -51,38 +59,48 @@ def build_pipelines(config: ExperimentConfig, spaces: tuple[Space, Space]) -> Pi
     """The default pipelines with the edits of the configuration.
 
     Raises:
-        ConfigError: an unknown anchor, a piece that cannot be made or used on these spaces, or one that reads what
+        ConfigError: an unknown anchor, a piece that cannot be made or cannot use the spaces, or one that reads what
             nothing writes.
     """
+    env_pipelines = build_env_pipelines(config, spaces)
+    action_space = env_pipelines.module_to_env.action_space
+    with _space_errors(spaces):
+        learner = learner_pipeline(
+            env_pipelines.env_to_module.observation_space,
+            action_space,
+            env_pipelines.recorded,
+            learner_device(config),
+            [*config.algorithm.learner_pipeline, *config.connectors.learner],
+            make_piece,
+        )
+    loss = import_target(config.algorithm.loss, "algorithm.loss")
+    _check_loss_reads(loss.reads, set(learner.check_order(())), config.algorithm.loss)
+    learner.give_streams(lambda name, position: random_stream(config.seed, name, position))
+    return Pipelines(**vars(env_pipelines), learner=learner)
+
+
+def build_env_pipelines(config: ExperimentConfig, spaces: tuple[Space, Space]) -> EnvPipelines:
+    """The pipelines of an env runner; raises as `build_pipelines` does."""
+    edits = config.connectors
+    with _space_errors(spaces):
+        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits.env_to_module, make_piece)
+        module_to_env = module_to_env_pipeline(
+            *spaces, config.env.normalize_actions, config.env.clip_actions, edits.module_to_env, make_piece
+        )
+    env_to_module.check_order(())
+    module_class = import_target(config.module._target_, "module._target_", RLModule)
+    acted = {*module_to_env.check_order(module_class.outputs), *module_to_env.writes_per_fragment}
+    return EnvPipelines(env_to_module, module_to_env, tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV})))
+
+
+@contextmanager
+def _space_errors(spaces: tuple[Space, Space]) -> Iterator[None]:
+    """A piece that cannot use the spaces raises TypeError from its `recompute_output_..._space`."""
     try:
-        return _build_pipelines(config, *spaces)
-    except TypeError as error:  # of a piece's `recompute_output_..._space`
+        yield
+    except TypeError as error:
         got = f"observations of {spaces[0]}, actions of {spaces[1]}"
         raise ConfigError([Problem(str(error), where="connectors", got=got)]) from error
-
-
-def _build_pipelines(config: ExperimentConfig, obs_space: Space, action_space: Space) -> Pipelines:
-    edits = config.connectors
-    env_to_module = env_to_module_pipeline(obs_space, action_space, _CPU, edits.env_to_module, make_piece)
-    module_to_env = module_to_env_pipeline(
-        obs_space,
-        action_space,
-        config.env.normalize_actions,
-        config.env.clip_actions,
-        edits.module_to_env,
-        make_piece,
-    )
-    learner_edits = [*config.algorithm.learner_pipeline, *edits.learner]
-    learner = learner_pipeline(
-        env_to_module.observation_space, action_space, learner_device(config), learner_edits, make_piece
-    )
-    loss = import_target(config.algorithm.loss, "algorithm.loss")
-    module_class = import_target(config.module._target_, "module._target_", RLModule)
-    env_to_module.check_order(())
-    acted = module_to_env.check_order(module_class.outputs)
-    recorded = {*acted, *module_to_env.fragment_columns} - {"actions_for_env"}
-    _check_loss_reads(loss.reads, {*learner.check_order(()), *recorded}, config.algorithm.loss)
-    return Pipelines(env_to_module, module_to_env, learner)
 
 
 def _check_loss_reads(reads: tuple[str, ...], available: set[str], loss: str) -> None:
@@ -139,7 +157,7 @@ def build_env_runner(config: ExperimentConfig, role: str, index: int, generation
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
-    pipelines = build_pipelines(config, (env.single_observation_space, env.single_action_space))
+    pipelines = build_env_pipelines(config, (env.single_observation_space, env.single_action_space))
     if is_evaluation:
         pipelines.env_to_module.freeze()
         pipelines.module_to_env.freeze()
@@ -148,13 +166,13 @@ def build_env_runner(config: ExperimentConfig, role: str, index: int, generation
         build_module(config, pipelines.env_to_module, env.single_action_space),
         pipelines.env_to_module,
         pipelines.module_to_env,
-        (role, index, generation),
+        (role, index, 0 if is_evaluation else generation),  # evaluation always has the same seeds
         config.seed,
         config.env_runners.episode_lookback_horizon,
     )
 
 
-def build_env_runner_group(config: ExperimentConfig, role: str, pipelines: Pipelines) -> EnvRunnerGroup:
+def build_env_runner_group(config: ExperimentConfig, role: str, pipelines: EnvPipelines) -> EnvRunnerGroup:
     """The env runners of a role: Ray actors, or in this process for 0 of them and for `engine: inline`."""
     runners = config.env_runners
     is_evaluation = role == EVALUATION
@@ -193,10 +211,3 @@ def build_learner_group(config: ExperimentConfig, pipelines: Pipelines) -> Learn
     loss = import_target(config.algorithm.loss, "algorithm.loss")(config.algorithm)
     learner = Learner(module, loss, config.algorithm, random_stream(config.seed, "learner", 0))
     return LearnerGroup({DEFAULT_MODULE_ID: learner}, pipelines.learner)
-
-
-def plain(value: Any) -> Any:
-    """A configuration block as nested plain values."""
-    if hasattr(value, "__dataclass_fields__"):
-        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
-    return value

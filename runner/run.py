@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints import load_checkpoint
+from runner.checkpoints import CheckpointError, load_checkpoint
 from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import ExperimentConfig
@@ -37,44 +37,56 @@ def run_experiment(config: ExperimentConfig, composed: Composed, run_dir: Path, 
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
     last_result = manifest.get("result", {})
     with (
+        _interrupts() as interrupted,
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from) as records,
         Trainer(config) as trainer,
     ):
         if state:
-            trainer.set_state(state)
-        return _Run(config, trainer, records).train_until_stopped()
+            _restore(trainer, state, str(resume_from))
+        return _Run(config, trainer, records, interrupted).train_until_stopped()
+
+
+def _restore(trainer: Trainer, state: Mapping[str, Any], where: str) -> None:
+    try:
+        trainer.set_state(state)
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"the checkpoint does not fit this version of runner: {type(error).__name__}: {error}"
+        raise CheckpointError(Problem(what, where=where)) from error
 
 
 class _Run:
     """The training loop of a trainer that is ready, and where its results go."""
 
-    def __init__(self, config: ExperimentConfig, trainer: Trainer, records: RunRecords) -> None:
+    def __init__(
+        self, config: ExperimentConfig, trainer: Trainer, records: RunRecords, interrupted: Sequence[str]
+    ) -> None:
         self._config = config
         self._trainer = trainer
         self._records = records
+        self._interrupted = interrupted
 
     def train_until_stopped(self) -> int:
         """The training loop; the exit code."""
         records, trainer = self._records, self._trainer
         status: Status = "failed"
         reason: str | None = None
-        records.start(trainer.training_iteration)
         try:
-            with _interrupts() as interrupted:
-                while (reason := self._stop_reason(records.last_result)) is None and not interrupted:
-                    result = trainer.train()
-                    if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
-                        result |= trainer.evaluate()
-                    records.add(result)
-                    if self._is_checkpoint_due():
-                        records.save_checkpoint(trainer)
-                records.save_checkpoint(trainer)
+            records.start(trainer.training_iteration)
+            while (reason := self._stop_reason(records.last_result)) is None and not self._interrupted:
+                result = trainer.train()
+                if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
+                    result |= trainer.evaluate()
+                records.add(result)
+                if self._is_checkpoint_due():
+                    records.save_checkpoint(trainer)
+            records.save_checkpoint(trainer)
             status = "finished" if reason else "interrupted"
-            reason = reason or f"{interrupted[0]}; a checkpoint was written"
+            reason = reason or f"{self._interrupted[0]} after iteration {trainer.training_iteration}"
         except KeyboardInterrupt:
             status, reason = "interrupted", "second interrupt; the last checkpoint stands"
         except RunnerError as error:
             reason = str(error)
+            self._keep_trained_iteration()
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
@@ -83,6 +95,13 @@ class _Run:
         finally:
             records.finish(status, reason or "")
         return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
+
+    def _keep_trained_iteration(self) -> None:
+        """What was trained before its evaluation failed keeps its metrics line and a checkpoint."""
+        iteration = self._trainer.training_iteration
+        if iteration > int(self._records.last_result.get("training_iteration") or 0):
+            self._records.add(self._trainer.last_result)
+            self._records.save_checkpoint(self._trainer)
 
     @property
     def _evaluates(self) -> bool:
@@ -103,7 +122,7 @@ class _Run:
     def _describe(self, reason: str, error: Exception) -> Problem:
         """An error that nothing below made into a message."""
         run_dir = self._records.run_dir
-        if isinstance(error, OSError):
+        if isinstance(error, OSError) and error.filename is not None:
             return Problem(f"a file of the run cannot be written: {reason}", where=str(run_dir))
         where = f"runner itself or code of yours that it called; the stack trace is in {run_dir / 'runner.log'}"
         return Problem(reason, where=where)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from runner.builder import plain
 from runner.checkpoints import CheckpointFolder
 from runner.config.compose import Composed
 from runner.config.errors import UserError
@@ -41,6 +41,18 @@ _ENV_STEPS = "num_env_steps_sampled_lifetime"
 _MLFLOW_FILE = "mlflow_run.json"
 _MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
+
+
+def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
+    """A run dir belongs to one run: starting another in it would take lines and checkpoints away."""
+    if resume_from is not None and run_dir in resume_from.parents:
+        return
+    used = [name for name in ("progress.jsonl", "checkpoints", "result.json") if (run_dir / name).exists()]
+    if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
+        raise UserError(
+            f"{run_dir} holds a run already ({', '.join(used)})\n"
+            f"   allowed  another hydra.run.dir, or: python -m runner resume {run_dir}"
+        )
 
 
 class RunRecords:
@@ -75,6 +87,7 @@ class RunRecords:
         self._config = config
         self._composed = composed
         self._info = run_info()
+        _check_unused(run_dir, resume_from)
         try:
             write_result(run_dir / "environment.json", self._info)
         except OSError as error:
@@ -95,9 +108,10 @@ class RunRecords:
 
     def __exit__(self, *_: object) -> None:
         self._progress.close()
-        if self._tracker is not None:
-            self._tracker.finish(self._mlflow_status)
         self._display.finish([])
+        warning = self._tracker.finish(self._mlflow_status) if self._tracker else None
+        if warning:
+            print(warning, file=sys.stderr, flush=True)
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
@@ -218,7 +232,7 @@ class RunRecords:
             experiment_name=tracking.experiment_name or self._config.experiment_name or "custom",
             run_name=tracking.run_name or "/".join(self.run_dir.parts[-2:]),
             run_id=self._known_run.get("run_id") if is_same_store else None,
-            params=flatten_parameters(plain(self._config)),
+            params=flatten_parameters(self._config),
             tags=tags,
             artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],
             flush_interval_s=tracking.flush_interval_s,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,7 @@ from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.handles import stop_ray
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 
 if TYPE_CHECKING:
@@ -28,6 +30,9 @@ class Trainer:
 
     Args:
         config: the experiment, complete and checked.
+
+    Attributes:
+        last_result: of the newest iteration; there also when its evaluation failed.
 
     Raises:
         ConfigError: something in it cannot be built (environment, pipeline, module, cluster resources).
@@ -44,6 +49,7 @@ class Trainer:
         self._metrics = RunMetrics(config.env_runners.metrics_num_episodes_for_smoothing)
         self.env_runners.set_weights(self.learners.get_weights())
         make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
+        self.last_result: Result = {}
         self._dataflow = make_dataflow(config, self.env_runners, self.learners, self._metrics)
 
     @classmethod
@@ -64,7 +70,11 @@ class Trainer:
         state, manifest = load_checkpoint(Path(folder))
         stored = compose_stored(manifest["config"], overrides, manifest["overrides"], manifest["experiment"])
         trainer = cls(build_experiment_config(stored))
-        trainer.set_state(state)
+        try:
+            trainer.set_state(state)
+        except BaseException:
+            trainer.close()
+            raise
         return trainer
 
     @staticmethod
@@ -102,6 +112,7 @@ class Trainer:
             wait = self._submit_evaluation()
         self._metrics.begin_iteration()
         result: Result = next(self._dataflow)
+        self.last_result = result
         if is_due:
             result |= self.evaluate(wait=wait)
         return result
@@ -178,7 +189,7 @@ class Trainer:
         """What the running episodes depend on."""
         runners = self.config.env_runners
         return {
-            "env": builder.plain(self.config.env),
+            "env": asdict(self.config.env),
             "num_env_runners": self.env_runners.num_runners,
             "num_envs_per_env_runner": runners.num_envs_per_env_runner,
             "episode_lookback_horizon": runners.episode_lookback_horizon,
@@ -191,9 +202,7 @@ class Trainer:
         if self._evaluation_runners is not None:
             self._evaluation_runners.close()
         if self._started_ray:
-            import ray
-
-            ray.shutdown()
+            stop_ray()
 
     def __enter__(self) -> Trainer:
         return self

@@ -1,6 +1,7 @@
 """One checkpoint: a folder with `manifest.json` and, for each part of the state, tensors and plain values.
 
-`<part>.safetensors` holds the arrays, `<part>.json` everything else with `{"$array": name}` in the arrays' places.
+`<part>.safetensors` holds the arrays, `<part>.json` everything else with `{"$array": name}` in the arrays' places and
+`{"$tuple": [...]}` for tuples.
 The manifest has the digest of every file and of itself. A folder is complete or not there at all.
 """
 
@@ -24,6 +25,7 @@ from runner.config.errors import Problem, RunFailure
 SCHEMA_VERSION = 1
 MANIFEST = "manifest.json"
 _ARRAY = "$array"
+_TUPLE = "$tuple"
 
 
 class CheckpointError(RunFailure):
@@ -83,12 +85,16 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         CheckpointError: a file is missing, cut off or altered, or the version is unknown.
     """
     manifest = read_manifest(folder)
-    contents = {name: _read_checked(folder / name, digest) for name, digest in manifest["files"].items()}
     state = {}
-    for name, content in contents.items():
-        if name.endswith(".json"):
-            part = name.removesuffix(".json")
-            state[part] = _with_arrays(json.loads(content), _arrays(folder, contents, part))
+    try:
+        files = {name: digest for name, digest in manifest["files"].items() if Path(name).name == name}
+        contents = {name: _read_checked(folder / name, digest) for name, digest in files.items()}
+        for name, content in contents.items():
+            if name.endswith(".json"):
+                part = name.removesuffix(".json")
+                state[part] = _with_arrays(json.loads(content), _arrays(folder, contents, part))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _broken("the checkpoint cannot be read", folder, f"{type(error).__name__}: {error}") from error
     return state, manifest
 
 
@@ -156,8 +162,13 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     """`value` as JSON has it, its arrays moved to `arrays`."""
     if isinstance(value, Mapping):
-        return {str(key): _without_arrays(item, f"{name}/{key}", arrays) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+        bad = [key for key in value if not isinstance(key, str) or key.startswith("$")]
+        if bad:
+            raise TypeError(f"{name}: keys of a checkpoint are strings without $ at their start, got {bad[0]!r}")
+        return {key: _without_arrays(item, f"{name}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return {_TUPLE: _without_arrays(list(value), name, arrays)}
+    if isinstance(value, list):
         return [_without_arrays(item, f"{name}/{index}", arrays) for index, item in enumerate(value)]
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
@@ -179,6 +190,8 @@ def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:
     if isinstance(value, dict):
         if set(value) == {_ARRAY}:
             return arrays[value[_ARRAY]]
+        if set(value) == {_TUPLE}:
+            return tuple(_with_arrays(value[_TUPLE], arrays))
         return {key: _with_arrays(item, arrays) for key, item in value.items()}
     if isinstance(value, list):
         return [_with_arrays(item, arrays) for item in value]

@@ -41,13 +41,16 @@ class CheckpointFolder:
 
     def _prune(self, newest: Path) -> None:
         leftovers = self.path.glob(".iteration_*.tmp")  # of a process that was killed while it wrote
-        for folder in (*leftovers, *(folder for folder in list_checkpoints(self.path) if folder > newest)):
+        for folder in leftovers:
             shutil.rmtree(folder, ignore_errors=True)
         folders = list_checkpoints(self.path)
+        for folder in folders[folders.index(newest) + 1 :]:
+            _remove(folder)
+        folders = folders[: folders.index(newest) + 1]
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
         for folder in folders:
             if folder not in kept:
-                shutil.rmtree(folder)
+                _remove(folder)
 
     def best(self, count: int = 1) -> list[Path]:
         """The best checkpoints by `checkpoint.metric`, best first; those without the metric do not count."""
@@ -69,7 +72,9 @@ def check_intact(checkpoint: Path) -> None:
     try:
         load_checkpoint(checkpoint)
     except CheckpointError as error:
-        older = [folder for folder in list_checkpoints(checkpoint.parent) if folder.name < checkpoint.name]
+        older = [
+            folder for folder in list_checkpoints(checkpoint.parent) if _iteration(folder) < _iteration(checkpoint)
+        ]
         intact = next((folder for folder in reversed(older) if _is_intact(folder)), None)
         raise CheckpointError(replace(error.problem, nearest=str(intact) if intact else None)) from error
 
@@ -84,7 +89,20 @@ def _is_intact(checkpoint: Path) -> bool:
 
 def list_checkpoints(path: Path) -> list[Path]:
     """The complete checkpoints in a folder, oldest first."""
-    return sorted(folder.parent for folder in path.glob(f"iteration_*/{MANIFEST}"))
+    return sorted((manifest.parent for manifest in path.glob(f"iteration_*/{MANIFEST}")), key=_iteration)
+
+
+def _iteration(folder: Path) -> int:
+    number = folder.name.removeprefix("iteration_")
+    return int(number) if number.isdigit() else -1
+
+
+def _remove(folder: Path) -> None:
+    """Delete a checkpoint; killed in the middle, it leaves nothing that looks complete."""
+    hidden = folder.with_name(f".{folder.name}.removed.tmp")
+    shutil.rmtree(hidden, ignore_errors=True)
+    folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)
 
 
 def newest_checkpoint(path: Path) -> Path:

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Sequence
 
 from runner.cli.stored_run import StoredRun, log_to_file, open_run
+from runner.config.errors import UserError
 
 _FIXED = {
     "seed": "the random streams go on from the checkpoint",
@@ -31,5 +32,9 @@ def _prepare_run_dir(stored: StoredRun) -> None:
     log_to_file(stored.run_dir)
     source = stored.checkpoint.parent.parent / "progress.jsonl"
     target = stored.run_dir / "progress.jsonl"
-    if source != target and source.exists():
+    if source == target:
+        return
+    if target.exists():
+        raise UserError(f"{stored.run_dir} holds a run already\n   allowed  another hydra.run.dir")
+    if source.exists():
         shutil.copyfile(source, target)

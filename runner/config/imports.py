@@ -10,17 +10,17 @@ from typing import Any
 from runner.config.errors import ConfigError, Problem, nearest_match
 
 
-def import_target(path: str, where: str, base: type | None = None) -> Any:
+def import_target(path: str, where: str, *bases: type) -> Any:
     """The class or function at a dotted path.
 
     Args:
         path: `package.module.Name`.
         where: configuration key, for the message.
-        base: the class must be a subclass of it.
+        bases: a class is asked for, a subclass of one of them; without any, a function will do.
 
     Raises:
-        ConfigError: nothing is there, it is no subclass of `base`, or it is part of Python itself: a checkpoint's
-            configuration is loaded from elsewhere and must not be able to name `subprocess.call`.
+        ConfigError: nothing is there, or not what is asked for. A checkpoint's configuration comes from elsewhere:
+            only classes of the expected kind are called with its arguments, never a function such as `subprocess.call`.
     """
     module_path, _, name = path.rpartition(".")
     if not module_path or module_path.split(".")[0] in sys.stdlib_module_names:
@@ -33,8 +33,9 @@ def import_target(path: str, where: str, base: type | None = None) -> Any:
     if target is None:
         public = [option for option in dir(module) if not option.startswith("_")]
         raise _error(f"{module_path} has no {name}", where, path, nearest_match(name, public))
-    if base is not None and not (inspect.isclass(target) and issubclass(target, base)):
-        raise _error(f"{path} is no subclass of {base.__module__}.{base.__qualname__}", where, path)
+    if bases and not (inspect.isclass(target) and issubclass(target, bases)):
+        names = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
+        raise _error(f"{path} is no subclass of {names}", where, path)
     if not callable(target):
         raise _error(f"{path} is neither a class nor a function", where, path)
     return target

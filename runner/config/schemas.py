@@ -20,7 +20,7 @@ class EnvConfig:
     """Which environment is stepped, and how actions reach it."""
 
     env: str | None = option(None, "gymnasium id, for example CartPole-v1; null when _target_ names a class")
-    _target_: str | None = option(None, "dotted path of your own gymnasium.Env class or of a function that makes one")
+    _target_: str | None = option(None, "dotted path of your own gymnasium.Env or gymnasium.vector.VectorEnv class")
     env_config: dict[str, Any] = option({}, "keyword arguments of the environment's constructor")
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
@@ -117,7 +117,7 @@ class EvaluationConfig:
         120.0, "a remote evaluation runner silent for longer counts as failed", unit="s", above=0
     )
     evaluation_parallel_to_training: bool = option(
-        False, "evaluate on remote runners while training goes on; the result joins the next iteration"
+        False, "evaluate the policy of the iteration's start on remote runners while the iteration goes on"
     )
     explore: bool = option(False, "sample actions from the policy's distribution (false: its mode)")
 

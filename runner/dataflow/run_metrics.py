@@ -120,11 +120,14 @@ class RunMetrics:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
-        counters = dict(state)
-        self._returns.extend(counters.pop("returns"))
-        self._lengths.extend(counters.pop("lengths"))
-        for name, value in counters.items():
-            setattr(self, name, value)
+        for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
+            values.clear()
+            values.extend(saved)
+        self.training_iteration = int(state["training_iteration"])
+        self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
+        self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
+        self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
+        self.time_total_s = float(state["time_total_s"])
 
 
 def episode_metrics(

@@ -72,7 +72,8 @@ class SingleAgentEnvRunner:
         space = env.single_observation_space
         self._bounds = _bounds(space)
         # A piece that rewrites observations in place leaves nothing to check afterwards.
-        self._checks_every_step = env_to_module.observation_space != space
+        rewriting = [piece for piece in env_to_module if "obs" in piece.writes]
+        self._checks_every_step = len(rewriting) > 1
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
         if space.shape is None or space.dtype is None:
@@ -105,12 +106,11 @@ class SingleAgentEnvRunner:
         buffer = self._buffer
         buffer.reserve(-(-num_env_steps // self.env.num_envs) + 1)
         with torch.inference_mode():
-            self._start_if_needed()
+            self._start_if_needed(explore)
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
             block, finished = buffer.cut(lambda columns: self.module_to_env.complete_fragment(columns, self.module))
-        if not self._checks_every_step:
-            self._check_block(block)
+        self._check_block(block)
         return Sample(block, finished, self.env_to_module.get_state())
 
     def evaluate(
@@ -129,17 +129,22 @@ class SingleAgentEnvRunner:
         buffer = self._buffer
         parts: list[FinishedEpisodes] = []
         with torch.inference_mode():
-            self._start_if_needed()
+            self._start_if_needed(explore)
             while (remaining > 0).any():
                 self._step(explore)
                 remaining -= buffer.awaits_reset
                 if buffer.t == _EVALUATION_FRAGMENT:
-                    parts.append(buffer.cut()[1])
+                    parts.append(self._cut_checked())
             if buffer.t:
-                parts.append(buffer.cut()[1])
+                parts.append(self._cut_checked())
         return _first_of_each(parts, quotas)
 
-    def _start_if_needed(self) -> None:
+    def _cut_checked(self) -> FinishedEpisodes:
+        block, finished = self._buffer.cut()
+        self._check_block(block)
+        return finished
+
+    def _start_if_needed(self, explore: bool) -> None:
         if self._to_module is not None:
             return
         self._buffer.clear()
@@ -148,7 +153,7 @@ class SingleAgentEnvRunner:
         if self._checks_every_step:
             self._check_newest(obs)
         self._buffer.add_reset(obs, infos)
-        self._to_module = self._run_env_to_module(True)
+        self._to_module = self._run_env_to_module(explore)
 
     def _step(self, explore: bool) -> None:
         """One vector step. `_to_module` was made right after the step before, so that a fragment's last observation
@@ -194,7 +199,7 @@ class SingleAgentEnvRunner:
         if np.shape(obs) != expected:
             problem = Problem(
                 "the environment's observations do not have the shape of its space",
-                where=f"{self._name}, {method}",
+                where=method,
                 got=f"shape {np.shape(obs)}",
                 allowed=f"shape {expected}, {self.env.num_envs} rows of {space}",
             )
@@ -204,17 +209,22 @@ class SingleAgentEnvRunner:
         """Check (N, ...) observations before the pipeline rewrites them."""
         bad = self._first_bad(obs)
         if bad is not None:
-            self._fail_observation(obs, bad, f"{self._name}, sub-environment {bad[0]}")
+            self._fail_observation(obs, bad, f"sub-environment {bad[0]}")
 
     def _check_block(self, block: ColumnBlock) -> None:
-        """Check all observations of a fragment at once."""
-        obs = block.columns["obs"]
-        bad = self._first_bad(obs)
-        if bad is None:
-            return
-        chunk = int(np.searchsorted(block.offsets + np.arange(len(block) + 1), bad[0], side="right")) - 1
-        t = int(block.t_started[chunk] + bad[0] - block.offsets[chunk] - chunk)
-        self._fail_observation(obs, bad, f"{self._name}, episode {block.episode_ids[chunk]}, time step {t}")
+        """Check all rewards of a fragment at once, and all observations unless each step's were checked."""
+        is_bad_reward = ~np.isfinite(block.columns["rewards"])
+        if is_bad_reward.any():
+            row = int(np.flatnonzero(is_bad_reward)[0])
+            chunk = int(np.searchsorted(block.offsets, row, side="right")) - 1
+            where = _place(block, chunk, row - int(block.offsets[chunk]))
+            got = f"{block.columns['rewards'][row]}"
+            raise RunFailure(Problem("the environment's reward is not finite", where=where, got=got))
+        bad = None if self._checks_every_step else self._first_bad(block.columns["obs"])
+        if bad is not None:
+            first_rows = block.offsets + np.arange(len(block) + 1)
+            chunk = int(np.searchsorted(first_rows, bad[0], side="right")) - 1
+            self._fail_observation(block.columns["obs"], bad, _place(block, chunk, bad[0] - int(first_rows[chunk])))
 
     def _first_bad(self, obs: npt.NDArray[Any]) -> tuple[int, ...] | None:
         if self._bounds is None:
@@ -237,10 +247,6 @@ class SingleAgentEnvRunner:
         )
         raise RunFailure(problem)
 
-    @property
-    def _name(self) -> str:
-        return f"{self._seed_name[0]} {self._seed_name[1]}"
-
     # -- state -----------------------------------------------------------------------------------------------------
 
     def _take_over(self, weights: Weights, shared_state: Mapping[str, Any]) -> None:
@@ -255,6 +261,7 @@ class SingleAgentEnvRunner:
             "env": self.env.get_state(),
             "buffer": self._buffer.get_state(),
             "to_module": {column: np.asarray(rows) for column, rows in self._to_module.items()},
+            "shared_data": self._shared_data,
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
         }
@@ -266,7 +273,7 @@ class SingleAgentEnvRunner:
         self.env.set_state(state["env"])
         self._buffer.set_state(state["buffer"])
         self._to_module = {column: torch.from_numpy(np.array(rows)) for column, rows in state["to_module"].items()}
-        self._shared_data = {}
+        self._shared_data = dict(state["shared_data"])
         self.env_to_module.set_state(state["env_to_module"])
         self.module_to_env.set_state(state["module_to_env"])
 
@@ -282,6 +289,10 @@ def _bounds(space: gym.Space[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]] 
     if isinstance(space, gym.spaces.Box):
         return space.low, space.high
     return None
+
+
+def _place(block: ColumnBlock, chunk: int, row: int) -> str:
+    return f"episode {block.episode_ids[chunk]}, time step {int(block.t_started[chunk]) + row}"
 
 
 def _first_of_each(parts: list[FinishedEpisodes], quotas: npt.NDArray[np.int64]) -> FinishedEpisodes:

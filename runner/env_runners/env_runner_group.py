@@ -17,7 +17,9 @@ from runner.pipelines.pipeline import EnvToModulePipeline
 
 MakeHandle = Callable[[int, int], RunnerHandle]
 
-_MOST_LOSSES_IN_A_ROW = 10
+_MOST_LOSSES_IN_A_ROW = 3
+
+_RESTART_KEYS = "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts"
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class EnvRunnerGroup:
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
         self.shared_state = self._env_to_module.merge_states([sample.shared_state for sample in samples])
-        return [_writable(sample) for sample in samples]
+        return samples if len(samples) > 1 else [_writable(samples[0])]  # several are copied into one block anyway
 
     def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
         """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.
@@ -117,9 +119,9 @@ class EnvRunnerGroup:
         elif losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
             reason = f"it was lost {losses_in_a_row} times in a row"
         if reason:
-            where = "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts"
-            raise RunFailure(Problem(f"{lost}, and {reason}", where=where)) from lost
-        _log.warning("%s: starting it again", lost)
+            where = f"{_RESTART_KEYS}; env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"
+            raise RunFailure(Problem(f"{self._role} {lost}, and {reason}", where=where)) from lost
+        _log.warning("%s %s: starting it again", self._role, lost)
         self.num_restarts += 1
         self._handles[index].close()
         self._make(index, self._generations[index] + 1)

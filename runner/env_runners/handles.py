@@ -6,6 +6,7 @@ import logging
 import math
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Protocol
 
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
@@ -19,6 +20,7 @@ _log = logging.getLogger(__name__)
 
 # Many actors that start on few cores import torch one after the other.
 _START_TIMEOUT_S = 300.0
+_CLOSE_TIMEOUT_S = 3.0
 
 
 class RunnerLost(Exception):
@@ -117,13 +119,21 @@ class RemoteHandle:
                 where="its Ray actor; the stack trace is in runner.log",
             )
             raise RunFailure(problem) from error
-        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError) as error:
-            raise RunnerLost(f"env runner {self._index}: {type(error).__name__} in {method}") from error
+        except ray.exceptions.GetTimeoutError as error:
+            raise RunnerLost(f"{self._index} did not answer {method} within its timeout") from error
+        except ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):
+                _log.error("env runner %d: %s", self._index, error)
+                text = str(error).strip().splitlines()[-1]
+                raise RunFailure(Problem(f"env runner {self._index} cannot be made: {text}")) from error
+            raise RunnerLost(f"{self._index} is gone ({type(error).__name__} in {method})") from error
 
     def close(self) -> None:
-        """Kill the actor."""
+        """Close the environments, which may take seconds, and kill the actor."""
         import ray
 
+        with suppress(ray.exceptions.RayError):  # it may be gone already, or hang
+            ray.get(self._actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
         ray.kill(self._actor)
 
 
@@ -143,7 +153,10 @@ def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
         if not os.environ.get("RAY_ADDRESS"):
             local_cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
             arguments |= {"num_cpus": local_cpus, "include_dashboard": False}
-        ray.init(**arguments)
+        try:
+            ray.init(**arguments)
+        except ValueError:  # a cluster runs on this machine (`ray start`); it has its own number of CPUs
+            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     wanted = {"CPU": num_cpus, "GPU": num_gpus}
     short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
@@ -158,3 +171,10 @@ def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
         )
         raise ConfigError([problem])
     return started
+
+
+def stop_ray() -> None:
+    """Stop the cluster that `ensure_ray` started."""
+    import ray
+
+    ray.shutdown()

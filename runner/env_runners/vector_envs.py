@@ -20,6 +20,9 @@ from runner.env_runners.rollout_buffer import Infos
 from runner.streams import integer_seed, stream_state
 
 Array = npt.NDArray[Any]
+_BIT_GENERATORS = {
+    cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
+}
 StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
 Space = gym.Space[Any]
 
@@ -59,8 +62,9 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
     Raises:
         ConfigError: the environment cannot be made.
     """
-    target: Any = import_target(config._target_, "env._target_") if config._target_ else None
-    if _is_batched(target):
+    bases = (gym.Env, gym.vector.VectorEnv)
+    target: Any = import_target(config._target_, "env._target_", *bases) if config._target_ else None
+    if target is not None and issubclass(target, gym.vector.VectorEnv):
         return BatchedEnvironments(_made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed)
     if target is not None:
         return SyncEnvironments(lambda: _made(config, lambda: target(**config.env_config)), num_envs, seed)
@@ -73,10 +77,6 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
         num_envs,
         seed,
     )
-
-
-def _is_batched(target: Any) -> bool:
-    return isinstance(target, type) and issubclass(target, gym.vector.VectorEnv)
 
 
 def _has_batched_implementation(name: str) -> bool:
@@ -100,7 +100,8 @@ def _made(config: EnvConfig, make: Callable[[], Any]) -> Any:
 class BatchedEnvironments:
     """A `gymnasium.vector.VectorEnv` that resets in the next step.
 
-    Its state is that of its array and plain attributes and of its random generator.
+    Its state is what its own `get_state` returns, where it has one with `set_state`; else its arrays, numbers, strings
+    and random generators (all that gymnasium's own implementations have).
     """
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
@@ -110,7 +111,7 @@ class BatchedEnvironments:
                 f"{type(env.unwrapped).__name__} resets finished sub-environments in another way than runner needs",
                 where="env_runners.gym_env_vectorize_mode",
                 got=f"autoreset_mode {reset_mode}",
-                allowed="AutoresetMode.NEXT_STEP, or gym_env_vectorize_mode=sync",
+                allowed="AutoresetMode.NEXT_STEP; a gymnasium id also works with gym_env_vectorize_mode=sync",
             )
             raise ConfigError([problem])
         self._env = env
@@ -132,14 +133,24 @@ class BatchedEnvironments:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
 
     def get_state(self) -> dict[str, Any]:
-        """Attributes of the environment and of every wrapper around it."""
-        return {str(depth): _plain_attributes(layer) for depth, layer in enumerate(_layers(self._env))}
+        """The environment's own state or its attributes, and those of every wrapper around it."""
+        own: Any = self._env.unwrapped
+        state: dict[str, Any] = {
+            str(depth): _plain_attributes(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not own
+        }
+        return state | {"own": own.get_state() if _has_own_state(own) else _plain_attributes(own)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Put the attributes back."""
         self._env.reset(seed=0)  # makes what the environment makes at its first reset
+        own: Any = self._env.unwrapped
         for depth, layer in enumerate(_layers(self._env)):
-            _restore_attributes(layer, state[str(depth)])
+            if layer is not own:
+                _restore_attributes(layer, state[str(depth)])
+        if _has_own_state(own):
+            own.set_state(state["own"])
+        else:
+            _restore_attributes(own, state["own"])
 
     def close(self) -> None:
         """Close the environment."""
@@ -160,9 +171,7 @@ class SyncEnvironments:
         self.num_envs = num_envs
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
-        self._has_own_state = hasattr(self._envs[0].unwrapped, "get_state") and hasattr(
-            self._envs[0].unwrapped, "set_state"
-        )
+        self._has_own_state = _has_own_state(self._envs[0].unwrapped)
         space = self.single_observation_space
         self._obs = np.zeros((num_envs, *(space.shape or ())), space.dtype)
         self._rewards = np.zeros(num_envs, np.float64)
@@ -170,6 +179,7 @@ class SyncEnvironments:
         self._truncateds = np.zeros(num_envs, np.bool_)
         self._episode_numbers = [0] * num_envs
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
+        self._num_steps = [0] * num_envs
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`."""
@@ -181,6 +191,7 @@ class SyncEnvironments:
 
     def _reset_one(self, n: int) -> Mapping[str, Any]:
         self._actions[n] = []
+        self._num_steps[n] = 0
         seed = _seed(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
         where = f"sub-environment {n}, episode {self._episode_numbers[n]}"
         obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", where)
@@ -216,7 +227,9 @@ class SyncEnvironments:
             except Exception as error:
                 raise _failure("step", error, self._place(n), f"action {_short(actions[n])}") from error
             self._store_obs(n, obs, "step", self._place(n))
-            self._actions[n].append(actions[n])
+            self._num_steps[n] += 1
+            if not self._has_own_state:  # what a replay would need
+                self._actions[n].append(actions[n])
             infos.append(info)
         return (
             self._obs.copy(),
@@ -227,13 +240,14 @@ class SyncEnvironments:
         )
 
     def _place(self, n: int) -> str:
-        return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {len(self._actions[n])}"
+        return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def get_state(self) -> dict[str, Any]:
         """Episode numbers, and of each running episode its own state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),
+            "num_steps": list(self._num_steps),
             "terminateds": self._terminateds.copy(),
             "truncateds": self._truncateds.copy(),
         }
@@ -260,6 +274,7 @@ class SyncEnvironments:
             for action in state.get(f"actions_{n}", ()):
                 env.step(action)
                 self._actions[n].append(action)
+            self._num_steps[n] = int(state["num_steps"][n])
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]
 
@@ -290,6 +305,10 @@ def _short(value: Any) -> str:
     return np.array2string(np.asarray(value), threshold=8, separator=", ")
 
 
+def _has_own_state(env: Any) -> bool:
+    return hasattr(env, "get_state") and hasattr(env, "set_state")
+
+
 def _layers(env: Any) -> list[Any]:
     """Wrappers from the outermost to the environment itself."""
     layers = [env]
@@ -304,8 +323,10 @@ def _plain_attributes(layer: Any) -> dict[str, Any]:
     for name, value in vars(layer).items():
         if isinstance(value, np.random.Generator):
             state[name] = {"generator": type(value.bit_generator).__name__, "state": stream_state(value)}
-        elif isinstance(value, np.ndarray) and value.dtype != object:
+        elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
             state[name] = value.copy()
+        elif isinstance(value, (np.bool_, np.number)):
+            state[name] = np.asarray(value)
         elif value is None or isinstance(value, (bool, int, float, str)):
             state[name] = value
     return state
@@ -313,9 +334,11 @@ def _plain_attributes(layer: Any) -> dict[str, Any]:
 
 def _restore_attributes(layer: Any, state: Mapping[str, Any]) -> None:
     for name, value in state.items():
-        if isinstance(value, Mapping) and "generator" in value:
-            generator = np.random.Generator(getattr(np.random, value["generator"])())
+        if name not in vars(layer):  # a checkpoint sets what the environment has, and nothing else
+            continue
+        if isinstance(value, Mapping) and value.get("generator") in _BIT_GENERATORS:
+            generator = np.random.Generator(_BIT_GENERATORS[value["generator"]]())
             generator.bit_generator.state = value["state"]
             setattr(layer, name, generator)
         else:
-            setattr(layer, name, value.copy() if isinstance(value, np.ndarray) else value)
+            setattr(layer, name, value.copy()[()] if isinstance(value, np.ndarray) else value)

@@ -33,7 +33,7 @@ class PPOLoss:
             module: its `forward_train` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
             batch: `obs` (B, ...), `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32 and
                 the sampling policy's `action_dist_inputs` (B, K).
-            is_reporting: also report entropy and KL, which are computed else only where they have a weight.
+            is_reporting: also report entropy and KL.
         """
         cfg = self._config
         pi = module.action_dist
@@ -52,15 +52,15 @@ class PPOLoss:
         vf_loss = vf_error.mean()
 
         total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
-        if self.entropy_coeff or is_reporting:
-            entropy = pi.entropy(theta).mean()
-            total_loss = total_loss - self.entropy_coeff * entropy
-        if cfg.use_kl_loss or is_reporting:
-            mean_kl = pi.kl(batch["action_dist_inputs"], theta).mean()
-            total_loss = total_loss + self.kl_coeff * mean_kl
-        if is_reporting:
-            return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
-        return PPOMetrics(total_loss, policy_loss, vf_loss, None, None)
+        if self.entropy_coeff:
+            total_loss = total_loss - self.entropy_coeff * pi.entropy(theta).mean()
+        if self.kl_coeff:
+            total_loss = total_loss + self.kl_coeff * pi.kl(batch["action_dist_inputs"], theta).mean()
+        if not is_reporting:
+            return PPOMetrics(total_loss, policy_loss, vf_loss, None, None)
+        theta = theta.detach()
+        entropy, mean_kl = pi.entropy(theta).mean(), pi.kl(batch["action_dist_inputs"], theta).mean()
+        return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
 
     def before_update(self, num_env_steps: int) -> None:
         """Set scheduled coefficients for an update after so many env steps."""

@@ -70,14 +70,15 @@ def module_to_env_pipeline(
 def learner_pipeline(
     observation_space: Space,
     action_space: Space,
+    recorded_columns: Sequence[str],
     device: torch.device,
     edits: Sequence[Edit],
     make_piece: MakePiece,
 ) -> LearnerConnectorPipeline:
-    """From episode chunks to the train batch."""
+    """From episode chunks, which hold the extra model outputs `recorded_columns`, to the train batch."""
     pieces = [
         AddObservationsFromEpisodesToBatch(),
-        AddColumnsFromEpisodesToTrainBatch(),
+        AddColumnsFromEpisodesToTrainBatch(recorded_columns),
         BatchIndividualItems(by_module=True),
         NumpyToTensor(device),
     ]
@@ -89,12 +90,11 @@ def edited(pipeline: P, edits: Sequence[Edit], make_piece: MakePiece) -> P:
     piece: piece}, {remove: anchor}.
     """
     for edit in edits:
-        verb = next(iter(edit))
+        verb = next(key for key in edit if key != "piece")
         if verb in ("prepend", "append"):
             getattr(pipeline, verb)(make_piece(edit[verb]))
         elif verb == "remove":
             pipeline.remove(edit[verb])
         else:
-            verb = next(key for key in edit if key != "piece")
             getattr(pipeline, verb)(edit[verb], make_piece(edit["piece"]))
     return pipeline

@@ -8,13 +8,14 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
+from runner.config.metrics import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.episodes import SingleAgentEpisode
+from runner.episodes.columns import ACTIONS as ACTIONS
+from runner.episodes.columns import OBS as OBS
+from runner.episodes.columns import REWARDS as REWARDS
 
 # Columns. In env pipelines a batch is {column: rows}, in the learner pipeline finally {module id: {column: rows}}.
-OBS = "obs"
-ACTIONS = "actions"
 ACTIONS_FOR_ENV = "actions_for_env"
-REWARDS = "rewards"
 TERMINATEDS = "terminateds"
 TRUNCATEDS = "truncateds"
 ACTION_DIST_INPUTS = "action_dist_inputs"
@@ -23,8 +24,6 @@ VF_PREDS = "vf_preds"
 ADVANTAGES = "advantages"
 VALUE_TARGETS = "value_targets"
 LOSS_MASK = "loss_mask"
-
-DEFAULT_MODULE_ID = "default_policy"
 
 Batch = dict[str, Any]
 # Items that a piece collected one by one: one list an episode chunk, in the order in which chunks were added.

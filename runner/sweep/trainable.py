@@ -9,7 +9,10 @@ from typing import Any
 from ray import tune
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.compose import compose_experiment
 from runner.config.errors import show_value
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
 from runner.trainer import Trainer
 
 _CHECKPOINT = "runner_checkpoint"
@@ -29,10 +32,29 @@ def make_trainable(
         `tune.Tuner(make_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.loguniform(1e-4, 1e-2)})`
     """
 
+    def _overrides_of(config: Mapping[str, Any]) -> list[str]:
+        return [*overrides, *(f"{key}={show_value(value)}" for key, value in config.items())]
+
+    def _config_of(config: Mapping[str, Any]) -> ExperimentConfig:
+        folder = None if config_dir is None else Path(config_dir)
+        return build_experiment_config(
+            compose_experiment([f"+experiment={experiment}", *_overrides_of(config)], folder)
+        )
+
     class RunnerTrainable(tune.Trainable):
+        @classmethod
+        def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+            """A CPU for the trainer, and a bundle for each remote env runner."""
+            settings = _config_of(config)
+            runners = settings.env_runners
+            num_remote = runners.num_env_runners + settings.evaluation.evaluation_num_env_runners
+            remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
+            return tune.PlacementGroupFactory(
+                [{"CPU": 1.0}, *([remote] * (0 if settings.engine == "inline" else num_remote))]
+            )
+
         def setup(self, config: Mapping[str, Any]) -> None:
-            own = [f"{key}={show_value(value)}" for key, value in config.items()]
-            self._trainer = Trainer.from_experiment(experiment, [*overrides, *own], config_dir)
+            self._trainer = Trainer(_config_of(config))
 
         def step(self) -> dict[str, float | int]:
             return {name: value for name, value in self._trainer.train().items() if value is not None}
