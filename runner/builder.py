@@ -68,10 +68,10 @@ def build_pipelines(config: ExperimentConfig, spaces: tuple[Space, Space]) -> Pi
         learner = learner_pipeline(
             env_pipelines.env_to_module.observation_space,
             action_space,
-            env_pipelines.recorded,
             learner_device(config),
             [*config.algorithm.learner_pipeline, *config.connectors.learner],
             make_piece,
+            env_pipelines.recorded,
         )
     loss = import_target(config.algorithm.loss, "algorithm.loss")
     _check_loss_reads(loss.reads, set(learner.check_order(())), config.algorithm.loss)

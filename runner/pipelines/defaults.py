@@ -70,10 +70,10 @@ def module_to_env_pipeline(
 def learner_pipeline(
     observation_space: Space,
     action_space: Space,
-    recorded_columns: Sequence[str],
     device: torch.device,
     edits: Sequence[Edit],
     make_piece: MakePiece,
+    recorded_columns: Sequence[str] = (),
 ) -> LearnerConnectorPipeline:
     """From episode chunks, which hold the extra model outputs `recorded_columns`, to the train batch."""
     pieces = [

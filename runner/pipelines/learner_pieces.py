@@ -38,7 +38,7 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
         recorded_columns: the extra model outputs that episodes will have, for the check of the pipeline's order.
     """
 
-    writes = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+    writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 
     def __init__(self, recorded_columns: Sequence[str] = ()) -> None:
         self.writes = (*type(self).writes, *recorded_columns)

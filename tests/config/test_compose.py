@@ -124,7 +124,7 @@ def test_composing_leaves_hydra_as_it_was() -> None:
 
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         before = GlobalHydra.instance().hydra
-        assert compose_experiment([CARTPOLE]).values["algorithm"]["lr"] == 3e-4
+        assert compose_experiment([CARTPOLE]).values["algorithm"]["lr"] == 3e-3
         assert GlobalHydra.instance().hydra is before
         assert compose("config", [CARTPOLE]).algorithm.num_epochs == 6
 

@@ -177,7 +177,7 @@ class CannotBeMade(gym.Env[Any, Any]):
 def test_environments_that_cannot_be_made(
     name: str, config: EnvConfig, assert_golden: AssertGolden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.env_runners.vector_envs.import_target", lambda path, where: CannotBeMade)
+    monkeypatch.setattr("runner.env_runners.vector_envs.import_target", lambda *_: CannotBeMade)
     with pytest.raises(ConfigError) as caught:
         make_vector_env(config, 2, "auto", 0)
     assert_golden(name, str(caught.value).replace(__name__, "tests.test_faults"))
