@@ -47,7 +47,7 @@ def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
     """A run dir belongs to one run: starting another in it would take lines and checkpoints away."""
     if resume_from is not None and run_dir in resume_from.parents:
         return
-    used = [name for name in ("progress.jsonl", "checkpoints", "result.json") if (run_dir / name).exists()]
+    used = [name for name in ("progress.jsonl", "result.json") if (run_dir / name).is_file()]
     if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
         raise UserError(
             f"{run_dir} holds a run already ({', '.join(used)})\n"

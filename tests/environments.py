@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -160,14 +161,21 @@ class Faulty(gym.Env[np.ndarray, int]):
         fault_step: env step since construction at which it happens (resets: the episode's number).
         fault_seed: only where this was the seed of the first reset; None: everywhere.
         episode_len: steps of an episode.
+        once_file: the fault happens only where this file is not there yet, and makes it.
     """
 
     observation_space = gym.spaces.Box(-1000.0, 1000.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
 
     def __init__(
-        self, fault: str = "none", fault_step: int = 50, fault_seed: int | None = None, episode_len: int = 8
+        self,
+        fault: str = "none",
+        fault_step: int = 50,
+        fault_seed: int | None = None,
+        episode_len: int = 8,
+        once_file: str | None = None,
     ) -> None:
+        self._once_file = once_file
         self._fault, self._fault_step, self._fault_seed, self._episode_len = fault, fault_step, fault_seed, episode_len
         self._first_seed: int | None = None
         self._num_steps = self._num_resets = 0
@@ -207,4 +215,10 @@ class Faulty(gym.Env[np.ndarray, int]):
         return obs, reward, self._t == self._episode_len, False, {}
 
     def _is_due(self, count: int) -> bool:
-        return count == self._fault_step and self._fault_seed in (None, self._first_seed)
+        is_due = count == self._fault_step and self._fault_seed in (None, self._first_seed)
+        if not is_due or self._once_file is None:
+            return is_due
+        if Path(self._once_file).exists():
+            return False
+        Path(self._once_file).touch()
+        return True

@@ -89,7 +89,7 @@ def test_a_device_that_is_not_there(run_main: Run) -> None:
 def test_a_reward_that_is_not_finite(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*FAULTY, "env.env_config={fault: nan_reward, fault_step: 150}", "stop.training_iteration=9")
     assert outcome.code == 1
-    assert outcome.err.startswith("the loss is not finite: ")
+    assert outcome.err.startswith("the environment's reward is not finite")
     assert [line["training_iteration"] for line in progress_of(tmp_path / "run")] == [1, 2]
     load_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000002")
 

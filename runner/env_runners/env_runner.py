@@ -260,7 +260,7 @@ class SingleAgentEnvRunner:
         return {
             "env": self.env.get_state(),
             "buffer": self._buffer.get_state(),
-            "to_module": {column: np.asarray(rows) for column, rows in self._to_module.items()},
+            "to_module": {column: np.asarray(rows).copy() for column, rows in self._to_module.items()},
             "shared_data": self._shared_data,
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),

@@ -75,7 +75,7 @@ class EnvRunnerGroup:
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
         self.shared_state = self._env_to_module.merge_states([sample.shared_state for sample in samples])
-        return samples if len(samples) > 1 else [_writable(samples[0])]  # several are copied into one block anyway
+        return [_writable(sample) for sample in samples]
 
     def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
         """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.

@@ -44,8 +44,9 @@ def _record(learned: Learned) -> None:
         file.write(json.dumps(asdict(learned)) + "\n")
 
 
-def test_ppo_cartpole_reaches_450() -> None:
-    learned = _learn("ppo_cartpole", seed=0, target=450, max_env_steps=300_000)
+@pytest.mark.parametrize("seed", range(3))
+def test_ppo_cartpole_reaches_450(seed: int) -> None:
+    learned = _learn("ppo_cartpole", seed=seed, target=450, max_env_steps=300_000)
     assert learned.episode_return_mean >= 450, learned
 
 
