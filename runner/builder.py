@@ -135,6 +135,8 @@ def build_module(config: ExperimentConfig, env_to_module: EnvToModulePipeline, a
             module: RLModule = module_class(env_to_module.observation_space, action_space, config.module)
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(str(error), where="module", got=config.module._target_)]) from error
+    if module.is_stateful:  # acting without its memory would go wrong without a word
+        raise ConfigError([Problem("modules with memory are not supported", "module", config.module._target_)])
     return module
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-GOLDEN_DIR = Path(__file__).parent / "golden" / "run"
+GOLDEN_DIR = Path(__file__).parent / "golden"
 if str(ROOT) not in sys.path:  # `tests.environments` must be importable, here and in Ray's workers
     sys.path.insert(0, str(ROOT))
 
@@ -130,14 +130,19 @@ def ray_cluster() -> Iterator[None]:
 
 
 @pytest.fixture
-def assert_golden_run(tmp_path: Path) -> Callable[[str, str], None]:
-    """Compares a message with the stored one, folders and digests left out; UPDATE_GOLDEN=1 stores it instead."""
+def assert_golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], None]:
+    """Compares a text with the stored one, folders and digests left out; UPDATE_GOLDEN=1 stores it instead.
+
+    Texts of a folder of tests are in `golden/<folder>`, those of whole runs and of checkpoints in `golden/run`.
+    """
+    folder = request.path.parent.name
+    texts = GOLDEN_DIR / (folder if (GOLDEN_DIR / folder).is_dir() else "run")
 
     def check(name: str, text: str) -> None:
         text = text.replace(str(tmp_path), "TMP").replace(str(ROOT), "REPOSITORY").rstrip("\n") + "\n"
         text = re.sub(r"digest [0-9a-f]{12}", "digest ...", text)
         text = re.sub(r"\.\d+\.tmp", ".PID.tmp", text)
-        path = GOLDEN_DIR / f"{name}.txt"
+        path = texts / f"{name}.txt"
         if os.environ.get("UPDATE_GOLDEN") == "1":
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")

@@ -28,12 +28,12 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.environments.Faulty", "che
     ],
 )
 def test_an_environment_that_fails_in_the_third_iteration(
-    run_main: Run, tmp_path: Path, assert_golden_run: Golden, name: str, config: str
+    run_main: Run, tmp_path: Path, assert_golden: Golden, name: str, config: str
 ) -> None:
     outcome = run_main(*FAULTY, f"env.env_config={config}", "stop.training_iteration=9")
     assert outcome.code == 1
     assert "Traceback" not in outcome.err + outcome.out
-    assert_golden_run(name, outcome.err)
+    assert_golden(name, outcome.err)
     run_dir = tmp_path / "run"
     lines = progress_of(run_dir)
     assert [line["training_iteration"] for line in lines] == [1, 2]
@@ -61,7 +61,7 @@ def test_a_run_that_fails_after_a_resume_still_names_its_checkpoint(run_main: Ru
     assert outcome.out.splitlines()[-1].endswith(f"-m runner resume {result['checkpoint']}")
 
 
-def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path, assert_golden_run: Golden) -> None:
+def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path, assert_golden: Golden) -> None:
     # The learning rate explodes after 600 steps, in the fourth iteration.
     outcome = run_main(
         *TRAIN, "algorithm.lr=[[0,1e-3],[600,1e-3],[601,1e38]]", "checkpoint.every_iterations=1", "seed=1"
@@ -122,12 +122,12 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
     ],
 )
 def test_what_cannot_be_built(
-    run_main: Run, tmp_path: Path, assert_golden_run: Golden, name: str, overrides: list[str]
+    run_main: Run, tmp_path: Path, assert_golden: Golden, name: str, overrides: list[str]
 ) -> None:
     outcome = run_main(*FAULTY, "stop.training_iteration=1", *overrides)
     assert outcome.code == 2, outcome.err
     assert "Traceback" not in outcome.err
-    assert_golden_run(f"build_{name}", outcome.err)
+    assert_golden(f"build_{name}", outcome.err)
     assert not (tmp_path / "run" / "progress.jsonl").exists()
 
 

@@ -139,7 +139,7 @@ def test_a_run_goes_on_over_a_killed_runner_and_its_checkpoint_too(run_main: Run
 
 
 def test_without_restarts_the_run_ends(
-    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
 ) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole",
@@ -150,14 +150,14 @@ def test_without_restarts_the_run_ends(
         "env_runners.restart_failed_env_runners=false",
     )
     assert outcome.code == 1
-    assert_golden_run("remote_no_restart", outcome.err)
+    assert_golden("remote_no_restart", outcome.err)
     assert [line["training_iteration"] for line in progress_of(tmp_path / "run")] == [1]
     assert checkpoints_of(tmp_path / "run") == ["iteration_000001"]
     assert result_of(tmp_path / "run")["status"] == "failed"
 
 
 def test_an_environment_that_raises_is_not_restarted(
-    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
 ) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole",
@@ -167,7 +167,7 @@ def test_an_environment_that_raises_is_not_restarted(
         "hydra.run.dir=run",
     )
     assert outcome.code == 1
-    assert_golden_run("remote_env_raises", outcome.err)
+    assert_golden("remote_env_raises", outcome.err)
     assert [line["fault_tolerance/num_remote_worker_restarts"] for line in progress_of(tmp_path / "run")] == [0]
 
 
@@ -194,7 +194,7 @@ def test_no_restart_is_left_at_last() -> None:
 
 
 def test_resources_that_are_never_there_are_refused_at_once(
-    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
 ) -> None:
     started = time.monotonic()
     outcome = run_main(
@@ -202,5 +202,5 @@ def test_resources_that_are_never_there_are_refused_at_once(
     )
     assert outcome.code == 2
     assert time.monotonic() - started < 20
-    assert_golden_run("remote_no_gpu", outcome.err)
+    assert_golden("remote_no_gpu", outcome.err)
     assert not (tmp_path / "run" / "progress.jsonl").exists()

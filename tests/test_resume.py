@@ -199,13 +199,20 @@ def test_a_finished_run_stays_finished(run_main: Run, run_dir: Path) -> None:
     ],
 )
 def test_what_a_resume_refuses(
-    run_main: Run, run_dir: Path, name: str, overrides: list[str], assert_golden_run: Callable[[str, str], None]
+    run_main: Run, run_dir: Path, name: str, overrides: list[str], assert_golden: Callable[[str, str], None]
 ) -> None:
     before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
     outcome = run_main("resume", str(run_dir), "stop.training_iteration=3", *overrides)
     assert outcome.code == 2
-    assert_golden_run(f"resume_{name}", outcome.err)
+    assert_golden(f"resume_{name}", outcome.err)
     assert {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("option", ["--multirun", "--config-dir=."])
+def test_options_that_a_resume_does_not_take(run_main: Run, run_dir: Path, option: str) -> None:
+    outcome = run_main("resume", str(run_dir), option)
+    assert outcome.code == 2
+    assert "a stored run takes neither --multirun nor --config-dir" in outcome.err
 
 
 def test_another_number_of_sub_environments_starts_new_episodes(run_main: Run, run_dir: Path) -> None:

@@ -212,17 +212,17 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
 
 
 def test_a_run_dir_that_cannot_be_made(
-    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = run_main(*TRAIN, "hydra.run.dir=file/run", "stop.training_iteration=1")
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
-    assert_golden_run("run_dir_in_the_way", outcome.err)
+    assert_golden("run_dir_in_the_way", outcome.err)
 
 
 def test_a_checkpoint_that_cannot_be_written(
-    run_main: Run, tmp_path: Path, assert_golden_run: Callable[[str, str], None]
+    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").write_text("in the way")
@@ -230,7 +230,7 @@ def test_a_checkpoint_that_cannot_be_written(
     assert outcome.code == 1
     assert len(progress_of(tmp_path / "run")) == 2, "the metrics line is there"
     assert result_of(tmp_path / "run")["status"] == "failed"
-    assert_golden_run("checkpoint_in_the_way", outcome.err)
+    assert_golden("checkpoint_in_the_way", outcome.err)
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.checkpoints import read_manifest
 from runner.checkpoints.folder import check_intact, newest_checkpoint
-from runner.cli.arguments import parse_arguments
+from runner.cli.arguments import UsageError, parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import ExperimentConfig
@@ -48,6 +48,8 @@ def open_run(argv: Sequence[str], fixed: Mapping[str, str]) -> StoredRun:
         ConfigError: all problems of the overrides.
     """
     arguments = parse_arguments(argv, ["RUN_DIR"])
+    if arguments.is_multirun or arguments.config_dir is not None:
+        raise UsageError("a stored run takes neither --multirun nor --config-dir: the checkpoint has its configuration")
     checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
     check_intact(checkpoint)
     manifest = read_manifest(checkpoint)

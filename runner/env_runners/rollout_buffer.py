@@ -176,7 +176,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
             extra_model_outputs={
                 name: array[rows, env] for name, array in self._steps.items() if name not in (ACTIONS, REWARDS)
             },
-            infos=None,
+            infos=self._running_infos(env, first, seen_before),
             terminated=bool(terminated[env]),
             truncated=bool(truncated[env]),
             t_started=0 if is_new else int(self._t_at_start[env]),
@@ -185,6 +185,12 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     def _view(self, name: str, rows: slice, env: int) -> Array:
         return self._steps[name][rows, env] if self._steps else np.zeros(0, np.float32)
+
+    def _running_infos(self, env: int, first: int, num_before: int) -> list[dict[str, Any]] | None:
+        if not self._infos:
+            return None
+        infos = _VectorInfos(self._infos, np.array([env]), np.array([first - self._past]))
+        return infos.rows_of(0, num_before, max(0, self._past + self.t - first) + 1)
 
     def _number_now(self, env: int) -> int:
         resets = self._reset_rows()[:, env].sum() if self.t else 0

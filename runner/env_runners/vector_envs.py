@@ -6,6 +6,8 @@ and both can be put back into the middle of an episode.
 
 from __future__ import annotations
 
+import logging
+import random
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -20,6 +22,7 @@ from runner.env_runners.rollout_buffer import Infos
 from runner.streams import integer_seed, stream_state
 
 Array = npt.NDArray[Any]
+_log = logging.getLogger(__name__)
 _BIT_GENERATORS = {
     cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
 }
@@ -116,6 +119,7 @@ class BatchedEnvironments:
             raise ConfigError([problem])
         self._env = env
         self._seed = seed
+        self._has_warned = False
         self.num_envs = env.num_envs
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
@@ -135,10 +139,23 @@ class BatchedEnvironments:
     def get_state(self) -> dict[str, Any]:
         """The environment's own state or its attributes, and those of every wrapper around it."""
         own: Any = self._env.unwrapped
+        self._warn_of_unsaved(own)
         state: dict[str, Any] = {
             str(depth): _plain_attributes(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not own
         }
         return state | {"own": own.get_state() if _has_own_state(own) else _plain_attributes(own)}
+
+    def _warn_of_unsaved(self, own: Any) -> None:
+        """Say once which attributes a checkpoint leaves out, so that "goes on exactly" is not believed wrongly."""
+        if self._has_warned or _has_own_state(own):
+            return
+        self._has_warned = True
+        saved = _plain_attributes(own)
+        kinds = (list, dict, set, bytearray, random.Random)
+        unsaved = [n for n, value in vars(own).items() if n not in saved and isinstance(value, kinds) and value]
+        if unsaved:
+            what = "%s: the attributes %s are no part of checkpoints; give it get_state and set_state"
+            _log.warning(what, type(own).__name__, ", ".join(unsaved))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Put the attributes back."""

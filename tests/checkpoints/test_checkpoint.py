@@ -142,7 +142,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_refused(tmp_path: Path, damage: str, assert_golden_run: Callable[[str, str], None]) -> None:
+def test_damage_is_refused(tmp_path: Path, damage: str, assert_golden: Callable[[str, str], None]) -> None:
     folder = tmp_path / "one"
     save_checkpoint(folder, STATE, {"note": "hello"})
     change, message = DAMAGES[damage]
@@ -150,7 +150,7 @@ def test_damage_is_refused(tmp_path: Path, damage: str, assert_golden_run: Calla
     with pytest.raises(CheckpointError, match=message) as caught:
         load_checkpoint(folder)
     assert caught.value.exit_code == 1
-    assert_golden_run(f"checkpoint_{damage}", re.sub(r"\d+ bytes", "N bytes", str(caught.value)))
+    assert_golden(f"checkpoint_{damage}", re.sub(r"\d+ bytes", "N bytes", str(caught.value)))
 
 
 def test_every_single_flipped_byte_is_found(tmp_path: Path) -> None:

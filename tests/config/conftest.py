@@ -1,16 +1,13 @@
-"""Fixtures of the configuration tests: golden texts, and a user's own folder outside the repository."""
+"""Fixtures of the configuration tests: reports, and a user's own folder outside the repository."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from runner.config import ConfigError, build_experiment_config, compose_experiment
-
-GOLDEN_DIR = Path(__file__).parent.parent / "golden" / "config"
 
 
 @pytest.fixture
@@ -23,20 +20,6 @@ def report_of() -> Callable[..., str]:
         return str(caught.value)
 
     return report
-
-
-@pytest.fixture
-def assert_golden() -> Callable[[str, str], None]:
-    """Compares a text with the stored one; UPDATE_GOLDEN=1 stores it instead."""
-
-    def check(name: str, text: str) -> None:
-        path = GOLDEN_DIR / f"{name}.txt"
-        if os.environ.get("UPDATE_GOLDEN") == "1":
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text + "\n", encoding="utf-8")
-        assert text + "\n" == path.read_text(encoding="utf-8"), f"UPDATE_GOLDEN=1 rewrites {path}"
-
-    return check
 
 
 @pytest.fixture

@@ -224,3 +224,14 @@ def test_infos_of_gymnasiums_nested_dicts() -> None:
     buffer.add_step(obs, np.zeros(2), false, false, {"plain": np.array([3, 4])}, outputs)
     block, _ = buffer.cut()
     assert [episode.get_infos() for episode in block] == [[{}, {"plain": 3}], [{"arm": {"angle": 1.5}}, {"plain": 4}]]
+
+
+def test_running_episodes_see_their_infos() -> None:
+    buffer = RolloutBuffer(2, (1,), np.float32, "x", 1)
+    buffer.add_reset(np.zeros((2, 1)), [{"k": 0}, {}])
+    no = np.zeros(2, np.bool_)
+    for t in (1, 2):
+        done = np.array([t == 1, False])  # sub-environment 0 is reset by the second step
+        buffer.add_step(np.zeros((2, 1)), np.zeros(2), done, no, [{"k": t}, {"m": -t}], {"actions": np.zeros(2)})
+    assert buffer[0].get_infos() == [{"k": 2}]
+    assert buffer[1].get_infos() == [{}, {"m": -1}, {"m": -2}]
