@@ -39,7 +39,7 @@ def test_what_is_not_saved_is_told_once(caplog: pytest.LogCaptureFixture) -> Non
         state = vector_env.get_state()
         vector_env.get_state()
     (record,) = caplog.records
-    names = "log, _envs, seen"
+    names = "_envs, seen"
     assert record.getMessage() == (
         f"Hoarder: the attributes {names} are no part of checkpoints; give it get_state and set_state"
     )
