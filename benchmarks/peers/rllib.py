@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +14,6 @@ from ray.rllib.algorithms.algorithm import Algorithm
 from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
-# The criterion is the mean of the last 100 returns, for every system.
-LAST_RETURNS: deque[float] = deque(maxlen=100)
 NO_VF_CLIP = 1e6  # above any squared value error on CartPole
 
 
@@ -65,25 +62,14 @@ def ppo_config(cfg: RLlibSettings) -> PPOConfig:
     )
 
 
-def keep_return(*, episode: Any, **kwargs: Any) -> None:
-    """Called in this process: time-to-450 has no remote runners."""
-    chunks = [*(kwargs.get("prev_episode_chunks") or ()), episode]
-    LAST_RETURNS.append(float(sum(chunk.get_return() for chunk in chunks)))
-
-
 def progress_of(result: dict[str, Any]) -> Progress:
     env_steps = int(result["num_env_steps_sampled_lifetime"])
-    if LAST_RETURNS:
-        return Progress(env_steps, sum(LAST_RETURNS) / len(LAST_RETURNS))
     return Progress(env_steps, float(result["env_runners"].get("episode_return_mean", math.nan)))
 
 
 def build(cfg: RLlibSettings) -> tuple[Algorithm, Iterate]:
     ray.init(num_cpus=cfg.num_env_runners + 1, include_dashboard=False, log_to_driver=False)
-    config = ppo_config(cfg)
-    if cfg.mode == "time-to-450":
-        config.callbacks(on_episode_end=keep_return)
-    algorithm = config.build_algo()
+    algorithm = ppo_config(cfg).build_algo()
     return algorithm, lambda: progress_of(algorithm.train())
 
 
