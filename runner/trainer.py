@@ -13,10 +13,11 @@ from runner import builder
 from runner.checkpoints import load_checkpoint
 from runner.config.compose import compose_experiment
 from runner.config.imports import import_target
+from runner.config.metrics import check_metric_names
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
-from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics
+from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own_return_metrics, returns_by_kind
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import stop_ray
 from runner.env_runners.rollout_buffer import FinishedEpisodes
@@ -41,10 +42,12 @@ class Trainer:
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
         torch.set_num_threads(config.learners.torch_num_threads)
-        self._pipelines = builder.build_pipelines(config, builder.spaces_of(config))
-        self.learners = builder.build_learner_group(config, self._pipelines)
+        self._parts = builder.build_parts(config)
+        agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}
+        check_metric_names(config, agents)
+        self.learners = builder.build_learner_group(config, self._parts)
         self._started_ray = builder.start_ray(config)
-        self.env_runners = builder.build_env_runner_group(config, builder.TRAINING, self._pipelines)
+        self.env_runners = builder.build_env_runner_group(config, builder.TRAINING, self._parts)
         self._evaluation_runners: EnvRunnerGroup | None = None
         self._metrics = RunMetrics(config.env_runners.metrics_num_episodes_for_smoothing)
         self.env_runners.set_weights(self.learners.get_weights())
@@ -134,11 +137,12 @@ class Trainer:
         result = episode_metrics(
             "evaluation/env_runners", episodes.returns, episodes.lengths, len(episodes.returns), num_env_steps
         )
+        result |= own_return_metrics("evaluation/env_runners", dict(returns_by_kind(episodes)))
         return result | {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
         if self._evaluation_runners is None:
-            self._evaluation_runners = builder.build_env_runner_group(self.config, builder.EVALUATION, self._pipelines)
+            self._evaluation_runners = builder.build_env_runner_group(self.config, builder.EVALUATION, self._parts)
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
         runners.shared_state = self.env_runners.shared_state

@@ -50,7 +50,7 @@ def _trainer(*overrides: str) -> Trainer:
 
 
 def _filter_count(trainer: Trainer) -> float:
-    (state,) = trainer.env_runners.shared_state.values()
+    (state,) = trainer.env_runners.shared_state["default_policy"].values()
     return float(state["merged_count"])
 
 
@@ -69,20 +69,20 @@ def test_a_lost_runner_is_replaced_in_mid_iteration(fault: str, overrides: Seque
     with _trainer(_fault(fault), *overrides) as trainer:
         first = trainer.train()
         assert first["fault_tolerance/num_remote_worker_restarts"] == 0
-        (before,) = trainer.env_runners.shared_state.values()
+        (before,) = trainer.env_runners.shared_state["default_policy"].values()
         started = time.monotonic()
         samples = trainer.env_runners.sample(200, True)
         assert time.monotonic() - started < 45
         assert trainer.env_runners.num_restarts == 1
 
         # No row of the other runner is lost or changed, and the iteration has all its steps.
-        assert samples[0].block.num_rows == expected[0].block.num_rows
-        for name, column in expected[0].block.columns.items():
-            np.testing.assert_array_equal(samples[0].block.columns[name], column)
-        assert sum(sample.block.num_rows for sample in samples) >= 200
+        assert samples[0].rollout.blocks["default_policy"].num_rows == expected[0].rollout.blocks["default_policy"].num_rows
+        for name, column in expected[0].rollout.blocks["default_policy"].columns.items():
+            np.testing.assert_array_equal(samples[0].rollout.blocks["default_policy"].columns[name], column)
+        assert sum(sample.rollout.blocks["default_policy"].num_rows for sample in samples) >= 200
 
         # The new runner starts episodes of its own generation ...
-        block = samples[1].block
+        block = samples[1].rollout.blocks["default_policy"]
         assert block.t_started.tolist() == [0] * len(block)
         assert all("env_runner-1.1-" in name for name in block.episode_ids)
         # ... acts with the current weights ...
@@ -113,7 +113,7 @@ def _first_raw_obs(n: int, generation: int) -> list[float]:
 
 
 def _own_count(shared_state: Any) -> float:
-    (state,) = shared_state.values()
+    (state,) = shared_state["default_policy"].values()
     return float(state["own_count"])
 
 

@@ -233,9 +233,9 @@ def test_new_episodes_have_other_seeds(run_dir: Path) -> None:
     checkpoint = run_dir / "checkpoints" / "iteration_000002"
     first_obs = []
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, "env_runners.num_envs_per_env_runner=6"]) as trainer:
-        first_obs.append(trainer.env_runners.sample(6, True)[0].block.columns["obs"][0])
+        first_obs.append(trainer.env_runners.sample(6, True)[0].rollout.blocks["default_policy"].columns["obs"][0])
     with Trainer.from_checkpoint(checkpoint, ["env_runners.num_envs_per_env_runner=6"]) as trainer:
-        block = trainer.env_runners.sample(6, True)[0].block
+        block = trainer.env_runners.sample(6, True)[0].rollout.blocks["default_policy"]
         first_obs.append(block.columns["obs"][0])
         assert set(block.t_started.tolist()) == {0}
     assert not np.array_equal(*first_obs)

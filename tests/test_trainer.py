@@ -85,7 +85,7 @@ def test_global_random_state_is_neither_read_nor_moved() -> None:
 def test_runners_step_with_seeds_of_their_own() -> None:
     overrides = [*QUICK, "engine=inline", "env_runners.num_env_runners=2"]
     with Trainer.from_experiment(CARTPOLE, overrides) as trainer:
-        blocks = [sample.block for sample in trainer.env_runners.sample(64, True)]
+        blocks = [sample.rollout.blocks["default_policy"] for sample in trainer.env_runners.sample(64, True)]
     first_obs = {row.tobytes() for block in blocks for row in block.columns["obs"][:1]}
     assert len(first_obs) == 2
     assert not {*blocks[0].episode_ids} & {*blocks[1].episode_ids}
@@ -193,7 +193,7 @@ def test_evaluation_shares_the_filter_and_does_not_change_it() -> None:
         before = str(trainer.env_runners.shared_state)
         first = without_times(trainer.evaluate(8))
         assert str(trainer.env_runners.shared_state) == before
-        (filter_state,) = trainer.env_runners.shared_state.values()
+        (filter_state,) = trainer.env_runners.shared_state["default_policy"].values()
         filter_state["merged_mean"] = filter_state["merged_mean"] + 5.0
         assert without_times(trainer.evaluate(8)) != first, "evaluation acts without the filter"
 
@@ -205,12 +205,12 @@ def test_weights_arrive_at_the_runners() -> None:
         for _ in range(2):
             module = trainer.learners._learners["default_policy"].module
             (sample,) = trainer.env_runners.sample(32, True)
-            obs = sample.block.columns["obs"]
+            obs = sample.rollout.blocks["default_policy"].columns["obs"]
             keep = torch.ones(len(obs), dtype=torch.bool)
-            keep[sample.block.offsets[1:] + range(len(sample.block))] = False
+            keep[sample.rollout.blocks["default_policy"].offsets[1:] + range(len(sample.rollout.blocks["default_policy"]))] = False
             with torch.no_grad():
                 theta = module.forward_train({"obs": torch.from_numpy(obs)[keep]})["action_dist_inputs"]
-            recorded = torch.from_numpy(sample.block.columns["action_dist_inputs"])
+            recorded = torch.from_numpy(sample.rollout.blocks["default_policy"].columns["action_dist_inputs"])
             torch.testing.assert_close(recorded, theta, rtol=1e-4, atol=1e-5)
             trainer.train()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.builder import build_pipelines, spaces_of
+from runner.builder import build_parts
 from runner.config.schemas import ExperimentConfig
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline
@@ -18,12 +18,12 @@ _TITLES = {
 
 def render_pipelines(config: ExperimentConfig) -> str:
     """The three pipelines, built as a run would build them."""
-    pipelines = build_pipelines(config, spaces_of(config))
-    sections = [
-        "\n".join(_render(pipeline))
-        for pipeline in (pipelines.env_to_module, pipelines.module_to_env, pipelines.learner)
-    ]
-    return "\n\n".join(["pipelines", *sections])
+    sections = []
+    for module_id, parts in build_parts(config).items():
+        agents = parts.plan.agents
+        sections.append("pipelines" if agents is None else f"pipelines of {module_id}, for {', '.join(agents)}")
+        sections += ["\n".join(_render(own)) for own in (parts.env_to_module, parts.module_to_env, parts.learner)]
+    return "\n\n".join(sections)
 
 
 def _render(pipeline: ConnectorPipeline) -> Iterator[str]:

@@ -8,8 +8,9 @@ from typing import Any
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
-from runner.config.metrics import producible_metrics
-from runner.config.schemas import ExperimentConfig
+from runner.config.metrics import may_be_produced, producible_metrics
+from runner.config.multi_agent_checks import find_multi_agent_problems
+from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.targets import find_target_fault
 
 _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
@@ -23,7 +24,9 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if "algorithm" not in unread:
         yield from _check_algorithm(config, composed)
     if "module" not in unread:
-        yield from _check_path("module._target_", config.module._target_, composed)
+        yield from _check_module(config.module, composed)
+    if not unread & {"multi_agent", "module", "algorithm"}:
+        yield from find_multi_agent_problems(config, composed)
     for name in ("env_to_module", "module_to_env", "learner"):
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
     if not unread & {"experiment", "evaluation"}:
@@ -49,6 +52,18 @@ def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[P
         where = composed.where(key) or composed.where("algorithm.train_batch_size_per_learner")
         what = f"{key} {minibatch} is larger than algorithm.train_batch_size_per_learner {batch}"
         yield Problem(what, where, str(minibatch), f"at most {batch}, or null for the whole batch")
+
+
+def _check_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]:
+    yield from _check_path("module._target_", module._target_, composed)
+    if module.use_lstm and module.use_gru:
+        where = composed.where("module.use_gru") or composed.where("module.use_lstm")
+        yield Problem("module.use_lstm and module.use_gru are both true", where, "true and true", "one of them")
+    key = "module.conv_filters"
+    for number, conv_filter in enumerate(module.conv_filters or ()):
+        if len(conv_filter) != 3 or min(conv_filter) < 1:
+            allowed = "[out_channels, kernel, stride], integers >= 1"
+            yield Problem(f"{key}[{number}] is no filter", composed.where(key), show_value(conv_filter), allowed)
 
 
 def _check_env(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
@@ -128,7 +143,7 @@ def _has_problem_below(key: str, composed: Composed) -> bool:
 def _check_metric(
     key: str, name: str, known: dict[str, str], config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
-    if name in known:
+    if name in known or may_be_produced(name, config):
         return
     what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
     if name.startswith("evaluation/") and config.evaluation.evaluation_interval is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
+from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.fields import names_of
 from runner.config.schemas import ExperimentConfig
 
@@ -51,17 +52,80 @@ _LEARNER_METRICS: Mapping[str, str] = {
 }
 
 
-def producible_metrics(config: ExperimentConfig) -> dict[str, str]:
-    """Metric name -> meaning, for the metrics that a run of `config` can report."""
-    learner = [*names_of(config.algorithm.metrics), "default_optimizer_learning_rate"]
-    learner += ["gradients_default_optimizer_global_norm", "num_minibatch_updates"]
-    learner += [name for name in ("curr_kl_coeff", "curr_entropy_coeff") if hasattr(config.algorithm, "entropy_coeff")]
+_OWN_RETURNS: Mapping[str, str] = {
+    "agent": "mean undiscounted return of this agent alone",
+    "module": "mean undiscounted return of the agents that this module acts for, each alone",
+}
+
+
+def producible_metrics(
+    config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]] | None = None
+) -> dict[str, str]:
+    """Metric name -> meaning, for the metrics that a run of `config` can report.
+
+    Args:
+        config: the experiment.
+        agents_by_module: module id -> its agents, where the environment has several; None: not known (yet).
+    """
+    has_evaluation = config.evaluation.evaluation_interval is not None
+    prefixes = ["env_runners", *(["evaluation/env_runners"] if has_evaluation else [])]
     names = dict(_RUN_METRICS)
-    names |= {f"env_runners/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
-    names |= {
-        f"learners/{DEFAULT_MODULE_ID}/{name}": _LEARNER_METRICS.get(name, f"{name} of the loss") for name in learner
-    }
-    if config.evaluation.evaluation_interval is not None:
-        names |= {f"evaluation/env_runners/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
+    for prefix in prefixes:
+        names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
+        for module_id, agents in (agents_by_module or {}).items():
+            ids = {"agent": agents, "module": [module_id]}
+            for kind, meaning in _OWN_RETURNS.items():
+                names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
+    for module_id in agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID]:
+        for name in _learner_metrics(config):
+            names[f"learners/{module_id}/{name}"] = _LEARNER_METRICS.get(name, f"{name} of the loss")
+    if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
     return names
+
+
+def _learner_metrics(config: ExperimentConfig) -> list[str]:
+    always = ["default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "num_minibatch_updates"]
+    if hasattr(config.algorithm, "entropy_coeff"):
+        always += ["curr_kl_coeff", "curr_entropy_coeff"]
+    return [*names_of(config.algorithm.metrics), *always]
+
+
+def declared_module_ids(config: ExperimentConfig) -> list[str]:
+    """The ids of modules as far as the configuration alone says them."""
+    mapping = config.multi_agent.agent_to_module
+    if "_target_" in mapping:
+        return []
+    return list(dict.fromkeys(str(id_) for id_ in mapping.values() if "{agent}" not in str(id_)))
+
+
+def may_be_produced(name: str, config: ExperimentConfig) -> bool:
+    """Whether the metric ends with an id of an agent or a module that only the environment knows."""
+    if config.env._target_ is None:
+        return False
+    kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
+    starts = tuple(f"env_runners/{own}_episode_return_mean/" for own in _OWN_RETURNS)
+    is_learners = name.startswith("learners/") and name.rpartition("/")[2] in _learner_metrics(config)
+    return kind.startswith(starts) or (is_learners and not _is_mapping_complete(config))
+
+
+def _is_mapping_complete(config: ExperimentConfig) -> bool:
+    mapping = config.multi_agent.agent_to_module
+    return "_target_" not in mapping and not any("{agent}" in str(module_id) for module_id in mapping.values())
+
+
+def check_metric_names(config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]]) -> None:
+    """Check the metrics of `stop` and of the checkpoint rule once the environment has told its agents.
+
+    Raises:
+        ConfigError: a metric that nothing produces.
+    """
+    known = producible_metrics(config, agents_by_module)
+    named = {f"stop.{name}": name for name in config.stop} | {"checkpoint.metric": config.checkpoint.metric}
+    problems = [
+        Problem(f"no part of this run produces the metric {name}", key, name, nearest=nearest_match(name, known))
+        for key, name in named.items()
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)

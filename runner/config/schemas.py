@@ -66,7 +66,7 @@ class LearnersConfig:
 class ModuleConfig:
     """The network. Fields are those of RLlib's DefaultModelConfig; shapes come from the spaces."""
 
-    _target_: str = option("runner.modules.MLPModule", "dotted path of the module class")
+    _target_: str = option("runner.modules.ActorCriticModule", "dotted path of the module class")
     fcnet_hiddens: list[int] = option([256, 256], "widths of the encoder's hidden layers", minimum=1)
     fcnet_activation: str = option(
         "tanh",
@@ -81,6 +81,19 @@ class ModuleConfig:
     fcnet_bias_initializer: str | None = option(None, "name in torch.nn.init for the encoder's biases")
     fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the encoder")
+    conv_filters: list[list[int]] | None = option(
+        None,
+        "images: [out_channels, kernel, stride] of each unpadded convolution; null: chosen by the image's size",
+    )
+    conv_activation: str = option(
+        "relu",
+        "images: activation after each convolution",
+        choices=("tanh", "relu", "silu", "elu", "gelu", "linear"),
+    )
+    conv_kernel_initializer: str | None = option(None, "name in torch.nn.init for the convolutions' weights")
+    conv_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    conv_bias_initializer: str | None = option(None, "name in torch.nn.init for the convolutions' biases")
+    conv_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     head_fcnet_hiddens: list[int] = option([], "widths of hidden layers between encoder and outputs", minimum=1)
     head_fcnet_activation: str = option(
         "relu", "activation in the heads", choices=("tanh", "relu", "silu", "elu", "gelu", "linear")
@@ -93,7 +106,34 @@ class ModuleConfig:
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
+    use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")
+    use_gru: bool = option(False, "memory: a GRU between encoder and heads")
+    lstm_cell_size: int = option(256, "width of the memory, LSTM or GRU", minimum=1)
+    max_seq_len: int = option(20, "memory: gradients go back through so many steps", unit="steps", minimum=1)
+    lstm_kernel_initializer: str | None = option(None, "name in torch.nn.init for the memory's weights, LSTM or GRU")
+    lstm_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    lstm_bias_initializer: str | None = option(None, "name in torch.nn.init for the memory's biases, LSTM or GRU")
+    lstm_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
+    action_mask_key: str | None = option(
+        None, "key of the Dict observation that holds the action mask (0 forbids); it is not encoded"
+    )
     model_config: dict[str, Any] = option({}, "free keyword arguments for a module class of your own")
+
+
+@dataclass(frozen=True)
+class MultiAgentConfig:
+    """Which module acts for which agent, and how modules differ. Only for environments with several agents."""
+
+    agent_to_module: dict[str, Any] = option(
+        {},
+        "agent id or pattern (*, ?): module id, in which {agent} is the agent's id, the first that fits counts; or "
+        "_target_: your own AgentMapping class; empty: default_policy acts for all",
+    )
+    modules: dict[str, dict[str, Any]] = option({}, "module id: fields of the module block that differ for it")
+    modules_to_train: list[str] | None = option(None, "ids of the modules that are updated; null: all")
+    algorithm_config_overrides_per_module: dict[str, dict[str, Any]] = option(
+        {}, "module id: fields of the algorithm block that differ for it"
+    )
 
 
 @dataclass(frozen=True)
@@ -166,6 +206,7 @@ class ExperimentConfig:
     env: EnvConfig = field(default_factory=EnvConfig)
     connectors: ConnectorsConfig = field(default_factory=ConnectorsConfig)
     module: ModuleConfig = field(default_factory=ModuleConfig)
+    multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

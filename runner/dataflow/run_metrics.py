@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.env_runners.rollout_buffer import FinishedEpisodes
+
 # Metric name with slashes -> number; None where there is nothing to average yet.
 Result = dict[str, float | int | None]
 
@@ -33,6 +35,8 @@ class RunMetrics:
     def __init__(self, smoothing: int) -> None:
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
+        self._own_returns: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
+        self._smoothing = smoothing
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
         self.num_env_steps_trained_lifetime = 0
@@ -68,12 +72,16 @@ class RunMetrics:
         self._num_env_steps += num_env_steps
         self.num_env_steps_sampled_lifetime += num_env_steps
 
-    def add_episodes(self, returns: npt.NDArray[np.float64], lengths: npt.NDArray[np.int64]) -> None:
+    def add_episodes(self, finished: FinishedEpisodes) -> None:
         """Count finished episodes and take them into the running means."""
-        self._returns.extend(returns.tolist())
-        self._lengths.extend(lengths.tolist())
-        self._num_episodes += len(returns)
-        self.num_episodes_lifetime += len(returns)
+        self._returns.extend(finished.returns.tolist())
+        self._lengths.extend(finished.lengths.tolist())
+        for kind, returns in returns_by_kind(finished):
+            for id_, values in returns.items():
+                own = self._own_returns[kind].setdefault(id_, deque(maxlen=self._smoothing))
+                own.extend(values.tolist())
+        self._num_episodes += len(finished.returns)
+        self.num_episodes_lifetime += len(finished.returns)
 
     def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
         """Take over what an update reports, by module id."""
@@ -98,6 +106,7 @@ class RunMetrics:
             "env_steps_per_s": self._num_env_steps / seconds,
         }
         result |= episode_metrics("env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps)
+        result |= own_return_metrics("env_runners", self._own_returns)
         result |= self._learners
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
         result |= {
@@ -116,6 +125,10 @@ class RunMetrics:
             "time_total_s": self.time_total_s,
             "returns": list(self._returns),
             "lengths": list(self._lengths),
+            "own_returns": {
+                kind: {id_: list(values) for id_, values in returns.items()}
+                for kind, returns in self._own_returns.items()
+            },
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -123,11 +136,27 @@ class RunMetrics:
         for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             values.clear()
             values.extend(saved)
+        for kind, returns in state["own_returns"].items():
+            self._own_returns[kind] = {id_: deque(own, maxlen=self._smoothing) for id_, own in returns.items()}
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
         self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
         self.time_total_s = float(state["time_total_s"])
+
+
+def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str, npt.NDArray[np.float64]]], ...]:
+    """("agent", returns by agent id), ("module", returns by module id)."""
+    return ("agent", finished.by_agent), ("module", finished.by_module)
+
+
+def own_return_metrics(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
+    """`<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
+    return {
+        f"{prefix}/{kind}_episode_return_mean/{id_}": float(np.mean(values)) if len(values) else None
+        for kind, by_id in returns.items()
+        for id_, values in by_id.items()
+    }
 
 
 def episode_metrics(

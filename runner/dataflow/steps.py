@@ -6,49 +6,47 @@ from collections.abc import Iterator
 
 from runner.dataflow.run_metrics import Result, RunMetrics
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.episodes.columns import Rollout, concat_rollouts
 from runner.learners.learner_group import LearnerGroup
 
 
 def parallel_rollouts(
     env_runners: EnvRunnerGroup, num_env_steps: int, explore: bool, metrics: RunMetrics
-) -> Iterator[ColumnBlock]:
-    """Let all runners sample at once and wait for all of them (bulk synchronous); one block a round."""
+) -> Iterator[Rollout]:
+    """Let all runners sample at once and wait for all of them (bulk synchronous); one rollout a round."""
     while True:
         with metrics.timed("env_runner_sampling"):
             samples = env_runners.sample(num_env_steps, explore)
-            block = concat_blocks([sample.block for sample in samples])
-        metrics.add_sampled(block.num_rows)
+            rollout = concat_rollouts([sample.rollout for sample in samples])
+        metrics.add_sampled(rollout.num_env_steps)
         for sample in samples:
-            metrics.add_episodes(sample.finished.returns, sample.finished.lengths)
-        yield block
+            metrics.add_episodes(sample.finished)
+        yield rollout
 
 
-def concat_batches(blocks: Iterator[ColumnBlock], min_env_steps: int) -> Iterator[ColumnBlock]:
-    """Join blocks until they hold at least `min_env_steps` rows."""
+def concat_batches(rollouts: Iterator[Rollout], min_env_steps: int) -> Iterator[Rollout]:
+    """Join rollouts until they hold at least `min_env_steps` env steps."""
     while True:
-        batch = [next(blocks)]
-        while sum(block.num_rows for block in batch) < min_env_steps:
-            batch.append(next(blocks))
-        yield concat_blocks(batch)
+        batch = [next(rollouts)]
+        while sum(rollout.num_env_steps for rollout in batch) < min_env_steps:
+            batch.append(next(rollouts))
+        yield concat_rollouts(batch)
 
 
 def train_one_step(
-    batches: Iterator[ColumnBlock], learners: LearnerGroup, env_runners: EnvRunnerGroup, metrics: RunMetrics
-) -> Iterator[ColumnBlock]:
+    batches: Iterator[Rollout], learners: LearnerGroup, env_runners: EnvRunnerGroup, metrics: RunMetrics
+) -> Iterator[Rollout]:
     """Update on each batch and give the env runners the new weights."""
     for batch in batches:
         with metrics.timed("learner_update"):
             update = learners.update(batch, metrics.num_env_steps_sampled_lifetime)
-        metrics.add_update(update.metrics, update.connector_s, batch.num_rows)
+        metrics.add_update(update.metrics, update.connector_s, batch.num_env_steps)
         with metrics.timed("synch_weights"):
             env_runners.set_weights(learners.get_weights())
         yield batch
 
 
-def report_metrics(
-    updates: Iterator[ColumnBlock], env_runners: EnvRunnerGroup, metrics: RunMetrics
-) -> Iterator[Result]:
+def report_metrics(updates: Iterator[Rollout], env_runners: EnvRunnerGroup, metrics: RunMetrics) -> Iterator[Result]:
     """Yield the metrics of the iteration that each update ends."""
     for _ in updates:
         yield metrics.end_iteration(env_runners.num_runners, env_runners.num_restarts)

@@ -8,11 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.env_runner import Sample, Weights
 from runner.env_runners.handles import Pending, RunnerHandle, RunnerLost
 from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.episodes import nested
 from runner.pipelines.pipeline import EnvToModulePipeline
 
 MakeHandle = Callable[[int, int], RunnerHandle]
@@ -33,7 +35,7 @@ class EnvRunnerGroup:
     Args:
         make_handle: (index, generation) -> a runner, local or remote.
         num_runners: W.
-        env_to_module: a pipeline like the runners', which merges their states.
+        env_to_module: module id -> a pipeline like the runners', which merges their states.
         max_restarts: lost runners that are replaced before the run ends; 0 ends it with the first.
         role: what messages call a runner.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
@@ -43,7 +45,7 @@ class EnvRunnerGroup:
         self,
         make_handle: MakeHandle,
         num_runners: int,
-        env_to_module: EnvToModulePipeline,
+        env_to_module: Mapping[str, EnvToModulePipeline],
         max_restarts: int,
         role: str = "env runner",
         share: Callable[[Any], Any] = lambda value: value,
@@ -74,7 +76,10 @@ class EnvRunnerGroup:
         """At least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
-        self.shared_state = self._env_to_module.merge_states([sample.shared_state for sample in samples])
+        self.shared_state = {
+            module_id: pipeline.merge_states([sample.shared_state[module_id] for sample in samples])
+            for module_id, pipeline in self._env_to_module.items()
+        }
         return [_writable(sample) for sample in samples]
 
     def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
@@ -84,7 +89,7 @@ class EnvRunnerGroup:
         """
         shares = _shares(num_episodes, min(num_episodes, self.num_runners))  # the other runners have nothing to do
         wait = self._submit("evaluate", shares, explore)
-        return lambda: _concatenated(wait())
+        return lambda: FinishedEpisodes.concatenated(wait())
 
     def _submit(self, method: str, shares: Sequence[int], explore: bool) -> Callable[[], list[Any]]:
         shared_state = self._share(self.shared_state)
@@ -176,13 +181,14 @@ def _shares(total: int, num_parts: int) -> list[int]:
     return [total // num_parts + (index < total % num_parts) for index in range(num_parts)]
 
 
-def _concatenated(parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
-    return FinishedEpisodes(
-        *(np.concatenate([getattr(part, name) for part in parts]) for name in ("returns", "lengths", "env_of"))
-    )
-
-
 def _writable(sample: Sample) -> Sample:
     """The sample with arrays that may be written to (those out of Ray's object store may not)."""
-    columns = {name: np.require(column, requirements="W") for name, column in sample.block.columns.items()}
-    return replace(sample, block=replace(sample.block, columns=columns))
+    blocks = {
+        module_id: replace(block, columns=nested.map_leaves(_writable_array, dict(block.columns)))
+        for module_id, block in sample.rollout.blocks.items()
+    }
+    return replace(sample, rollout=replace(sample.rollout, blocks=blocks))
+
+
+def _writable_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.require(array, requirements="W")

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 
+EnvRunner = SingleAgentEnvRunner | MultiAgentEnvRunner
 # (index, generation) -> a new env runner; the generation counts restarts, so that seeds differ.
-MakeEnvRunner = Callable[[int, int], SingleAgentEnvRunner]
+MakeEnvRunner = Callable[[int, int], EnvRunner]
 Pending = Callable[[], Any]
 
 _log = logging.getLogger(__name__)

@@ -18,7 +18,12 @@ import numpy.typing as npt
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.imports import import_target
 from runner.config.schemas import EnvConfig
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.observation_checks import outline
 from runner.env_runners.rollout_buffer import Infos
+from runner.episodes import nested
+from runner.episodes.columns import Column
+from runner.episodes.spaces import blank_item
 from runner.streams import integer_seed, stream_state
 
 Array = npt.NDArray[Any]
@@ -65,8 +70,7 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
     Raises:
         ConfigError: the environment cannot be made.
     """
-    bases = (gym.Env, gym.vector.VectorEnv)
-    target: Any = import_target(config._target_, "env._target_", *bases) if config._target_ else None
+    target = env_class(config)
     if target is not None and issubclass(target, gym.vector.VectorEnv):
         return BatchedEnvironments(_made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed)
     if target is not None:
@@ -80,6 +84,24 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
         num_envs,
         seed,
     )
+
+
+def env_class(config: EnvConfig) -> Any:
+    """The class that `env._target_` names, None for a gymnasium id."""
+    if config._target_ is None:
+        return None
+    return import_target(config._target_, "env._target_", gym.Env, gym.vector.VectorEnv, MultiAgentEnv)
+
+
+def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
+    """The environment with several agents that `config` names.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    target = env_class(config)
+    env: MultiAgentEnv = _made(config, lambda: target(**config.env_config))
+    return env
 
 
 def _has_batched_implementation(name: str) -> bool:
@@ -189,8 +211,7 @@ class SyncEnvironments:
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
         self._has_own_state = _has_own_state(self._envs[0].unwrapped)
-        space = self.single_observation_space
-        self._obs = np.zeros((num_envs, *(space.shape or ())), space.dtype)
+        self._obs = nested.zeros(blank_item(self.single_observation_space), (num_envs,))
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminateds = np.zeros(num_envs, np.bool_)
         self._truncateds = np.zeros(num_envs, np.bool_)
@@ -204,7 +225,7 @@ class SyncEnvironments:
         self._episode_numbers = [0] * self.num_envs
         self._terminateds[:] = self._truncateds[:] = False
         infos = [self._reset_one(n) for n in range(self.num_envs)]
-        return self._obs.copy(), infos if any(infos) else {}
+        return _copied(self._obs), infos if any(infos) else {}
 
     def _reset_one(self, n: int) -> Mapping[str, Any]:
         self._actions[n] = []
@@ -217,15 +238,13 @@ class SyncEnvironments:
 
     def _store_obs(self, n: int, obs: Any, method: str, where: str) -> None:
         try:
-            if np.shape(obs) != self._obs.shape[1:]:  # numpy would broadcast some
-                raise ValueError("wrong shape")
-            self._obs[n] = obs
+            nested.map_leaves(lambda rows, leaf: _store_row(rows, n, leaf), self._obs, obs)
         except (TypeError, ValueError) as error:
             space = self.single_observation_space
             problem = Problem(
                 f"the environment's {method} returned an observation that does not fit its space",
                 where=where,
-                got=f"{type(obs).__name__} of shape {np.shape(obs)}",
+                got=outline(obs),
                 allowed=str(space),
             )
             raise RunFailure(problem) from error
@@ -233,23 +252,25 @@ class SyncEnvironments:
     def step(self, actions: Array) -> StepResult:
         """One step of each sub-environment, or its reset where its episode is over."""
         infos: list[Mapping[str, Any]] = []
+        takes_arrays = isinstance(actions, np.ndarray)
         for n, env in enumerate(self._envs):
             if self._terminateds[n] or self._truncateds[n]:
                 self._episode_numbers[n] += 1
                 infos.append(self._reset_one(n))
                 self._rewards[n], self._terminateds[n], self._truncateds[n] = 0.0, False, False
                 continue
+            action = actions[n] if takes_arrays else nested.take(actions, n)
             try:
-                obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(actions[n])
+                obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(action)
             except Exception as error:
-                raise _failure("step", error, self._place(n), f"action {_short(actions[n])}") from error
+                raise _failure("step", error, self._place(n), f"action {_short(action)}") from error
             self._store_obs(n, obs, "step", self._place(n))
             self._num_steps[n] += 1
             if not self._has_own_state:  # what a replay would need
-                self._actions[n].append(actions[n])
+                self._actions[n].append(action)
             infos.append(info)
         return (
-            self._obs.copy(),
+            _copied(self._obs),
             self._rewards.copy(),
             self._terminateds.copy(),
             self._truncateds.copy(),
@@ -274,7 +295,7 @@ class SyncEnvironments:
                 own: Any = env.unwrapped
                 state[f"env_{n}"] = {"own": own.get_state(), "wrappers": wrappers}
             elif self._actions[n]:
-                state[f"actions_{n}"] = np.stack([np.asarray(action) for action in self._actions[n]])
+                state[f"actions_{n}"] = nested.stack(self._actions[n])
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -288,7 +309,7 @@ class SyncEnvironments:
                 own.set_state(state[f"env_{n}"]["own"])
                 for layer, attributes in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     _restore_attributes(layer, attributes)
-            for action in state.get(f"actions_{n}", ()):
+            for action in nested.unstack(state[f"actions_{n}"]) if f"actions_{n}" in state else ():
                 env.step(action)
                 self._actions[n].append(action)
             self._num_steps[n] = int(state["num_steps"][n])
@@ -319,7 +340,19 @@ def _failure(method: str, error: Exception, where: str = "", got: str | None = N
 
 
 def _short(value: Any) -> str:
+    if isinstance(value, (dict, tuple)):
+        return str(nested.map_leaves(_short, value))
     return np.array2string(np.asarray(value), threshold=8, separator=", ")
+
+
+def _copied(column: Column) -> Column:
+    return column.copy() if type(column) is np.ndarray else nested.map_leaves(np.copy, column)
+
+
+def _store_row(rows: Array, n: int, item: Any) -> None:
+    if np.shape(item) != rows.shape[1:]:  # numpy would broadcast some
+        raise ValueError("wrong shape")
+    rows[n] = item
 
 
 def _has_own_state(env: Any) -> bool:

@@ -1,6 +1,7 @@
-"""Trajectories: columns with a lookback, and single-agent episodes as views of them. Needs numpy only."""
+"""Trajectories: columns with a lookback, and episodes of one or several agents as views of them. Needs numpy only."""
 
 from runner.episodes.lookback_buffer import InfoBuffer, LookbackBuffer
+from runner.episodes.multi_agent_episode import MultiAgentEpisode
 from runner.episodes.nested import StateError
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.episodes.spaces import space_from_dict, space_to_dict
@@ -8,6 +9,7 @@ from runner.episodes.spaces import space_from_dict, space_to_dict
 __all__ = [
     "InfoBuffer",
     "LookbackBuffer",
+    "MultiAgentEpisode",
     "SingleAgentEpisode",
     "StateError",
     "space_from_dict",

@@ -14,10 +14,14 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from runner.episodes import nested
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 Array = npt.NDArray[Any]
+# An array (rows, ...), or a dict or tuple of columns with the structure of a Dict or Tuple space.
+Column = Any
 
+DEFAULT_MODULE_ID = "default_policy"
 OBS = "obs"
 ACTIONS = "actions"
 REWARDS = "rewards"
@@ -31,7 +35,7 @@ class Lookback(Protocol):
     def num_steps_before(self, chunk: int) -> int:
         """How many steps before the chunk can be seen."""
 
-    def columns_before(self, chunk: int) -> Mapping[str, Array]:
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
         """These steps, column by column; `obs` has as many rows as the others."""
 
 
@@ -42,12 +46,21 @@ class InfoRows(Protocol):
         """`num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
 
 
+@dataclass(frozen=True)
+class Agents:
+    """Of each of E chunks: the agent that acted and the env episode it belongs to."""
+
+    agent_ids: Sequence[str]
+    multi_agent_episode_ids: Sequence[str]
+    env_t: npt.NDArray[np.int64]  # (R + E,) env time step of each observation
+
+
 @dataclass(frozen=True, eq=False)
 class ColumnBlock(Sequence[SingleAgentEpisode]):
     """E episode chunks, columns first; as a sequence, its items are `SingleAgentEpisode` views made on demand.
 
     Attributes:
-        columns: name -> array. `obs` (R + E, ...); every other column (R, ...).
+        columns: name -> array, or nested arrays. `obs` (R + E, ...); every other column (R, ...).
         lengths: (E,) int64, env steps of each chunk.
         is_terminated: (E,) bool, the chunk ends in a terminal state.
         is_truncated: (E,) bool, the chunk ends because a limit was reached.
@@ -55,9 +68,11 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         episode_ids: E ids; chunks of one episode share theirs.
         lookback: the steps just before chunks that continue an episode.
         infos: what the environment returned as info, where that was not empty.
+        module_id: the module that acted.
+        agents: whose chunks these are, in runs with several agents.
     """
 
-    columns: Mapping[str, Array]
+    columns: Mapping[str, Column]
     lengths: npt.NDArray[np.int64]
     is_terminated: npt.NDArray[np.bool_]
     is_truncated: npt.NDArray[np.bool_]
@@ -65,6 +80,8 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
     episode_ids: Sequence[str]
     lookback: Lookback | None = None
     infos: InfoRows | None = None
+    module_id: str = DEFAULT_MODULE_ID
+    agents: Agents | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -103,12 +120,14 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         length = int(self.lengths[chunk])
         rows = slice(start, start + length)
         obs_rows = slice(start + chunk, start + chunk + length + 1)
-        columns = {name: column[obs_rows if name == OBS else rows] for name, column in self.columns.items()}
+        columns = {
+            name: nested.take(column, obs_rows if name == OBS else rows) for name, column in self.columns.items()
+        }
         num_past = self.lookback.num_steps_before(chunk) if self.lookback else 0
         if self.lookback and num_past:  # the only case that copies: past and present rows lie in different arrays
             past = self.lookback.columns_before(chunk)
-            columns = {name: np.concatenate((past[name], column)) for name, column in columns.items()}
-        return SingleAgentEpisode.from_columns(
+            columns = {name: nested.concatenate((past[name], column)) for name, column in columns.items()}
+        episode = SingleAgentEpisode.from_columns(
             id_=self.episode_ids[chunk],
             observations=columns.pop(OBS),
             actions=columns.pop(ACTIONS),
@@ -119,13 +138,86 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             truncated=bool(self.is_truncated[chunk]),
             t_started=int(self.t_started[chunk]),
             len_lookback_buffer=num_past,
+            agent_id=self.agents.agent_ids[chunk] if self.agents else None,
+            module_id=self.module_id if self.agents else None,
         )
+        if self.agents:
+            episode.multi_agent_episode_id = self.agents.multi_agent_episode_ids[chunk]
+        return episode
+
+    @property
+    def first_obs_rows(self) -> npt.NDArray[np.int64]:
+        """(E,) row of each chunk's first observation in `obs`."""
+        return self.offsets[:-1] + np.arange(len(self))
+
+    def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
+        """What the agent had seen or done at each of the R + E observations.
+
+        Args:
+            column: `obs`: up to the row's own observation; or a step column: the steps before that observation.
+            length: of the history; rows at a chunk's start reach into its lookback.
+
+        Returns:
+            (R + E, length, ...) values, oldest first, and (R + E, length) whether each lies within the episode and is
+            still to be seen; values are 0 where not.
+        """
+        is_obs = column == OBS
+        num_rows = self.num_rows + len(self)
+        chunk = np.repeat(np.arange(len(self)), self.lengths + 1)
+        local = np.arange(num_rows) - self.first_obs_rows[chunk]
+        back = np.arange(length - 1, -1, -1) if is_obs else np.arange(length, 0, -1)
+        steps_back = local[:, None] - back  # (R + E, length) row within the chunk, negative in its lookback
+        is_there = steps_back >= 0
+        first = (self.first_obs_rows if is_obs else self.offsets[:-1])[chunk]
+        rows = np.where(is_there, first[:, None] + steps_back, 0)
+
+        def gather(array: Array) -> Array:
+            values = array[rows] if len(array) else np.zeros((*rows.shape, *array.shape[1:]), array.dtype)
+            values[~is_there] = 0
+            return values
+
+        values = nested.map_leaves(gather, self.columns[column])
+        self._add_lookback(column, values, is_there, steps_back)
+        return values, is_there
+
+    def _add_lookback(self, column: str, values: Column, is_there: Array, steps_back: Array) -> None:
+        """Fill in what lies in the lookback of the chunks that have one."""
+        if self.lookback is None:
+            return
+        for chunk, start in enumerate(self.first_obs_rows.tolist()):
+            num_past = self.lookback.num_steps_before(chunk)
+            if num_past == 0:
+                continue
+            past = self.lookback.columns_before(chunk)[column]
+            own = slice(start, start + min(int(self.lengths[chunk]) + 1, is_there.shape[1]))
+            row, place = np.nonzero((steps_back[own] < 0) & (steps_back[own] >= -num_past))
+            from_past = nested.take(past, steps_back[own][row, place] + num_past)
+            nested.assign(values, (start + row, place), from_past)
+            is_there[start + row, place] = True
 
     def last_row_mask(self) -> npt.NDArray[np.bool_]:
         """(R,) bool, true at the last row of each chunk."""
         mask = np.zeros(self.num_rows, np.bool_)
         mask[self.offsets[1:] - 1] = True
         return mask
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What was sampled: a block for each module that acted, and the env steps that it took."""
+
+    blocks: Mapping[str, ColumnBlock]
+    num_env_steps: int
+
+
+def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """One rollout with the chunks of all, module by module."""
+    modules = dict.fromkeys(module_id for rollout in rollouts for module_id in rollout.blocks)
+    blocks = {
+        module_id: concat_blocks([rollout.blocks[module_id] for rollout in rollouts if module_id in rollout.blocks])
+        for module_id in modules
+    }
+    return Rollout(blocks, sum(rollout.num_env_steps for rollout in rollouts))
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
@@ -135,7 +227,7 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
     if not blocks:
         raise ValueError("no column blocks to concatenate")
     return ColumnBlock(
-        columns={name: np.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns},
+        columns={name: nested.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns},
         lengths=np.concatenate([block.lengths for block in blocks]),
         is_terminated=np.concatenate([block.is_terminated for block in blocks]),
         is_truncated=np.concatenate([block.is_truncated for block in blocks]),
@@ -143,6 +235,19 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
         episode_ids=[id_ for block in blocks for id_ in block.episode_ids],
         lookback=_ConcatenatedRows(blocks),
         infos=_ConcatenatedRows(blocks),
+        module_id=blocks[0].module_id,
+        agents=_concatenated_agents(blocks),
+    )
+
+
+def _concatenated_agents(blocks: Sequence[ColumnBlock]) -> Agents | None:
+    parts = [block.agents for block in blocks if block.agents is not None]
+    if len(parts) < len(blocks):
+        return None
+    return Agents(
+        [agent for part in parts for agent in part.agent_ids],
+        [id_ for part in parts for id_ in part.multi_agent_episode_ids],
+        np.concatenate([part.env_t for part in parts]),
     )
 
 
@@ -161,7 +266,7 @@ class _ConcatenatedRows:
         lookback, _, local = self._part(chunk)
         return lookback.num_steps_before(local) if lookback else 0
 
-    def columns_before(self, chunk: int) -> Mapping[str, Array]:
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
         lookback, _, local = self._part(chunk)
         return lookback.columns_before(local) if lookback else {}
 
@@ -188,13 +293,14 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
         if set(episode.extra_model_outputs) != set(extra):
             got = sorted(episode.extra_model_outputs)
             raise ValueError(f"episode {episode.id_} has the extra model outputs {got}, others have {sorted(extra)}")
-    columns = {
-        OBS: np.concatenate([np.asarray(episode.get_observations()) for episode in episodes]),
-        ACTIONS: np.concatenate([np.asarray(episode.get_actions()) for episode in episodes]),
+    columns: dict[str, Column] = {
+        OBS: nested.concatenate([_columns_of(episode.get_observations()) for episode in episodes]),
+        ACTIONS: nested.concatenate([_columns_of(episode.get_actions()) for episode in episodes]),
         REWARDS: np.concatenate([np.asarray(episode.get_rewards(), np.float32) for episode in episodes]),
     }
     columns |= {
-        key: np.concatenate([np.asarray(episode.get_extra_model_outputs(key)) for episode in episodes]) for key in extra
+        key: nested.concatenate([_columns_of(episode.get_extra_model_outputs(key)) for episode in episodes])
+        for key in extra
     }
     return ColumnBlock(
         columns=columns,
@@ -204,3 +310,8 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
         t_started=np.array([episode.t_started for episode in episodes], np.int64),
         episode_ids=[episode.id_ for episode in episodes],
     )
+
+
+def _columns_of(items: Any) -> Column:
+    """Columns of what a getter returned: a list of items, or columns already."""
+    return nested.stack(items) if isinstance(items, list) else items

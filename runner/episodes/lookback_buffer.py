@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -149,9 +149,34 @@ class LookbackBuffer:
         if not isinstance(self.data, list):
             return self.data
         if self.data:
-            return stack(self.data)
+            column = _joined_arrays(self.data)
+            return stack(self.data) if column is None else column
         blank = None if self.space is None else blank_item(self.space)
         return map_leaves(lambda leaf: np.zeros((0, *np.shape(leaf)), getattr(leaf, "dtype", np.float32)), blank)
+
+    def has_room_for(self, item: Any) -> bool:
+        """Numpy mode: whether `append_fitting` may be used for `item`.
+
+        True for a flat column with spare rows, if the item is one of its rows already or a Python number of its kind.
+        """
+        data, storage = self.data, self._storage
+        if storage is None or storage[0] is not data or type(data) is not np.ndarray or len(storage[1]) == len(data):
+            return False
+        kind = type(item)
+        if kind is np.ndarray:
+            return bool(item.dtype == data.dtype and item.shape == data.shape[1:])
+        if data.ndim > 1:
+            return False
+        if kind is int:
+            return bool(data.dtype == np.int64) and -(2**63) <= item < 2**63
+        return kind is data.dtype.type or (kind is float and data.dtype.kind == "f")
+
+    def append_fitting(self, item: Any) -> None:
+        """Add an item that `has_room_for`."""
+        count, storage = len(self.data), self._storage[1]
+        storage[count] = item
+        self.data = storage[: count + 1]
+        self._storage = (self.data, storage)
 
     def as_row(self, item: Any) -> Any:
         """Columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
@@ -204,20 +229,21 @@ class LookbackBuffer:
         index types, `ValueError` for a fill value that the column cannot hold, or one-hot encoding without a
         space.
         """
+        data = self.data
+        if type(indices) is int and not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
+            at = indices + (self.lookback if indices >= 0 or neg_index_as_lookback else len(data))
+            if 0 <= at < len(data):
+                return data[at]
         if one_hot_discrete and self.space is None:
             raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
         if indices is None:
-            if not one_hot_discrete and isinstance(self.data, (list, np.ndarray)):
-                return self.data[self.lookback :]
+            if not one_hot_discrete and isinstance(data, (list, np.ndarray)):
+                return data[self.lookback :]
             indices = slice(None)
         if isinstance(indices, slice):
             return self._get_slice(indices, neg_index_as_lookback, fill, one_hot_discrete)
         if isinstance(indices, (list, tuple, range, np.ndarray)):
-            positions = [self._position(i, neg_index_as_lookback) for i in indices]
-            if fill is None:
-                for position, index in zip(positions, indices, strict=True):
-                    self._check_inside(position, index)
-            return self._gather(positions, fill, one_hot_discrete)
+            return self._get_many(indices, neg_index_as_lookback, fill, one_hot_discrete)
         position = self._position(indices, neg_index_as_lookback)
         if 0 <= position < self.len_incl_lookback():
             item = self._item(position)
@@ -231,21 +257,74 @@ class LookbackBuffer:
         positions = self._slice_positions(slice_, neg, clip=fill is None)
         rows = self.len_incl_lookback()
         if positions and not (0 <= positions[0] < rows and 0 <= positions[-1] < rows):
+            if positions.step == 1 and (type(self.data) is list or type(self.data) is np.ndarray):
+                return self._padded(positions.start, positions.stop, fill, one_hot_discrete)
             return self._gather(positions, fill, one_hot_discrete)
         stop = positions.stop if positions.stop >= 0 else None
         selected = slice(positions.start, stop, positions.step) if positions else slice(0, 0)
+        if isinstance(self.data, (list, np.ndarray)):
+            return self._encoded(self.data[selected], one_hot_discrete)
         return self._encoded(map_leaves(lambda column: column[selected], self.data), one_hot_discrete)
+
+    def _get_many(self, indices: Iterable[Any], neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
+        rows, lookback = self.len_incl_lookback(), self.lookback
+        try:
+            ints = indices if isinstance(self.data, list) else map(operator.index, indices)
+            positions = [i + lookback if i >= 0 or neg else i + rows for i in ints]
+            if isinstance(self.data, list) and not one_hot_discrete and positions and min(positions) >= 0:
+                return [self.data[position] for position in positions]
+        except IndexError:  # beyond the end
+            pass
+        except TypeError:
+            positions = [self._position(i, neg) for i in indices]  # says which one is wrong
+        if positions and not (min(positions) >= 0 and max(positions) < rows):
+            if fill is None:
+                for position, index in zip(positions, indices, strict=True):
+                    self._check_inside(position, index)
+            return self._gather(positions, fill, one_hot_discrete)
+        if isinstance(self.data, list):
+            return self._encoded([self.data[position] for position in positions], one_hot_discrete)
+        where = np.array(positions, np.intp)
+        return self._encoded(map_leaves(lambda column: column[where], self.data), one_hot_discrete)
+
+    def _padded(self, start: int, stop: int, fill: Any, one_hot_discrete: bool) -> Any:
+        """The rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous range."""
+        rows = self.len_incl_lookback()
+        first, last = min(max(start, 0), rows), max(min(stop, rows), 0)
+        known = self._encoded(self.data[first : max(first, last)], one_hot_discrete)
+        before = min(max(-start, 0), stop - start)
+        after = stop - start - before - len(known)
+        if isinstance(known, list):
+            filled = self._filled_items(before + after, fill, one_hot_discrete)
+            return [*filled[:before], *known, *filled[before:]]
+        if isinstance(known, np.ndarray) and known.dtype.kind in "biufc" and not isinstance(fill, (dict, tuple)):
+            column = full((stop - start, *known.shape[1:]), fill, known.dtype)
+            column[before : before + len(known)] = known
+            return column
+        return self._gather(range(start, stop), fill, one_hot_discrete)
 
     def _gather(self, positions: Sequence[int], fill: Any, one_hot_discrete: bool) -> Any:
         rows = self.len_incl_lookback()
         if isinstance(self.data, list):
             items = [self.data[p] for p in positions if 0 <= p < rows]
             known = iter(self._encoded(items, one_hot_discrete))
-            return [next(known) if 0 <= p < rows else self._filled_item(fill, one_hot_discrete) for p in positions]
+            filled = iter(self._filled_items(len(positions) - len(items), fill, one_hot_discrete))
+            return [next(known) if 0 <= p < rows else next(filled) for p in positions]
         where = np.asarray(positions, dtype=np.intp)
         inside = (where >= 0) & (where < rows)
         columns = self._encoded(map_leaves(lambda column: column[where[inside]], self.data), one_hot_discrete)
         return columns if inside.all() else _spread(columns, inside, fill)
+
+    def _filled_items(self, count: int, fill: Any, one_hot_discrete: bool) -> list[Any]:
+        """`count` fill values, none of which is another one's array."""
+        if not count:
+            return []
+        first = self._filled_item(fill, one_hot_discrete)
+        if isinstance(first, np.ndarray):
+            return [first, *(first.copy() for _ in range(count - 1))]
+        if isinstance(first, (dict, tuple)):
+            return [first, *(self._filled_item(fill, one_hot_discrete) for _ in range(count - 1))]
+        return [first] * count
 
     def _encoded(self, rows: Any, one_hot_discrete: bool) -> Any:
         if not one_hot_discrete or self.space is None:
@@ -342,8 +421,15 @@ class LookbackBuffer:
             raise ValueError("slice step cannot be 0")
         rows = self.len_incl_lookback()
         first, last = (self.lookback, rows) if step > 0 else (rows - 1, self.lookback - 1)
-        start = first if slice_.start is None else self._position(slice_.start, neg)
-        stop = last if slice_.stop is None else self._position(slice_.stop, neg)
+        start, stop = slice_.start, slice_.stop
+        if type(start) is int:
+            start += self.lookback if start >= 0 or neg else rows
+        else:
+            start = first if start is None else self._position(start, neg)
+        if type(stop) is int:
+            stop += self.lookback if stop >= 0 or neg else rows
+        else:
+            stop = last if stop is None else self._position(stop, neg)
         if clip:
             low, high = (0, rows) if step > 0 else (-1, rows - 1)
             start, stop = min(max(start, low), high), min(max(stop, low), high)
@@ -392,6 +478,22 @@ class InfoBuffer(LookbackBuffer):
 
 
 # --- leaves ---------------------------------------------------------------------------------------
+
+
+def _joined_arrays(items: list[Any]) -> Array | None:
+    """Items that are arrays of numbers, all of one shape, as a column: what `stack` gives, in a third of its time.
+
+    None for any others.
+    """
+    first = items[0]
+    if type(first) is not np.ndarray or not first.ndim:
+        return None
+    shape = first.shape
+    for item in items:
+        if type(item) is not np.ndarray or item.shape != shape:
+            return None
+    column = np.concatenate(items).reshape(len(items), *shape)
+    return column if column.dtype.kind in "biufc" else None
 
 
 def _row_like(column: Array, value: Any) -> Array:
@@ -457,4 +559,6 @@ def _fill_like(template: Any, fill: Any) -> Any:
             return full((1, *leaf.shape), value, leaf.dtype)[0]
         return value
 
+    if not isinstance(template, (dict, tuple)) and not isinstance(fill, (dict, tuple)):
+        return fill_leaf(template, fill)
     return map_leaves(fill_leaf, template, _spread_fill(template, fill))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -115,6 +115,33 @@ def unstack(columns: Any) -> list[Any]:
     if isinstance(columns, (dict, tuple)):
         return [map_leaves(lambda column, row=row: column[row], columns) for row in range(rows)]
     return list(columns)
+
+
+def take(columns: Any, index: Any) -> Any:
+    """`leaf[index]` for every leaf."""
+    if type(columns) is np.ndarray:
+        return columns[index]
+    return map_leaves(lambda leaf: leaf[index], columns)
+
+
+def assign(columns: Any, index: Any, values: Any) -> None:
+    """`leaf[index] = value` for every leaf; `ValueError` where `values` have another structure."""
+    if type(columns) is np.ndarray:
+        columns[index] = values
+        return
+    map_leaves(lambda leaf, value: leaf.__setitem__(index, value), columns, values)
+
+
+def concatenate(parts: Sequence[Any]) -> Any:
+    """The rows of all `parts` one after the other; they have one structure."""
+    if type(parts[0]) is np.ndarray:
+        return np.concatenate(parts)
+    return map_leaves(lambda *leaves_: np.concatenate(leaves_), *parts)
+
+
+def zeros(template: Any, leading: tuple[int, ...]) -> Any:
+    """Arrays of zeros (*leading, *shape of the leaf), with the dtypes of the leaves of an item."""
+    return map_leaves(lambda leaf: np.zeros((*leading, *np.shape(leaf)), np.asarray(leaf).dtype), template)
 
 
 def equal(a: Any, b: Any) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from array import array
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -251,6 +252,11 @@ class SingleAgentEpisode:
 
     def _append_rows(self, observation: Any, action: Any, reward: Any, extra: dict[str, Any]) -> None:
         items = [observation, action, reward, *(extra[key] for key in self.extra_model_outputs)]
+        buffers = (self.observations, self.actions, self.rewards, *self.extra_model_outputs.values())
+        if all(map(LookbackBuffer.has_room_for, buffers, items)):
+            for buffer, item in zip(buffers, items, strict=True):
+                buffer.append_fitting(item)
+            return
         rows = []
         for (name, buffer), item in zip(self._columns(), items, strict=True):
             try:
@@ -501,7 +507,10 @@ class SingleAgentEpisode:
 
     def get_return(self) -> float:
         """Undiscounted sum of the T rewards (float64)."""
-        return float(np.sum(np.asarray(self.rewards.get()), dtype=np.float64))
+        rewards = self.rewards.get()
+        if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
+            rewards = array("d", rewards)  # much faster than numpy's own way from a list to an array
+        return float(np.add.reduce(rewards, axis=None, dtype=np.float64))
 
     def get_duration_s(self) -> float:
         """Wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,11 +13,12 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.episodes import nested
 from runner.learners.flat_adam import FlatAdam
 from runner.learners.schedules import scheduled_value
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import LOSS_MASK
+from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
 from runner.streams import restore_stream, stream_state
 
 
@@ -25,7 +27,7 @@ class Loss(Protocol):
 
     reads: tuple[str, ...]
 
-    def __call__(self, module: RLModule, batch: Mapping[str, Tensor], is_reporting: bool = True) -> LossMetrics:
+    def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
         """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
 
         Unless `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
@@ -65,11 +67,12 @@ class Learner:
         self._weights = FlatParameters(module)
         self._optimizer = FlatAdam(self._weights.parameter)
 
-    def update(self, batch: Mapping[str, Tensor], num_env_steps: int) -> dict[str, float]:
+    def update(self, batch: Mapping[str, Any], num_env_steps: int) -> dict[str, float]:
         """`num_epochs` passes over the batch.
 
         Args:
-            batch: column -> (B, ...) tensor on the module's device; rows whose `loss_mask` is false take no part.
+            batch: column -> (B, ...) tensor on the module's device, nested where the space is; for a module with
+                memory (S, L, ...), zero-padded sequences. Rows whose `loss_mask` is false take no part.
             num_env_steps: sampled so far, for schedules.
 
         Returns:
@@ -90,24 +93,50 @@ class Learner:
         self.loss.after_update(result)
         return result
 
-    def _minibatches(self, batch: Mapping[str, Tensor]) -> Iterator[tuple[dict[str, Tensor], bool]]:
+    def _minibatches(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
         """Shuffled minibatches of nearly equal size, at most `minibatch_size` rows, and whether the epoch is the last.
 
         Rows are gathered once an epoch and column; a minibatch is a view.
         """
+        if self.module.is_stateful:
+            yield from self._minibatches_of_sequences(batch)
+            return
         columns = {name: batch[name] for name in self.loss.reads}
-        num_rows = len(next(iter(columns.values())))
-        valid_rows = np.arange(num_rows)
+        valid_rows = np.arange(nested.row_count(columns))
         if LOSS_MASK in batch:
             valid_rows = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
         sizes = minibatch_sizes(len(valid_rows), self._config.minibatch_size)
-        device = self._weights.gradient.device
         for epoch in range(self._config.num_epochs):
-            is_last = epoch == self._config.num_epochs - 1
-            order = torch.from_numpy(self._stream.permutation(valid_rows)).to(device)
-            parts = [torch.split(column.index_select(0, order), sizes) for column in columns.values()]
-            for rows in zip(*parts, strict=True):
-                yield dict(zip(columns, rows, strict=True)), is_last
+            for minibatch in self._shuffled(columns, valid_rows, sizes):
+                yield minibatch, epoch == self._config.num_epochs - 1
+
+    def _shuffled(self, columns: dict[str, Any], rows: Any, sizes: list[int]) -> Iterator[dict[str, Any]]:
+        """The given rows in a new order, split into parts of these sizes."""
+        order = torch.from_numpy(self._stream.permutation(rows)).to(self._weights.gradient.device)
+        parts = [_split(column, order, sizes) for column in columns.values()]
+        for part in zip(*parts, strict=True):
+            yield dict(zip(columns, part, strict=True))
+
+    def _minibatches_of_sequences(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
+        """The same for a module with memory: whole sequences (S, L), in as many minibatches as their steps need.
+
+        What the module reads stays in sequences; all else are the rows of the sequences' env steps (V, ...), which
+        `step_rows` numbers, so that no loss ever sees a padded row.
+        """
+        mask = batch[LOSS_MASK]
+        num_steps = mask.sum(1).cpu().numpy()
+        sequences = np.flatnonzero(num_steps)  # one that holds a bootstrap row only has nothing to learn from
+        num_parts = len(minibatch_sizes(int(num_steps.sum()), self._config.minibatch_size))
+        sizes = minibatch_sizes(len(sequences), -(-len(sequences) // num_parts))
+        inputs = self.module.inputs
+        columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *self.loss.reads))}
+        for epoch in range(self._config.num_epochs):
+            for minibatch in self._shuffled(columns, sequences, sizes):
+                step_rows = minibatch[LOSS_MASK].flatten().nonzero().squeeze(-1)
+                for name in self.loss.reads:
+                    if name not in inputs:
+                        minibatch[name] = nested.map_leaves(partial(_rows_at, step_rows), minibatch[name])
+                yield minibatch | {STEP_ROWS: step_rows}, epoch == self._config.num_epochs - 1
 
     def _step(self, total_loss: Tensor, lr: float) -> Tensor:
         """One gradient step; returns the gradient's norm before clipping."""
@@ -187,6 +216,20 @@ class Learner:
             allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
         )
         raise ConfigError([problem])
+
+
+def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
+    """The rows `order` of a column in parts of these sizes."""
+    if isinstance(column, Tensor):
+        return torch.split(column.index_select(0, order), sizes)
+    rows = nested.map_leaves(lambda leaf: leaf.index_select(0, order), column)
+    ends = np.cumsum(sizes).tolist()
+    return [nested.take(rows, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
+
+
+def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
+    """Rows of (S, L, ...) by their index into (S * L)."""
+    return column.flatten(0, 1).index_select(0, step_rows)
 
 
 def minibatch_sizes(num_rows: int, minibatch_size: int | None) -> list[int]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from runner.episodes.columns import ColumnBlock
+from runner.episodes.columns import Rollout
 from runner.learners.learner import Learner
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
@@ -27,22 +27,36 @@ class LearnerGroup:
 
     Args:
         learners: module id -> its learner.
-        pipeline: from chunks to `{module id: {column: tensor}}`.
+        pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
+        modules_to_train: ids of the modules that are updated; the others keep their parameters.
     """
 
-    def __init__(self, learners: Mapping[str, Learner], pipeline: LearnerConnectorPipeline) -> None:
+    def __init__(
+        self,
+        learners: Mapping[str, Learner],
+        pipelines: Mapping[str, LearnerConnectorPipeline],
+        modules_to_train: Collection[str],
+    ) -> None:
         self._learners = dict(learners)
         self._modules = {module_id: learner.module for module_id, learner in learners.items()}
-        self.pipeline = pipeline
+        self._pipelines = dict(pipelines)
+        self._modules_to_train = [module_id for module_id in learners if module_id in modules_to_train]
 
-    def update(self, episodes: ColumnBlock, num_env_steps: int) -> UpdateResult:
-        """One update on all rows of `episodes`, after `num_env_steps` env steps in all."""
-        started = time.perf_counter()
-        batch = self.pipeline(rl_module=self._modules, batch={}, episodes=episodes, shared_data={})
-        connector_s = time.perf_counter() - started
-        metrics = {
-            module_id: self._learners[module_id].update(columns, num_env_steps) for module_id, columns in batch.items()
-        }
+    def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
+        """One update of each module on all of its rows, after `num_env_steps` env steps in all.
+
+        A module that has no row in the rollout is left as it is.
+        """
+        metrics: dict[str, dict[str, float]] = {}
+        connector_s = 0.0
+        for module_id in self._modules_to_train:
+            if module_id not in rollout.blocks or rollout.blocks[module_id].num_rows == 0:
+                continue
+            started = time.perf_counter()
+            block = rollout.blocks[module_id]
+            batch = self._pipelines[module_id](rl_module=self._modules, batch={}, episodes=block, shared_data={})
+            connector_s += time.perf_counter() - started
+            metrics[module_id] = self._learners[module_id].update(batch[module_id], num_env_steps)
         return UpdateResult(metrics, connector_s)
 
     def get_weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
@@ -50,12 +64,14 @@ class LearnerGroup:
         return {module_id: learner.get_weights() for module_id, learner in self._learners.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Learners and pipeline."""
+        """Learners and pipelines."""
         learners = {module_id: learner.get_state() for module_id, learner in self._learners.items()}
-        return {"learners": learners, "pipeline": self.pipeline.get_state()}
+        pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
+        return {"learners": learners, "pipelines": pipelines}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         for module_id, learner_state in state["learners"].items():
             self._learners[module_id].set_state(learner_state)
-        self.pipeline.set_state(state["pipeline"])
+        for module_id, pipeline_state in state["pipelines"].items():
+            self._pipelines[module_id].set_state(pipeline_state)

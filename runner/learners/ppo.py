@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor
-
 from runner.config.algorithms import PPOConfig, PPOMetrics
 from runner.learners.schedules import scheduled_value
 from runner.modules.rl_module import RLModule
@@ -26,18 +24,18 @@ class PPOLoss:
         self.kl_coeff = config.kl_coeff if config.use_kl_loss else 0.0
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
-    def __call__(self, module: RLModule, batch: Mapping[str, Tensor], is_reporting: bool = True) -> PPOMetrics:
+    def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> PPOMetrics:
         """The loss of one minibatch.
 
         Args:
-            module: its `forward_train` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
-            batch: `obs` (B, ...), `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32 and
-                the sampling policy's `action_dist_inputs` (B, K).
+            module: its `outputs_at_steps` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
+            batch: what the module reads, `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32
+                and the sampling policy's `action_dist_inputs` (B, K); every row is an env step.
             is_reporting: also report entropy and KL.
         """
         cfg = self._config
         pi = module.action_dist
-        outputs = module.forward_train(batch)
+        outputs = module.outputs_at_steps(batch)
         theta, values = outputs["action_dist_inputs"], outputs["vf_preds"]  # (B, K), (B,)
 
         log_ratio = pi.log_prob(theta, batch["actions"]) - batch["action_logp"]

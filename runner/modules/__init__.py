@@ -7,10 +7,16 @@ from typing import Any
 
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
-    "Categorical": "distributions",
-    "DiagGaussian": "distributions",
-    "MLPModule": "mlp_module",
+    "ActionDistribution": "action_distribution",
+    "ActorCriticModule": "actor_critic_module",
+    "Bernoulli": "bernoulli",
+    "Categorical": "categorical",
+    "DiagGaussian": "gaussian",
+    "MultiCategorical": "categorical",
+    "NestedDistribution": "nested_distribution",
     "RLModule": "rl_module",
+    "check_mask_space": "action_masks",
+    "distribution_for": "distributions",
 }
 
 __all__ = sorted(_EXPORTS)

@@ -1,131 +1,77 @@
-"""Action distributions as functions of a module's outputs. Noise is an argument: nothing here draws random numbers.
-
-B is any number of leading dimensions, A the number of actions or action dimensions.
-"""
+"""The action distribution of any action space."""
 
 from __future__ import annotations
 
-import math
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
-from torch import Tensor
+import torch
 
-_LOG_2PI = math.log(2 * math.pi)
+from runner.modules.action_distribution import ActionDistribution, torch_dtype
+from runner.modules.bernoulli import Bernoulli
+from runner.modules.categorical import Categorical, MultiCategorical, ShiftedCategorical
+from runner.modules.gaussian import DiagGaussian
+from runner.modules.nested_distribution import NestedDistribution
 
-
-class ActionDistribution(Protocol):
-    """What a policy's distribution offers; `dist_inputs` are the module's `action_dist_inputs` (B, K) float32."""
-
-    num_inputs: int
-
-    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Noise for `sample`, (*leading, ...)."""
-
-    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """Actions (B, ...) as a function of the noise."""
-
-    def mode(self, dist_inputs: Tensor) -> Tensor:
-        """The most likely actions (B, ...)."""
-
-    def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log probabilities (densities) of actions."""
-
-    def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) entropies in nats."""
-
-    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) KL divergence from the first distribution to the second, in nats."""
+_MAX_LOGITS = 2**20
+_SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and Tuple of these"
 
 
-class Categorical:
-    """One of A actions; `dist_inputs` are logits (B, A)."""
+def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> ActionDistribution:
+    """Categorical for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a diagonal Gaussian for a Box
+    of floats, and these side by side for Dict and Tuple.
 
-    def __init__(self, num_actions: int) -> None:
-        self.num_inputs = num_actions
-
-    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Standard Gumbel noise (*leading, A)."""
-        exponential = stream.standard_exponential((*leading, self.num_inputs), dtype=np.float32)
-        noise: npt.NDArray[np.float32] = -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
-        return noise
-
-    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B,) int64; argmax of logits plus Gumbel noise is a sample of the distribution (Gumbel, 1954)."""
-        return (dist_inputs + noise).argmax(-1)
-
-    def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) int64."""
-        return dist_inputs.argmax(-1)
-
-    def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log probabilities of (B,) int64 actions."""
-        return dist_inputs.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
-
-    def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
-        log_probs = dist_inputs.log_softmax(-1)
-        return -(log_probs.exp() * log_probs).sum(-1)
-
-    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
-        log_probs = dist_inputs.log_softmax(-1)
-        return (log_probs.exp() * (log_probs - other_inputs.log_softmax(-1))).sum(-1)
-
-
-class DiagGaussian:
-    """A independent normal variables; `dist_inputs` are means and log standard deviations (B, 2 A)."""
-
-    def __init__(self, shape: tuple[int, ...]) -> None:
-        self._shape = shape
-        self._size = math.prod(shape)
-        self.num_inputs = 2 * self._size
-
-    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Standard normal noise (*leading, A)."""
-        return stream.standard_normal((*leading, self._size), dtype=np.float32)
-
-    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B, *shape) float32."""
-        mean, log_std = dist_inputs.chunk(2, -1)
-        return self._shaped(mean + log_std.exp() * noise)
-
-    def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B, *shape) float32, the means."""
-        return self._shaped(dist_inputs[..., : self._size])
-
-    def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log densities of (B, *shape) actions."""
-        mean, log_std = dist_inputs.chunk(2, -1)
-        z = (actions.reshape(mean.shape) - mean) * (-log_std).exp()
-        return -(0.5 * z.square() + log_std).sum(-1) - 0.5 * self._size * _LOG_2PI
-
-    def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
-        log_std = dist_inputs[..., self._size :]
-        return log_std.sum(-1) + 0.5 * self._size * (1.0 + _LOG_2PI)
-
-    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
-        mean, log_std = dist_inputs.chunk(2, -1)
-        other_mean, other_log_std = other_inputs.chunk(2, -1)
-        squares = (2 * log_std).exp() + (mean - other_mean).square()
-        return (other_log_std - log_std + 0.5 * squares * (-2 * other_log_std).exp() - 0.5).sum(-1)
-
-    def _shaped(self, flat: Tensor) -> Tensor:
-        return flat if len(self._shape) == 1 else flat.reshape(*flat.shape[:-1], *self._shape)
-
-
-def distribution_for(action_space: gym.Space[Any]) -> ActionDistribution:
-    """Categorical for Discrete, a diagonal Gaussian for a Box of floats.
+    Args:
+        action_space: the space of the actions.
+        where: name of the space in messages.
 
     Raises:
-        TypeError: another space, or Discrete that does not start at 0.
+        TypeError: a space, or a part of one, that has no distribution.
     """
-    if isinstance(action_space, gym.spaces.Discrete) and action_space.start == 0:
-        return Categorical(int(action_space.n))
-    if isinstance(action_space, gym.spaces.Box) and np.issubdtype(action_space.dtype, np.floating):
-        return DiagGaussian(action_space.shape)
-    raise TypeError(f"no action distribution for {action_space}; supported: Discrete from 0, Box of floats")
+    spaces = gym.spaces
+    if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
+        return _nested_distribution(action_space, where)
+    if isinstance(action_space, spaces.Discrete):
+        return _categorical(action_space)
+    if isinstance(action_space, spaces.MultiDiscrete):
+        dtype = torch_dtype(action_space.dtype, torch.int64)
+        sizes, starts = action_space.nvec.reshape(-1).tolist(), action_space.start.reshape(-1).tolist()
+        return MultiCategorical(sizes, starts, action_space.nvec.shape, dtype)
+    if isinstance(action_space, spaces.MultiBinary):
+        return Bernoulli(action_space.shape)
+    if isinstance(action_space, spaces.Box) and np.prod(action_space.shape) > 0:
+        if np.issubdtype(action_space.dtype, np.floating):
+            return DiagGaussian(action_space.shape, torch_dtype(action_space.dtype, torch.float32))
+        return _integer_distribution(action_space, where)
+    raise TypeError(f"no action distribution for {where}: got {action_space}; allowed: {_SUPPORTED}")
+
+
+def _categorical(space: gym.spaces.Discrete) -> Categorical:
+    num_actions, start, dtype = int(space.n), int(space.start), torch_dtype(space.dtype, torch.int64)
+    if start == 0 and dtype == torch.int64:
+        return Categorical(num_actions)
+    return ShiftedCategorical(num_actions, start, dtype)
+
+
+def _integer_distribution(space: gym.spaces.Box, where: str) -> MultiCategorical:
+    """One choice among all integers between the bounds, for each number of the Box."""
+    lows = [int(low) for low in space.low.reshape(-1)]
+    highs = [int(high) for high in space.high.reshape(-1)]
+    sizes = [high - low + 1 for low, high in zip(lows, highs, strict=True)]
+    if sum(sizes) > _MAX_LOGITS:
+        raise TypeError(
+            f"no action distribution for {where}: got {space}, {sum(sizes):,} possible integers; "
+            f"allowed: at most {_MAX_LOGITS:,}, or a Box of floats"
+        )
+    return MultiCategorical(sizes, lows, space.shape, torch_dtype(space.dtype, torch.int64))
+
+
+def _nested_distribution(space: gym.spaces.Dict | gym.spaces.Tuple[Any], where: str) -> NestedDistribution:
+    if not len(space):
+        raise TypeError(f"no action distribution for {where}: got the empty {space}; allowed: {_SUPPORTED}")
+    if isinstance(space, gym.spaces.Dict):
+        return NestedDistribution({key: distribution_for(part, f"{where}[{key!r}]") for key, part in space.items()})
+    return NestedDistribution(
+        tuple(distribution_for(part, f"{where}[{index}]") for index, part in enumerate(space.spaces))
+    )

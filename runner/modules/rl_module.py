@@ -1,19 +1,29 @@
-"""The RLModule protocol: three forward passes, a value function, and an action distribution."""
+"""The RLModule protocol: three forward passes, a value function, memory, and an action distribution."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
-from runner.modules.distributions import ActionDistribution, distribution_for
+from runner.episodes import nested
+from runner.modules.action_distribution import ActionDistribution
+from runner.modules.distributions import distribution_for
 
 
 class RLModule(nn.Module):
     """A policy network with what runners and learners ask of it. Subclass it and override `forward_train`.
+
+    Observations and actions are nested as their spaces: a tensor, or dicts and tuples of tensors. A module with memory
+    sets `is_stateful`, `inputs` and `outputs`, overrides `get_initial_state` and `forward_exploration`, and gets
+    batches with a time axis: `obs` (N, 1, ...) when acting and (S, L, ...) when learning; `state_in` (N, ...) or
+    (S, ...) has none. When acting it also returns `state_out` (N, ...).
+
+    Dimension letters: N sub-environments, B batch rows, S sequences, L their length, K width of `action_dist_inputs`.
 
     Args:
         observation_space: space of the observations after the env-to-module pipeline.
@@ -27,6 +37,8 @@ class RLModule(nn.Module):
 
     # Columns that the forward passes write; pieces of the module-to-env pipeline and the loss may read them.
     outputs: tuple[str, ...] = ("action_dist_inputs",)
+    # Columns that the forward passes read; `state_in` too for modules with memory.
+    inputs: tuple[str, ...] = ("obs",)
     is_stateful = False
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
@@ -36,18 +48,55 @@ class RLModule(nn.Module):
         self.config = config
         self.action_dist: ActionDistribution = distribution_for(action_space)
 
-    def forward_inference(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs for acting greedily: `action_dist_inputs` (N, K) from `obs` (N, ...)."""
+    def get_initial_state(self) -> dict[str, Any]:
+        """`state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""
+        return {}
+
+    def forward_inference(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs for acting greedily: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the class."""
         return self.forward_exploration(batch)
 
-    def forward_exploration(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs for acting while training: `action_dist_inputs` (N, K) from `obs` (N, ...)."""
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs for acting and exploring: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the class."""
         return {"action_dist_inputs": self.forward_train(batch)["action_dist_inputs"]}
 
-    def forward_train(self, batch: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...)."""
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory
+        (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
+        """
         raise NotImplementedError(f"{type(self).__name__} has no forward_train")
 
-    def compute_values(self, batch: Mapping[str, Tensor]) -> Tensor:
-        """(B,) values of `obs` (B, ...)."""
-        return self.forward_train(batch)["vf_preds"]
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        """(B,) values of `obs` (B, ...); with memory (S, L)."""
+        values: Tensor = self.forward_train(batch)["vf_preds"]
+        return values
+
+    def outputs_at_steps(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """`forward_train` at the env steps only.
+
+        Args:
+            batch: for a module with memory it has `loss_mask` (S, L) or `step_rows` (V,) int64, the numbers of the
+                mask's true entries in (S * L); any other batch is one of env steps only.
+
+        Returns:
+            Every output (V, ...), in the order of the mask's entries.
+        """
+        outputs = self.forward_train(batch)
+        rows = _step_rows(batch) if self.is_stateful else None
+        if rows is None:
+            return outputs
+        return {name: nested.map_leaves(partial(_rows_at, rows), output) for name, output in outputs.items()}
+
+
+def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
+    """(V,) int64 numbers of the env steps in (S * L); None for a batch without sequences."""
+    rows: Tensor | None = batch.get("step_rows")
+    mask: Tensor | None = batch.get("loss_mask")
+    if rows is not None or mask is None or mask.ndim != 2:
+        return rows
+    return mask.flatten().nonzero().squeeze(-1)
+
+
+def _rows_at(rows: Tensor, output: Tensor) -> Tensor:
+    """(V, ...) of (S, L, ...)."""
+    return output.flatten(0, 1).index_select(0, rows)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
+from runner.episodes import nested
 from runner.pipelines.piece import (
     ADVANTAGES,
     LOSS_MASK,
     OBS,
     REWARDS,
+    SEQ_LENS,
     TERMINATEDS,
     VALUE_TARGETS,
     VF_PREDS,
@@ -68,7 +70,10 @@ def compute_gae(
 
 
 class GeneralAdvantageEstimation(ConnectorPiece):
-    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A, standardised over env steps), (B,) float32 each.
+    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A, standardised over env steps), float32 each.
+
+    They have a row for each of the batch's (B,), or the shape (S, L) of its sequences; standardisation and estimates
+    never see a padded row.
 
     Args:
         gamma: discount factor.
@@ -88,19 +93,41 @@ class GeneralAdvantageEstimation(ConnectorPiece):
         """Add the columns to the batch of each module."""
         longest = int(episodes.lengths.max())
         for module_id, columns in batch.items():
-            self._add_advantages(rl_module[module_id], columns, longest)
+            values = self._values(rl_module[module_id], columns)
+            if values.ndim == 1:
+                columns |= self._advantages(columns, values, longest)
+            else:
+                columns |= self._advantages_of_sequences(columns, values, longest)
         return batch
 
     @torch.no_grad()
-    def _add_advantages(self, module: Any, columns: Batch, longest: int) -> None:
+    def _values(self, module: Any, columns: Batch) -> Tensor:
+        """(B,) values of all rows, or (S, L) of all sequences."""
+        inputs = {name: columns[name] for name in module.inputs}
+        mask = columns[LOSS_MASK]
+        num_rows, rows_per_pass = len(mask), max(1, self._max_rows * len(mask) // mask.numel())
+        if num_rows <= rows_per_pass:
+            return cast(Tensor, module.compute_values(inputs))
+        passes = [slice(first, first + rows_per_pass) for first in range(0, num_rows, rows_per_pass)]
+        return torch.cat([module.compute_values(nested.take(inputs, rows)) for rows in passes])
+
+    def _advantages(self, columns: Batch, values: Tensor, longest: int) -> Batch:
         is_step = columns[LOSS_MASK]
-        values = torch.cat([module.compute_values({OBS: rows}) for rows in columns[OBS].split(self._max_rows)])
         advantages = compute_gae(
             columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
         )
-        columns[VF_PREDS] = values
-        columns[VALUE_TARGETS] = advantages + values
-        columns[ADVANTAGES] = standardised(advantages, is_step)
+        return {
+            VF_PREDS: values,
+            VALUE_TARGETS: advantages + values,
+            ADVANTAGES: standardised(advantages, is_step),
+        }
+
+    def _advantages_of_sequences(self, columns: Batch, values: Tensor, longest: int) -> Batch:
+        """The same on the rows without the padding between them; 0 in the padding."""
+        is_row = torch.arange(values.shape[1], device=values.device) < columns[SEQ_LENS][:, None]
+        rows = {name: columns[name][is_row] for name in (REWARDS, TERMINATEDS, LOSS_MASK)}
+        flat = self._advantages(rows, values[is_row], longest)
+        return {name: torch.zeros_like(values).masked_scatter(is_row, column) for name, column in flat.items()}
 
 
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:

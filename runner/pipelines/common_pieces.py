@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
+from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK, OBS, Batch, ConnectorPiece
+from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
 
 
 class AddObservationsFromEpisodesToBatch(ConnectorPiece):
@@ -23,36 +23,43 @@ class AddObservationsFromEpisodesToBatch(ConnectorPiece):
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Add the column; a column that is there already is left as it is."""
-        if OBS in batch:
-            return batch
-        if isinstance(episodes, ColumnBlock):
-            obs = episodes.columns[OBS]
-            batch[OBS] = obs if LOSS_MASK in batch else obs[step_rows_of_obs(episodes)]
-        elif hasattr(episodes, "current_obs"):  # the rollout buffer of an env runner
-            batch[OBS] = episodes.current_obs
-        else:
-            for episode in episodes:
-                self.add_batch_item(batch, OBS, episode.get_observations(-1), episode)
+        if OBS not in batch:
+            batch[OBS] = observations_of(episodes, batch)
         return batch
 
 
-class BatchIndividualItems(ConnectorPiece):
-    """Makes arrays of the columns that pieces filled item by item; columns that are arrays stay as they are.
+def observations_of(episodes: Any, batch: Batch) -> Any:
+    """The rows of observations that `AddObservationsFromEpisodesToBatch` adds."""
+    if isinstance(episodes, ColumnBlock):
+        obs = episodes.columns[OBS]
+        return obs if LOSS_MASK in batch else nested.take(obs, step_rows_of_obs(episodes))
+    if hasattr(episodes, "current_obs"):  # the rollout buffer of an env runner
+        return episodes.current_obs
+    return nested.stack([episode.get_observations(-1) for episode in episodes])
 
-    Args:
-        by_module: put the columns under their module's id, `{module id: {column: rows}}` (learner pipelines).
+
+class AgentToModuleMapping(ConnectorPiece):
+    """Puts the columns under the id of the module that acted, `{module id: {column: rows}}`.
+
+    Pipelines run once for each module, over the chunks of all agents that it acts for.
     """
 
-    def __init__(self, by_module: bool = False) -> None:
-        self._by_module = by_module
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Return the batch by module."""
+        return {episodes.module_id: batch}
 
-    def __call__(self, *, batch: Batch, episodes: Sequence[Any], **kwargs: Any) -> Batch:
-        """Stack items in the order in which their episodes were added."""
+
+class BatchIndividualItems(ConnectorPiece):
+    """Makes arrays of the columns that pieces filled item by item; columns that are arrays stay as they are."""
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Stack items in the order in which their episodes were added, also one level down (by module)."""
         for column, rows in batch.items():
-            if type(rows) is dict:
-                items = [_padded(items, LOSS_MASK in batch) for items in rows.values()]
-                batch[column] = np.stack([np.asarray(item) for chunk in items for item in chunk])
-        return {DEFAULT_MODULE_ID: batch} if self._by_module else batch
+            if type(rows) is Items:
+                batch[column] = rows.stacked(LOSS_MASK in batch)
+            elif type(rows) is dict:
+                self(batch=rows)
+        return batch
 
 
 class NumpyToTensor(ConnectorPiece):
@@ -63,21 +70,22 @@ class NumpyToTensor(ConnectorPiece):
         self._on_host = self._device.type == "cpu"
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Convert every array, also one level down (by module)."""
+        """Convert every array, also in nested columns and one level down (by module)."""
         for key, value in batch.items():
-            if isinstance(value, np.ndarray):
-                tensor = torch.from_numpy(value)
-                batch[key] = tensor if self._on_host else tensor.to(self._device)
-            elif type(value) is dict:
-                self(batch=value)
+            batch[key] = self._converted(value)
         return batch
+
+    def _converted(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            tensor = torch.from_numpy(value)
+            return tensor if self._on_host else tensor.to(self._device)
+        if type(value) is dict:
+            return {key: self._converted(part) for key, part in value.items()}
+        if type(value) is tuple:
+            return tuple(self._converted(part) for part in value)
+        return value
 
 
 def step_rows_of_obs(block: ColumnBlock) -> np.ndarray[Any, np.dtype[np.int64]]:
     """(R,) rows of the `obs` column that steps were taken on, all but each chunk's last."""
     return np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)
-
-
-def _padded(items: list[Any], has_bootstrap_rows: bool) -> list[Any]:
-    """A chunk's items with the last one repeated for the bootstrap row, which no loss reads."""
-    return [*items, items[-1]] if has_bootstrap_rows else items

@@ -1,4 +1,4 @@
-"""The default pipelines of a stateless single-agent run, and the edits that YAML makes to them."""
+"""The default pipelines of a module, and the edits that YAML makes to them."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ import torch
 
 from runner.pipelines.common_pieces import (
     AddObservationsFromEpisodesToBatch,
+    AgentToModuleMapping,
     BatchIndividualItems,
     NumpyToTensor,
 )
 from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
+from runner.pipelines.memory_pieces import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from runner.pipelines.module_to_env_pieces import (
     GetActions,
     ListifyDataForVectorEnv,
+    ModuleToAgentUnmapping,
     NormalizeAndClipActions,
+    RemoveSingleTsTimeRankFromBatch,
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
@@ -42,9 +46,11 @@ def env_to_module_pipeline(
     device: torch.device,
     edits: Sequence[Edit],
     make_piece: MakePiece,
+    max_seq_len: int | None = None,
 ) -> EnvToModulePipeline:
-    """From running episodes to the batch of the next forward pass."""
-    pieces = [AddObservationsFromEpisodesToBatch(), BatchIndividualItems(), NumpyToTensor(device)]
+    """From running episodes to the batch of the next forward pass; `max_seq_len` for modules with memory."""
+    memory = [] if max_seq_len is None else [AddTimeDimToBatchAndZeroPad(), AddStatesFromEpisodesToBatch()]
+    pieces = [AddObservationsFromEpisodesToBatch(), *memory, BatchIndividualItems(), NumpyToTensor(device)]
     return edited(EnvToModulePipeline(pieces, observation_space, action_space), edits, make_piece)
 
 
@@ -55,14 +61,18 @@ def module_to_env_pipeline(
     clip_actions: bool,
     edits: Sequence[Edit],
     make_piece: MakePiece,
+    has_memory: bool = False,
+    has_several_agents: bool = False,
 ) -> ModuleToEnvPipeline:
     """From module outputs to the actions of the next vector step."""
     pieces = [
+        *([RemoveSingleTsTimeRankFromBatch()] if has_memory else []),
         GetActions(),
         TensorToNumpy(),
         UnBatchToIndividualItems(),
         NormalizeAndClipActions(normalize_actions, clip_actions),
         ListifyDataForVectorEnv(),
+        *([ModuleToAgentUnmapping()] if has_several_agents else []),
     ]
     return edited(ModuleToEnvPipeline(pieces, observation_space, action_space), edits, make_piece)
 
@@ -74,12 +84,19 @@ def learner_pipeline(
     edits: Sequence[Edit],
     make_piece: MakePiece,
     recorded_columns: Sequence[str] = (),
+    max_seq_len: int | None = None,
 ) -> LearnerConnectorPipeline:
     """From episode chunks, which hold the extra model outputs `recorded_columns`, to the train batch."""
+    memory: list[ConnectorPiece] = []
+    if max_seq_len is not None:
+        time_dim = AddTimeDimToBatchAndZeroPad(max_seq_len, as_learner_connector=True)
+        memory = [time_dim, AddStatesFromEpisodesToBatch(max_seq_len)]
     pieces = [
         AddObservationsFromEpisodesToBatch(),
         AddColumnsFromEpisodesToTrainBatch(recorded_columns),
-        BatchIndividualItems(by_module=True),
+        *memory,
+        AgentToModuleMapping(),
+        BatchIndividualItems(),
         NumpyToTensor(device),
     ]
     return edited(LearnerConnectorPipeline(pieces, observation_space, action_space), edits, make_piece)

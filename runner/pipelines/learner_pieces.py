@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, ColumnBlock
-from runner.pipelines.piece import LOSS_MASK, REWARDS, TERMINATEDS, TRUNCATEDS, Batch, ConnectorPiece
+from runner.pipelines.piece import LOSS_MASK, REWARDS, STATE_OUT, TERMINATEDS, TRUNCATEDS, Batch, ConnectorPiece
 
 
 class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
@@ -41,7 +42,7 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
     writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 
     def __init__(self, recorded_columns: Sequence[str] = ()) -> None:
-        self.writes = (*type(self).writes, *recorded_columns)
+        self.writes = (*type(self).writes, *(column for column in recorded_columns if column != STATE_OUT))
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the columns; those that are there already are left as they are."""
@@ -52,9 +53,9 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
             last_rows = last_rows + np.arange(len(episodes))
         num_rows = episodes.num_rows if mask is None else len(mask)
         for name, column in episodes.columns.items():
-            if name == OBS or name in batch:
+            if name in (OBS, STATE_OUT) or name in batch:  # states: see AddStatesFromEpisodesToBatch
                 continue
-            batch[name] = column if mask is None else column[rows]
+            batch[name] = column if mask is None else nested.take(column, rows)
             if name == REWARDS and mask is not None:
                 batch[name][~mask] = 0.0
         terminateds, truncateds = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,11 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from runner.pipelines.piece import OBS, Batch, ConnectorPiece
+from runner.episodes import nested
+from runner.pipelines.observation_pieces import ObservationPiece
+from runner.pipelines.piece import LOSS_MASK, Batch
 
+Space = gym.Space[Any]
 _SMALLEST_STD = 1e-8
 
 
@@ -31,17 +35,30 @@ class Moments:
     @classmethod
     def of_rows(cls, rows: npt.NDArray[Any]) -> Moments:
         """Of (B, ...) rows."""
-        mean = rows.mean(axis=0, dtype=np.float64)
-        return cls(float(len(rows)), mean, np.square(rows - mean).sum(axis=0))
+        if len(rows) == 0:
+            return cls.of_nothing(rows.shape[1:])
+        mean = np.add.reduce(rows, axis=0, dtype=np.float64) / len(rows)
+        shifts = rows - mean
+        return cls(float(len(rows)), mean, np.add.reduce(shifts * shifts, axis=0))
 
     def merged(self, other: Moments) -> Moments:
         """Of both sets of rows together (Chan et al., 1979)."""
-        count = self.count + other.count
-        if count == 0:
+        if other.count == 0:
             return self
+        if self.count == 0:
+            return other
+        count = self.count + other.count
         shift = other.mean - self.mean
         mean = self.mean + shift * (other.count / count)
-        return Moments(count, mean, self.m2 + other.m2 + np.square(shift) * (self.count * other.count / count))
+        return Moments(count, mean, self.m2 + other.m2 + shift * shift * (self.count * other.count / count))
+
+    @classmethod
+    def merged_of(cls, states: Sequence[Mapping[str, Any]]) -> Moments:
+        """Of all rows behind several states with `merged`, which all of them share, and `own` moments."""
+        merged = cls.from_state(states[0], "merged")
+        for state in states:
+            merged = merged.merged(cls.from_state(state, "own"))
+        return merged
 
     def to_state(self, name: str) -> dict[str, Any]:
         """As arrays under `<name>_count`, `<name>_mean`, `<name>_m2`."""
@@ -53,11 +70,12 @@ class Moments:
         return cls(float(state[f"{name}_count"]), np.asarray(state[f"{name}_mean"]), np.asarray(state[f"{name}_m2"]))
 
 
-class MeanStdFilter(ConnectorPiece):
-    """Standardises `obs` by running mean and standard deviation, in the batch and in the episodes.
+class MeanStdFilter(ObservationPiece):
+    """Standardises `obs` (N, ...) by running mean and standard deviation, in the batch and in the episodes.
 
-    Place it after `AddObservationsFromEpisodesToBatch`. What the policy saw is what the learner gets. On several
-    runners each keeps the moments of its own rows since the last merge; merged states equal those of all rows.
+    Every float Box is filtered, alone or in a Dict or Tuple, whose other leaves pass unchanged; results are float32.
+    What the policy saw is what the learner gets. On several runners each keeps the moments of its own rows since the
+    last merge; merged states equal those of all rows.
 
     Args:
         de_mean_to_zero: subtract the mean.
@@ -66,8 +84,7 @@ class MeanStdFilter(ConnectorPiece):
         update_stats: learn from what passes; evaluation runners never do.
     """
 
-    reads = (OBS,)
-    writes = (OBS,)
+    writes_obs_to_episodes = True
 
     def __init__(
         self,
@@ -80,40 +97,67 @@ class MeanStdFilter(ConnectorPiece):
         self._scales = de_std_to_one
         self._clip = clip_by_value
         self._updates = update_stats
+        self._places: Any = None
         self._merged = self._own = Moments.of_nothing(())
 
-    def recompute_output_observation_space(
-        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
-    ) -> gym.Space[Any]:
-        """A Box of the same shape within the clip bounds.
+    def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
+        """The space with float Boxes within the clip bounds.
 
         Raises:
-            TypeError: the space is no Box of floats.
+            TypeError: the space has no Box of floats.
         """
         space = input_observation_space
-        if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        shape: tuple[int, ...] = space.shape or ()
+        self._places = None
+        if not isinstance(space, gym.spaces.Box):
+            self._places, num_floats = _places_of(space, 0)
+            shape = (num_floats,)
+        if not (_is_filtered(space) or (self._places is not None and shape != (0,))):
             raise TypeError(f"MeanStdFilter needs float observations (a Box), the space here is {space}")
-        self._merged = self._own = Moments.of_nothing(space.shape)
+        self._merged = self._own = Moments.of_nothing(shape)
+        return self._filtered_space(space)
+
+    def _filtered_space(self, space: Space) -> Space:
+        if isinstance(space, gym.spaces.Dict):
+            return gym.spaces.Dict([(key, self._filtered_space(part)) for key, part in space.spaces.items()])
+        if isinstance(space, gym.spaces.Tuple):
+            return gym.spaces.Tuple([self._filtered_space(part) for part in space.spaces])
         bound = np.inf if self._clip is None else self._clip
-        return gym.spaces.Box(-bound, bound, space.shape, space.dtype.type)
+        return gym.spaces.Box(-bound, bound, space.shape, np.float32) if _is_filtered(space) else space
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
-        """Standardise the newest observations."""
-        obs = batch[OBS]
+    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
+        """Learn from the rows and standardise them."""
+        rows = obs if self._places is None else self._as_vectors(obs)
         if self._updates and self.is_training:
-            self._own = self._own.merged(Moments.of_rows(obs))
-        batch[OBS] = self._standardised(obs)
-        if hasattr(episodes, "current_obs"):
-            episodes.current_obs[...] = batch[OBS]
-        return batch
+            mask = batch.get(LOSS_MASK)
+            self._own = self._own.merged(Moments.of_rows(rows if mask is None else rows[mask]))
+        filtered = self._standardised(rows)
+        if self._places is not None:
+            filtered = nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
+        if hasattr(episodes, "write_obs"):
+            episodes.write_obs(filtered)
+        return filtered
 
-    def _standardised(self, obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:
+        """(N, D): all leaves that are filtered, one after the other."""
+        vectors = np.empty((nested.row_count(obs), *self._own.mean.shape))
+
+        def write(place: slice | None, leaf: npt.NDArray[Any]) -> None:
+            if place is not None:
+                vectors[:, place] = leaf.reshape(len(leaf), place.stop - place.start)
+
+        nested.map_leaves(write, self._places, obs)
+        return vectors
+
+    def _standardised(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         seen = self._merged.merged(self._own)
         if self._centres:
-            obs = obs - seen.mean
+            rows = rows - seen.mean
         if self._scales and seen.count > 1:
-            obs = obs / np.maximum(np.sqrt(seen.m2 / (seen.count - 1)), _SMALLEST_STD)
-        return (obs if self._clip is None else np.clip(obs, -self._clip, self._clip)).astype(np.float32)
+            rows = rows / np.maximum(np.sqrt(seen.m2 / (seen.count - 1)), _SMALLEST_STD)
+        if self._clip is not None:
+            rows = np.minimum(np.maximum(rows, -self._clip), self._clip)
+        return rows.astype(np.float32)
 
     def get_state(self) -> dict[str, Any]:
         """Moments at the last merge and those of this runner's rows since then."""
@@ -130,7 +174,33 @@ class MeanStdFilter(ConnectorPiece):
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The moments of all rows of all runners; nothing is counted twice."""
-        merged = Moments.from_state(states[0], "merged")
-        for state in states:
-            merged = merged.merged(Moments.from_state(state, "own"))
+        merged = Moments.merged_of(states)
         return merged.to_state("merged") | Moments.of_nothing(merged.mean.shape).to_state("own")
+
+
+def _is_filtered(space: Space) -> bool:
+    return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+
+
+def _places_of(space: Space, start: int) -> tuple[Any, int]:
+    """The space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is not);
+    and where the next one starts.
+    """
+    if isinstance(space, gym.spaces.Dict):
+        parts: dict[Any, Any] = {}
+        for key, part in space.spaces.items():
+            parts[key], start = _places_of(part, start)
+        return parts, start
+    if isinstance(space, gym.spaces.Tuple):
+        places = []
+        for part in space.spaces:
+            place, start = _places_of(part, start)
+            places.append(place)
+        return tuple(places), start
+    stop = start + math.prod(space.shape or ()) if _is_filtered(space) else start
+    return (slice(start, stop) if stop > start else None), stop
+
+
+def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
+    """The leaf's columns of the vectors in the leaf's shape, or the leaf itself."""
+    return leaf if place is None else vectors[:, place].reshape(leaf.shape)

@@ -9,13 +9,16 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from runner.episodes import nested
 from runner.pipelines.piece import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
     ACTIONS,
     ACTIONS_FOR_ENV,
+    STATE_OUT,
     Batch,
     ConnectorPiece,
+    Items,
 )
 from runner.streams import restore_stream, stream_state
 
@@ -40,29 +43,35 @@ class GetActions(ConnectorPiece):
         self._resume_at = 0
         self._drawn_from: dict[str, Any] = {}
 
-    def __call__(self, *, rl_module: Any, batch: Batch, explore: bool | None = None, **kwargs: Any) -> Batch:
+    def __call__(
+        self, *, rl_module: Any, batch: Batch, episodes: Any = None, explore: bool | None = None, **kwargs: Any
+    ) -> Batch:
         """Add the actions, on the module's device."""
         dist_inputs = batch[ACTION_DIST_INPUTS]
         dist = rl_module.action_dist
         if not explore:
             batch[ACTIONS] = dist.mode(dist_inputs)
             return batch
-        if self._position == len(self._noise) or self._noise[0].shape[0] != len(dist_inputs):
-            self._draw_noise(dist, dist_inputs)
-        batch[ACTIONS] = dist.sample(dist_inputs, self._noise[self._position])
+        if self._position == len(self._noise) or len(self._noise[0]) < len(dist_inputs):
+            self._draw_noise(dist, dist_inputs, getattr(episodes, "max_rows", len(dist_inputs)))
+        noise = self._noise[self._position]
+        if len(noise) != len(dist_inputs):  # fewer rows act than could
+            noise = noise[: len(dist_inputs)]
+        batch[ACTIONS] = dist.sample(dist_inputs, noise)
         self._position += 1
         return batch
 
-    def _draw_noise(self, dist: Any, dist_inputs: torch.Tensor) -> None:
+    def _draw_noise(self, dist: Any, dist_inputs: torch.Tensor, num_rows: int) -> None:
         self._drawn_from = stream_state(self._stream)
-        noise = dist.draw_noise(self._stream, (_NOISE_STEPS, len(dist_inputs)))
+        noise = dist.draw_noise(self._stream, (_NOISE_STEPS, num_rows))
         self._noise = torch.from_numpy(noise).to(dist_inputs.device).unbind(0)
         self._position, self._resume_at = self._resume_at, 0
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
         """Add `action_logp` (R,) float32 to the fragment's columns."""
         dist_inputs = torch.from_numpy(columns[ACTION_DIST_INPUTS])
-        logp = rl_module.action_dist.log_prob(dist_inputs, torch.from_numpy(columns[ACTIONS]))
+        actions = nested.map_leaves(torch.from_numpy, columns[ACTIONS])
+        logp = rl_module.action_dist.log_prob(dist_inputs, actions)
         columns[ACTION_LOGP] = logp.numpy()
 
     def use_stream(self, stream: np.random.Generator) -> None:
@@ -86,10 +95,32 @@ class TensorToNumpy(ConnectorPiece):
     """Makes arrays of all tensors; on the CPU without a copy."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Convert every tensor."""
+        """Convert every tensor, also in nested columns."""
         for column, value in batch.items():
             if isinstance(value, torch.Tensor):
-                batch[column] = value.numpy() if value.device.type == "cpu" else value.cpu().numpy()
+                batch[column] = _to_numpy(value)
+            elif isinstance(value, (dict, tuple)):
+                batch[column] = nested.map_leaves(_to_numpy, value)
+        return batch
+
+
+def _to_numpy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.numpy() if value.device.type == "cpu" else value.cpu().numpy()
+    return value
+
+
+class RemoveSingleTsTimeRankFromBatch(ConnectorPiece):
+    """Takes the time axis away from the outputs of a module with memory, (N, 1, ...) -> (N, ...).
+
+    The states `state_out` have none.
+    """
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Remove axis 1 of every column but the states."""
+        for column, value in batch.items():
+            if column != STATE_OUT:
+                batch[column] = nested.map_leaves(lambda leaf: leaf.squeeze(1), value)
         return batch
 
 
@@ -100,10 +131,9 @@ class UnBatchToIndividualItems(ConnectorPiece):
         """Return the batch as it is."""
         num_envs = len(episodes)
         for column, rows in batch.items():
-            if len(rows) != num_envs:
-                raise ValueError(
-                    f"module-to-env column {column!r} has {len(rows)} rows for {num_envs} sub-environments"
-                )
+            num_rows = len(rows) if type(rows) is np.ndarray else nested.row_count(rows)
+            if num_rows != num_envs:
+                raise ValueError(f"module-to-env column {column!r} has {num_rows} rows for {num_envs} that act")
         return batch
 
 
@@ -121,28 +151,80 @@ class NormalizeAndClipActions(ConnectorPiece):
     def __init__(self, normalize_actions: bool = True, clip_actions: bool = False) -> None:
         self._normalizes = normalize_actions
         self._clips = clip_actions
-        self._low: Any = None
+        self._scalings: Any = None
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
         """Remembers the bounds; the space stays."""
-        self._low = None
-        if isinstance(input_action_space, gym.spaces.Box) and (self._normalizes or self._clips):
-            self._low, self._high = input_action_space.low, input_action_space.high
-            bounded = bool(np.all(np.isfinite(self._low)) and np.all(np.isfinite(self._high)))
-            self._scales = self._normalizes and bounded
+        self._scalings = self._scaling_of(input_action_space)
+        if not any(nested.leaves(self._scalings)):
+            self._scalings = None
         return input_action_space
+
+    def _scaling_of(self, space: gym.Space[Any]) -> Any:
+        """For each leaf of the space what is done to its actions; None for nothing."""
+        if isinstance(space, gym.spaces.Dict):
+            return {key: self._scaling_of(part) for key, part in space.spaces.items()}
+        if isinstance(space, gym.spaces.Tuple):
+            return tuple(self._scaling_of(part) for part in space.spaces)
+        if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            return None
+        is_bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+        if self._normalizes and is_bounded:
+            return _Unsquashed(space.low, space.high)
+        return _Clipped(space.low, space.high) if self._normalizes or self._clips else None
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         """Add the column; other action spaces than Box are passed on as they are."""
         actions = batch[ACTIONS]
-        if self._low is not None:
-            if self._scales:
-                actions = self._low + (np.clip(actions, -1.0, 1.0) + 1.0) * (0.5 * (self._high - self._low))
-            else:
-                actions = np.clip(actions, self._low, self._high)
+        if self._scalings is not None:
+            actions = nested.map_leaves(_scaled, self._scalings, actions)
         batch[ACTIONS_FOR_ENV] = actions
+        return batch
+
+
+class _Clipped:
+    """Actions clipped into the bounds."""
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, actions: Any) -> Any:
+        return np.clip(actions, self.low, self.high)
+
+
+class _Unsquashed(_Clipped):
+    """Actions in [-1, 1] scaled to the bounds."""
+
+    def __call__(self, actions: Any) -> Any:
+        return self.low + (np.clip(actions, -1.0, 1.0) + 1.0) * (0.5 * (self.high - self.low))
+
+
+def _scaled(scaling: _Clipped | None, actions: Any) -> Any:
+    return actions if scaling is None else scaling(actions)
+
+
+class ModuleToAgentUnmapping(ConnectorPiece):
+    """Makes of `actions_for_env` (K, ...) a list of (sub-environment, agent id, action), for the agents that act.
+
+    Agents whose episodes have just ended are left out: their last observations went through the module with the
+    others.
+    """
+
+    reads = (ACTIONS_FOR_ENV,)
+    writes = (ACTIONS_FOR_ENV,)
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Replace the column."""
+        actions = batch[ACTIONS_FOR_ENV]
+        items = list(actions) if type(actions) is np.ndarray else nested.unstack(actions)
+        slots, is_running = episodes.slots.tolist(), episodes.is_running[episodes.slots].tolist()
+        batch[ACTIONS_FOR_ENV] = [
+            (episodes.env_of(slot), episodes.agent_of(slot), action)
+            for slot, acts, action in zip(slots, is_running, items, strict=True)
+            if acts
+        ]
         return batch
 
 
@@ -152,7 +234,8 @@ class ListifyDataForVectorEnv(ConnectorPiece):
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         """Convert what is no array yet."""
         for column, rows in batch.items():
-            if type(rows) is not np.ndarray:
-                items = [item for chunk in rows.values() for item in chunk] if isinstance(rows, dict) else rows
-                batch[column] = np.stack([np.asarray(item) for item in items])
+            if isinstance(rows, Items):
+                batch[column] = rows.stacked()
+            elif isinstance(rows, list):
+                batch[column] = nested.stack(rows)
         return batch

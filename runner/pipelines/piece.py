@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.metrics import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
-from runner.episodes import SingleAgentEpisode
+from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ACTIONS as ACTIONS
 from runner.episodes.columns import OBS as OBS
 from runner.episodes.columns import REWARDS as REWARDS
@@ -24,10 +24,27 @@ VF_PREDS = "vf_preds"
 ADVANTAGES = "advantages"
 VALUE_TARGETS = "value_targets"
 LOSS_MASK = "loss_mask"
+STATE_IN = "state_in"
+STATE_OUT = "state_out"
+SEQ_LENS = "seq_lens"
+# In minibatches of sequences: (V,) rows of the env steps in (S * L).
+STEP_ROWS = "step_rows"
 
 Batch = dict[str, Any]
-# Items that a piece collected one by one: one list an episode chunk, in the order in which chunks were added.
-Items = dict[tuple[str, int], list[Any]]
+
+
+class Items(dict[tuple[str, int], list[Any]]):
+    """A column that pieces filled item by item: one list an episode chunk, in the order in which chunks were added."""
+
+    def stacked(self, has_bootstrap_rows: bool = False) -> Any:
+        """The column as arrays (rows, ...), nested like the items.
+
+        Args:
+            has_bootstrap_rows: each chunk gets one row more, which repeats its last and which no loss reads.
+        """
+        return nested.stack(
+            [item for chunk in self.values() for item in (*chunk, *(chunk[-1:] if has_bootstrap_rows else ()))]
+        )
 
 
 class ConnectorPiece:
@@ -42,6 +59,11 @@ class ConnectorPiece:
     writes: tuple[str, ...] = ()
     # Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes.
     writes_per_fragment: tuple[str, ...] = ()
+
+    # Whether episodes hold this piece's observations instead of the environment's, from here to the learner.
+    writes_obs_to_episodes: bool = False
+    # Past steps of an episode that this piece looks back at; runners keep as many.
+    num_lookback: int = 0
 
     is_training: bool = True
 
@@ -112,7 +134,7 @@ class ConnectorPiece:
     def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode) -> None:
         """Append one item of an episode to a column; `BatchIndividualItems` makes rows of them."""
         key = (single_agent_episode.id_, single_agent_episode.t_started)
-        batch.setdefault(column, {}).setdefault(key, []).append(item_to_add)
+        batch.setdefault(column, Items()).setdefault(key, []).append(item_to_add)
 
     @staticmethod
     def add_n_batch_items(
@@ -120,4 +142,4 @@ class ConnectorPiece:
     ) -> None:
         """Append several items of an episode to a column."""
         key = (single_agent_episode.id_, single_agent_episode.t_started)
-        batch.setdefault(column, {}).setdefault(key, []).extend(items_to_add)
+        batch.setdefault(column, Items()).setdefault(key, []).extend(items_to_add)

@@ -130,6 +130,8 @@ class ConnectorPipeline(ConnectorPiece):
             reads += [column for column in piece.reads if column not in (*reads, *writes)]
             writes += [column for column in piece.writes if column not in writes]
         self.reads, self.writes = tuple(reads), tuple(writes)
+        self.writes_obs_to_episodes = any(piece.writes_obs_to_episodes for piece in self._pieces)
+        self.num_lookback = max((piece.num_lookback for piece in self._pieces), default=0)
         self.writes_per_fragment = tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
 
     def recompute_output_observation_space(
@@ -258,6 +260,15 @@ class EnvToModulePipeline(ConnectorPipeline):
     """From the running episodes to the batch of the next forward pass."""
 
     name = "env_to_module"
+
+    @property
+    def held_observation_space(self) -> gym.Space[Any]:
+        """The space of the observations that episodes hold: the environment's, or what a piece wrote in their place."""
+        held = self.input_spaces[0]
+        for piece, (space, _) in zip(self._pieces, self.spaces_after, strict=True):
+            if piece.writes_obs_to_episodes:
+                held = space
+        return held
 
 
 class ModuleToEnvPipeline(ConnectorPipeline):

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from runner.builder import make_piece
 from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.episodes import SingleAgentEpisode
+from runner.module_parts import make_piece
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline

@@ -12,10 +12,10 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.builder import make_piece
 from runner.env_runners.env_runner import Sample
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.module_parts import make_piece
 from runner.pipelines.defaults import learner_pipeline
 from tests.env_runners.coded_runs import (
     CPU,
@@ -72,7 +72,7 @@ def test_chunks_of_all_fragments_are_the_episodes_of_a_naive_loop(
     steps_of = np.bincount([n for n, _, _ in actions], minlength=num_envs)
     whole: dict[str, SingleAgentEpisode] = {}
     for sample in samples:
-        for chunk in sample.block:
+        for chunk in sample.rollout.blocks["default_policy"]:
             if chunk.id_ in whole:
                 whole[chunk.id_].concat_episode(chunk)
             else:
@@ -112,7 +112,7 @@ def test_lookback_of_chunks_is_what_came_before(
 ) -> None:
     samples, actions = run(kind, num_envs, lengths, fragments, lookback, explore)
     for number, sample in enumerate(samples):
-        for chunk in sample.block:
+        for chunk in sample.rollout.blocks["default_policy"]:
             past = chunk.rewards.lookback
             assert past == (min(lookback, chunk.t_started) if number else 0)
             n, k = (int(code) for code in chunk.get_observations(0)[[0, 2]])
@@ -136,7 +136,7 @@ def test_finished_episodes_have_the_whole_returns_and_lengths(
     number_of = [0] * num_envs
     for sample in samples:
         finished = sample.finished
-        assert len(finished.returns) == int((sample.block.is_terminated | sample.block.is_truncated).sum())
+        assert len(finished.returns) == int((sample.rollout.blocks["default_policy"].is_terminated | sample.rollout.blocks["default_policy"].is_truncated).sum())
         for n, episode_return, length in zip(finished.env_of, finished.returns, finished.lengths, strict=True):
             k = number_of[n]
             assert length == coded_length(lengths, n, k)
@@ -156,12 +156,12 @@ def test_train_batch_has_every_row_once_and_none_shifted(
     pipeline = learner_pipeline(CodedEnv.observation_space, CodedEnv.action_space, CPU, LEARNER_EDITS, make_piece)
     seen: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for steps, sample in zip(fragments, samples, strict=True):
-        batch = batch_of(pipeline, sample.block)
+        batch = batch_of(pipeline, sample.rollout.blocks["default_policy"])
         rows = [tuple(int(code) for code in row) for row in batch["obs"]]
         is_step = batch["loss_mask"]
         assert steps <= is_step.sum() < steps + num_envs
         assert_rows_follow_from_their_place(batch, rows, is_step, lengths, actions)
-        assert_advantages(batch, sample.block, rows, lengths)
+        assert_advantages(batch, sample.rollout.blocks["default_policy"], rows, lengths)
         for row, steps_here in zip(rows, is_step, strict=True):
             if steps_here:
                 seen[row[0]].append(row)
@@ -239,10 +239,10 @@ def in_order(n: int, lengths: Sequence[int], num_steps: int) -> list[tuple[int, 
 
 def test_blocks_of_two_runners_concatenate_to_one_batch() -> None:
     samples, _ = run("batched", 3, [4, 1, 6], [10, 10], 1, True)
-    block = concat_blocks([sample.block for sample in samples])
+    block = concat_blocks([sample.rollout.blocks["default_policy"] for sample in samples])
     pipeline = learner_pipeline(CodedEnv.observation_space, CodedEnv.action_space, CPU, LEARNER_EDITS, make_piece)
     together = batch_of(pipeline, block)
-    apart = [batch_of(pipeline, sample.block) for sample in samples]
+    apart = [batch_of(pipeline, sample.rollout.blocks["default_policy"]) for sample in samples]
     for name in set(together) - {"advantages"}:  # standardised over the batch
         np.testing.assert_array_equal(together[name], np.concatenate([batch[name] for batch in apart]), err_msg=name)
 
@@ -252,8 +252,8 @@ def test_a_new_fragment_leaves_the_blocks_before_it_alone() -> None:
     module = coded_module()
     runner = make_runner(env, module, num_lookback=3)
     weights = weights_of(module)
-    block = runner.sample(9, True, weights, {}).block
-    block = runner.sample(9, True, weights, {}).block
+    block = runner.sample(9, True, weights, {}).rollout.blocks["default_policy"]
+    block = runner.sample(9, True, weights, {}).rollout.blocks["default_policy"]
     before = [episode.observations.data.copy() for episode in block]
     columns = {name: column.copy() for name, column in block.columns.items()}
     runner.sample(30, True, weights, {})

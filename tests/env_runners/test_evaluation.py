@@ -13,10 +13,10 @@ from runner.env_runners import env_runner as env_runner_module
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
 from runner.env_runners.vector_envs import SyncEnvironments, make_vector_env
-from runner.modules import MLPModule
+from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import coded_length, coded_reward
-from tests.modules.test_mlp_module import SMALL
+from tests.modules.test_actor_critic_module import SMALL
 
 
 class LengthBySeed(gym.Env[Any, Any]):
@@ -37,7 +37,7 @@ class LengthBySeed(gym.Env[Any, Any]):
 
 
 def evaluation_of(env: Any, num_episodes: int, explore: bool = False, module: Any = None) -> Any:
-    module = module or MLPModule(env.single_observation_space, env.single_action_space, SMALL)
+    module = module or ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module, seed_name=("evaluation", 0, 0))
     return runner, lambda: runner.evaluate(num_episodes, explore, weights_of(module), {})
 
@@ -64,7 +64,7 @@ def test_episodes_longer_than_an_evaluation_fragment(monkeypatch: pytest.MonkeyP
         return evaluation_of(env, 11, module=coded_module())[1]()
 
     whole = run()
-    monkeypatch.setattr(env_runner_module, "_EVALUATION_FRAGMENT", 5)
+    monkeypatch.setattr(env_runner_module, "EVALUATION_FRAGMENT", 5)
     cut = run()
     for name in ("returns", "lengths", "env_of"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
@@ -103,7 +103,7 @@ def make_group(num_runners: int) -> EnvRunnerGroup:
         return LocalHandle(lambda *_: make_runner(env, module, seed_name=("evaluation", index, generation)), 0, 0)
 
     env, _ = coded_envs("sync", 1, [1])
-    group = EnvRunnerGroup(make, num_runners, make_runner(env, module).env_to_module, 0)
+    group = EnvRunnerGroup(make, num_runners, {"default_policy": make_runner(env, module).env_to_module}, 0)
     group.set_weights(weights_of(module))
     return group
 
@@ -121,4 +121,4 @@ def test_a_group_samples_at_least_so_many_steps_also_fewer_than_it_has_runners(n
     for _ in range(3):
         samples = group.sample(num_steps, True)
         assert len(samples) == 3
-        assert num_steps <= sum(sample.block.num_rows for sample in samples) <= max(num_steps, 3) + 3
+        assert num_steps <= sum(sample.rollout.blocks["default_policy"].num_rows for sample in samples) <= max(num_steps, 3) + 3

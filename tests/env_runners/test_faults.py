@@ -14,9 +14,9 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments, make_vector_env
-from runner.modules import MLPModule
+from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import make_runner, weights_of
-from tests.modules.test_mlp_module import SMALL
+from tests.modules.test_actor_critic_module import SMALL
 
 AssertGolden = Callable[[str, str], None]
 FILTER = [
@@ -92,9 +92,10 @@ def sync_envs(*fault: Any, **options: Any) -> SyncEnvironments:
 
 def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> str:
     """The message that sampling ends with, as it reaches the driver."""
-    module = MLPModule(env.single_observation_space, env.single_action_space, SMALL)
+    module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module, env_to_module_edits=edits)
-    group = EnvRunnerGroup(lambda index, generation: LocalHandle(lambda *_: runner, 0, 0), 1, runner.env_to_module, 0)
+    pipelines = {"default_policy": runner.env_to_module}
+    group = EnvRunnerGroup(lambda index, generation: LocalHandle(lambda *_: runner, 0, 0), 1, pipelines, 0)
     group.set_weights(weights_of(module))
     with pytest.raises(RunFailure) as caught, np.errstate(invalid="ignore"):
         group.sample(steps, True)
@@ -139,7 +140,7 @@ def test_messages(name: str, assert_golden: AssertGolden) -> None:
 
 def test_nan_later_in_an_episode_of_a_later_fragment_is_placed_right() -> None:
     env = sync_envs("step", 11, np.array([np.nan, 0.0], np.float32))  # the third step of its third episode
-    module = MLPModule(env.single_observation_space, env.single_action_space, SMALL)
+    module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module)
     for _ in range(3):
         runner.sample(6, True, weights_of(module), {})
@@ -156,7 +157,7 @@ def test_discrete_observations_have_bounds_too() -> None:
 
     env = SyncEnvironments(lambda: Two("never", 0, None), 2, 0)
     # Behind a module that takes what it gets, as the check runs once per fragment.
-    module = MLPModule(gym.spaces.Box(0, 9, (), np.float32), env.single_action_space, SMALL)
+    module = ActorCriticModule(gym.spaces.Box(0, 9, (), np.float32), env.single_action_space, SMALL)
     runner = make_runner(env, module)
     with pytest.raises(RunFailure, match=r"obs = 3\n.*allowed  0 to 2"):
         runner.sample(10, True, weights_of(module), {})

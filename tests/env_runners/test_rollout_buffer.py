@@ -17,7 +17,7 @@ class Driver:
 
     def __init__(self, num_envs: int, lengths: Sequence[int], num_lookback: int) -> None:
         self.env = CodedVectorEnv(num_envs, lengths)
-        self.buffer = RolloutBuffer(num_envs, (3,), np.float32, "x", num_lookback)
+        self.buffer = RolloutBuffer(num_envs, np.zeros(3, np.float32), np.int64(0), "x", num_lookback)
         self.number = 0
         self.buffer.add_reset(*self.env.reset())
 
@@ -28,6 +28,12 @@ class Driver:
             outputs = {"actions": actions, "number": np.full(self.env.num_envs, float(self.number))}
             self.buffer.add_step(*self.env.step(actions), outputs)
         return self.buffer
+
+
+def parts(buffer: RolloutBuffer) -> tuple[Any, Any]:
+    """Block and finished episodes of the next cut."""
+    fragment = buffer.cut()
+    return fragment.block, fragment.finished
 
 
 def places(episode: Any) -> list[tuple[int, ...]]:
@@ -91,7 +97,7 @@ def test_a_sub_environment_that_was_done_at_the_cut(num_lookback: int) -> None:
     new, running = driver.buffer
     assert (new.id_, new.t_started, len(new), new.is_done, places(new)) == ("x-0-1", 0, 0, False, [(0, 0, 1)])
     assert (running.t_started, running.t) == (2, 3)
-    block, _ = driver.steps(1).cut()
+    block = driver.steps(1).cut().block
     assert list(block.episode_ids) == ["x-0-1", "x-1-0"]
     assert block.columns["number"].tolist() == [4.0, 3.0, 4.0]  # not 3 for sub-environment 0: that was its reset
 
@@ -112,7 +118,8 @@ def test_writes_through_views_reach_the_block() -> None:
     episode.set_rewards(new_data=np.float32(-5.0), at_indices=0)
     episode.set_extra_model_outputs(key="number", new_data=-1.0, at_indices=1)
     driver.buffer.current_obs[0] = 66.0
-    block, finished = driver.buffer.cut()
+    fragment = driver.buffer.cut()
+    block, finished = fragment.block, fragment.finished
     assert block.columns["obs"][:, 0].tolist() == [0, 0, 66, 1, 1, 77]
     assert block.columns["rewards"][2:].tolist() == [-5.0, coded_reward(1, 4, 0)]
     assert block.columns["number"].tolist() == [3.0, 4.0, 3.0, -1.0]
@@ -123,7 +130,7 @@ def test_growth_keeps_all_rows() -> None:
     grown, reserved = Driver(3, [4, 7, 2], 1), Driver(3, [4, 7, 2], 1)
     reserved.buffer.reserve(200)
     for steps in (1, 90, 5):
-        (got, got_finished), (expected, finished) = grown.steps(steps).cut(), reserved.steps(steps).cut()
+        (got, got_finished), (expected, finished) = parts(grown.steps(steps)), parts(reserved.steps(steps))
         assert got.num_rows > steps
         for name in expected.columns:
             np.testing.assert_array_equal(got.columns[name], expected.columns[name], err_msg=name)
@@ -135,7 +142,7 @@ def test_growth_in_the_middle_of_a_fragment_keeps_who_awaits_its_reset() -> None
     driver = Driver(2, [2, 50], 0)
     driver.steps(2).reserve(300)
     driver.steps(1)
-    block, _ = driver.buffer.cut()
+    block = driver.buffer.cut().block
     assert block.num_rows == 2 + 3  # the third row of sub-environment 0 was its reset
     assert block.lengths.tolist() == [2, 3]
 
@@ -147,7 +154,7 @@ def test_state_in_the_middle_of_episodes(num_lookback: int, num_steps: int, leng
     driver = Driver(2, lengths, num_lookback)
     driver.steps(num_steps).cut()
     state = driver.buffer.get_state()
-    restored = RolloutBuffer(2, (3,), np.float32, "x", num_lookback)
+    restored = RolloutBuffer(2, np.zeros(3, np.float32), np.int64(0), "x", num_lookback)
     restored.set_state(state)
     for episode, expected in zip(restored, driver.buffer, strict=True):
         assert_same_view(episode, expected)
@@ -161,7 +168,7 @@ def test_state_in_the_middle_of_episodes(num_lookback: int, num_steps: int, leng
             buffer.add_step(*result, {"actions": actions, "number": np.full(2, float(driver.number))})
         for episode, expected in zip(restored, original, strict=True):
             assert_same_view(episode, expected)
-    (got, got_finished), (expected_block, finished) = restored.cut(), original.cut()
+    (got, got_finished), (expected_block, finished) = parts(restored), parts(original)
     assert_same_blocks(got, expected_block)
     np.testing.assert_array_equal(got_finished.returns, finished.returns)
     np.testing.assert_array_equal(got_finished.lengths, finished.lengths)
@@ -171,9 +178,9 @@ def test_state_is_a_copy() -> None:
     driver = Driver(2, [50], 1)
     driver.steps(3).cut()
     state = driver.buffer.get_state()
-    newest = state["rows"]["obs"].copy()
+    newest = state["obs"].copy()
     driver.steps(3).cut()
-    np.testing.assert_array_equal(state["rows"]["obs"], newest)
+    np.testing.assert_array_equal(state["obs"], newest)
 
 
 def assert_same_view(got: Any, expected: Any) -> None:
@@ -204,30 +211,30 @@ def assert_same_blocks(got: Any, expected: Any) -> None:
 
 def test_finished_episodes_are_in_the_order_of_their_ends() -> None:
     driver = Driver(3, [5, 50, 50, 2, 50, 50, 3], 0)  # first episodes: 5, 2, 3 steps
-    _, finished = driver.steps(5).cut()
+    finished = driver.steps(5).cut().finished
     assert finished.env_of.tolist() == [1, 2, 0]
     assert finished.lengths.tolist() == [2, 3, 5]
     assert finished.returns.tolist() == [
         sum(coded_reward(n, t, 0) for t in range(1, s + 1)) for n, s in [(1, 2), (2, 3), (0, 5)]
     ]
-    _, finished = driver.steps(1).cut()
+    finished = driver.steps(1).cut().finished
     assert finished.returns.shape == (0,)
 
 
 def test_infos_of_gymnasiums_nested_dicts() -> None:
-    buffer = RolloutBuffer(2, (3,), np.float32, "x", 0)
+    buffer = RolloutBuffer(2, np.zeros(3, np.float32), np.int64(0), "x", 0)
     obs, false = np.zeros((2, 3), np.float32), np.zeros(2, np.bool_)
     only_second = np.array([False, True])
     nested = {"arm": {"angle": np.array([0.0, 1.5]), "_angle": only_second}, "_arm": only_second}
     buffer.add_reset(obs, nested)
     outputs = {"actions": np.zeros(2, np.int64)}
     buffer.add_step(obs, np.zeros(2), false, false, {"plain": np.array([3, 4])}, outputs)
-    block, _ = buffer.cut()
+    block = buffer.cut().block
     assert [episode.get_infos() for episode in block] == [[{}, {"plain": 3}], [{"arm": {"angle": 1.5}}, {"plain": 4}]]
 
 
 def test_running_episodes_see_their_infos() -> None:
-    buffer = RolloutBuffer(2, (1,), np.float32, "x", 1)
+    buffer = RolloutBuffer(2, np.zeros(1, np.float32), np.int64(0), "x", 1)
     buffer.add_reset(np.zeros((2, 1)), [{"k": 0}, {}])
     no = np.zeros(2, np.bool_)
     for t in (1, 2):

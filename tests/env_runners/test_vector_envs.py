@@ -12,10 +12,10 @@ import pytest
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments, make_vector_env
-from runner.modules import MLPModule
+from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.env_runners.test_rollout_buffer import assert_same_blocks
-from tests.modules.test_mlp_module import SMALL
+from tests.modules.test_actor_critic_module import SMALL
 
 
 class OwnState(gym.Env[Any, Any]):
@@ -99,7 +99,7 @@ def test_a_new_object_goes_on_from_a_state(kind: str, half: int) -> None:
 def test_a_runner_goes_on_from_a_state(kind: str) -> None:
     def make() -> Any:
         env = make_envs(kind)
-        module = MLPModule(env.single_observation_space, env.single_action_space, SMALL)
+        module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
         edits = [
             {
                 "insert_after": "AddObservationsFromEpisodesToBatch",
@@ -109,17 +109,17 @@ def test_a_runner_goes_on_from_a_state(kind: str) -> None:
         return make_runner(env, module, num_lookback=2, env_to_module_edits=edits)
 
     runner, restored = make(), make()
-    weights = weights_of(MLPModule(runner.env.single_observation_space, runner.env.single_action_space, SMALL))
+    weights = weights_of(ActorCriticModule(runner.env.single_observation_space, runner.env.single_action_space, SMALL))
     for fragment in (50, 31):
         runner.sample(fragment, True, weights, {})
     state = runner.get_state()
     restored.set_state(state)
     for fragment in (31, 60):
         straight, resumed = (one.sample(fragment, True, weights, {}) for one in (runner, restored))
-        assert_same_blocks(resumed.block, straight.block)
+        assert_same_blocks(resumed.rollout.blocks["default_policy"], straight.rollout.blocks["default_policy"])
         np.testing.assert_array_equal(resumed.finished.returns, straight.finished.returns)
-        for name, value in straight.shared_state["MeanStdFilter"].items():
-            np.testing.assert_array_equal(resumed.shared_state["MeanStdFilter"][name], value)
+        for name, value in straight.shared_state["default_policy"]["MeanStdFilter"].items():
+            np.testing.assert_array_equal(resumed.shared_state["default_policy"]["MeanStdFilter"][name], value)
 
 
 @pytest.mark.parametrize("kind", ["cartpole_batched", "cartpole_sync", "pendulum"])

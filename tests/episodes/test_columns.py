@@ -34,7 +34,7 @@ def sampled_blocks(num_lookback: int = 2) -> list[ColumnBlock]:
     env, _ = coded_envs("sync", 3, [4, 2, 7])
     module = coded_module()
     runner = make_runner(env, module, num_lookback)
-    return [runner.sample(steps, True, weights_of(module), {}).block for steps in (7, 8, 9)]
+    return [runner.sample(steps, True, weights_of(module), {}).rollout.blocks["default_policy"] for steps in (7, 8, 9)]
 
 
 def assert_same_chunk(got: SingleAgentEpisode, expected: SingleAgentEpisode) -> None:

@@ -23,7 +23,7 @@ from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.learners.learner import Loss
-from runner.modules import MLPModule, RLModule
+from runner.modules import ActorCriticModule, RLModule
 
 DISCRETE = gym.spaces.Discrete(3)
 CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -51,7 +51,7 @@ def make_module(action_space: gym.Space[Any], seed: int = 0) -> RLModule:
     """A small policy for three observed numbers."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return MLPModule(gym.spaces.Box(-5, 5, (3,), np.float32), action_space, ModuleConfig(fcnet_hiddens=[8]))
+        return ActorCriticModule(gym.spaces.Box(-5, 5, (3,), np.float32), action_space, ModuleConfig(fcnet_hiddens=[8]))
 
 
 def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str, Tensor]:

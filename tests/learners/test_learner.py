@@ -19,7 +19,7 @@ from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ModuleConfig
 from runner.learners.learner import Learner, minibatch_sizes
 from runner.learners.ppo import PPOLoss
-from runner.modules import MLPModule, RLModule
+from runner.modules import ActorCriticModule, RLModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, make_batch, make_module
 
 CONFIG = PPOConfig(lr=1e-2, num_epochs=3, minibatch_size=5)
@@ -213,7 +213,7 @@ def test_the_state_of_another_network_is_refused() -> None:
     learner = _learner()
     spaces = learner.module.observation_space, learner.module.action_space
     wider = Learner(
-        MLPModule(*spaces, ModuleConfig(fcnet_hiddens=[9])), PPOLoss(CONFIG), CONFIG, np.random.default_rng(0)
+        ActorCriticModule(*spaces, ModuleConfig(fcnet_hiddens=[9])), PPOLoss(CONFIG), CONFIG, np.random.default_rng(0)
     )
     before = wider.get_weights()
     with pytest.raises(ConfigError, match=r"(?s)encoder\.layers\.0\.weight \(8, 3\).*in the checkpoint"):

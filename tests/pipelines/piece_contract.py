@@ -16,10 +16,11 @@ import gymnasium as gym
 import numpy as np
 import torch
 
-from runner.builder import make_piece
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.episodes import nested
+from runner.module_parts import make_piece
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.piece import ConnectorPiece, Items
 from runner.pipelines.pipeline import ConnectorPipeline
 from runner.streams import random_stream
 from tests.env_runners.coded_runs import CPU, coded_envs, coded_module, make_runner, weights_of
@@ -194,7 +195,7 @@ class _Stage:
 
     def fragment_columns(self) -> dict[str, Any]:
         """A fragment's columns without those that pieces add once."""
-        block = self.runner.sample(5, True, weights_of(self.module), {}).block
+        block = self.runner.sample(5, True, weights_of(self.module), {}).rollout.blocks["default_policy"]
         return {name: column for name, column in block.columns.items() if name not in self.pipeline.fragment_columns}
 
 
@@ -202,7 +203,7 @@ def _placed(case: PieceCase) -> tuple[ConnectorPiece, _Stage]:
     env, _ = coded_envs("batched", 3, [4, 2, 9])
     module = coded_module()
     runner = make_runner(env, module)
-    block = runner.sample(13, True, weights_of(module), {}).block
+    block = runner.sample(13, True, weights_of(module), {}).rollout.blocks["default_policy"]
     runner.sample(1, True, weights_of(module), {})
     for _ in range(2):
         with torch.inference_mode():
@@ -237,8 +238,10 @@ def _by_column(batch: Mapping[str, Any]) -> dict[str, Any]:
 
 def _values(column: Any) -> np.ndarray[Any, Any]:
     """The rows of a column, also of one that is still items of episodes."""
-    if isinstance(column, dict):
+    if type(column) is Items:
         column = [item for items in column.values() for item in items]
+    if isinstance(column, (dict, tuple)):
+        return np.concatenate([np.asarray(leaf).reshape(len(leaf), -1) for leaf in nested.leaves(column)], axis=1)
     if isinstance(column, list):
         return np.stack([np.asarray(item) for item in column])
     return np.asarray(column)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from runner.builder import make_piece
 from runner.config.schemas import ModuleConfig
 from runner.episodes import SingleAgentEpisode
+from runner.module_parts import make_piece
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import compute_gae, standardised, suffix_sums
 from runner.pipelines.defaults import learner_pipeline

@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.builder import make_piece
+from runner.episodes import nested
+from runner.episodes.columns import block_from_episodes
+from runner.module_parts import make_piece
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import CodedEnv
+from tests.episodes.test_columns import episode_of
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 EDITS = [
@@ -22,6 +25,8 @@ EDITS = [
         "piece": {"_target_": "runner.pipelines.MeanStdFilter", "clip_by_value": None},
     }
 ]
+
+BEFORE = [{"prepend": EDITS[0]["piece"]}]
 
 
 def make_filter(**options: Any) -> MeanStdFilter:
@@ -133,12 +138,82 @@ def test_output_space_and_spaces_it_cannot_filter() -> None:
         assert str(wrong) in str(caught.value)
 
 
+def test_a_float64_box_becomes_float32() -> None:
+    piece = MeanStdFilter()
+    space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    assert piece.recompute_output_observation_space(space, gym.spaces.Discrete(2)).dtype == np.float32
+    assert piece(batch={"obs": np.ones((3, 2))}, episodes=[])["obs"].dtype == np.float32
+
+
+# -- nested observations -----------------------------------------------------------------------------------------------
+
+NESTED_SPACE = gym.spaces.Dict(
+    {
+        "image": gym.spaces.Box(0, 255, (2, 2), np.uint8),
+        "far": gym.spaces.Box(-np.inf, np.inf, (2, 3), np.float64),
+        "parts": gym.spaces.Tuple([gym.spaces.Discrete(3), gym.spaces.Box(-1.0, 1.0, (1,), np.float32)]),
+    }
+)
+
+
+def nested_rows(num_rows: int, seed: int) -> dict[str, Any]:
+    random = np.random.default_rng(seed)
+    return {
+        "parts": (random.integers(3, size=num_rows), random.normal(size=(num_rows, 1)).astype(np.float32)),
+        "image": random.integers(256, size=(num_rows, 2, 2)).astype(np.uint8),
+        "far": random.normal(1e6, 3.0, (num_rows, 2, 3)),
+    }
+
+
+def test_each_float_leaf_is_filtered_as_if_it_were_alone() -> None:
+    piece = MeanStdFilter(clip_by_value=2.0)
+    space = piece.recompute_output_observation_space(NESTED_SPACE, gym.spaces.Discrete(2))
+    far, small = MeanStdFilter(clip_by_value=2.0), MeanStdFilter(clip_by_value=2.0)
+    far.recompute_output_observation_space(NESTED_SPACE["far"], gym.spaces.Discrete(2))
+    small.recompute_output_observation_space(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2))
+    for seed in range(3):
+        obs = nested_rows(5, seed)
+        got = piece(batch={"obs": obs}, episodes=[])["obs"]
+        assert got["image"] is obs["image"]
+        assert got["parts"][0] is obs["parts"][0]
+        np.testing.assert_allclose(got["far"], far(batch={"obs": obs["far"]}, episodes=[])["obs"], rtol=1e-6)
+        expected = small(batch={"obs": obs["parts"][1]}, episodes=[])["obs"]
+        np.testing.assert_allclose(got["parts"][1], expected, rtol=1e-6)
+        assert all(space.contains(item) for item in nested.unstack(got))
+    other = MeanStdFilter(clip_by_value=2.0)
+    other.recompute_output_observation_space(NESTED_SPACE, gym.spaces.Discrete(2))
+    other.set_state(piece.merge_states([piece.get_state()]))
+    obs = nested_rows(1, 9)
+    for filter_ in (piece, other):
+        filter_.is_training = False
+    results = [filter_(batch={"obs": obs}, episodes=[])["obs"] for filter_ in (piece, other)]
+    assert nested.equal(*results)
+
+
+def test_nested_spaces_without_floats_are_refused() -> None:
+    space = gym.spaces.Dict({"a": gym.spaces.Discrete(3), "b": gym.spaces.Tuple([gym.spaces.MultiBinary(2)])})
+    with pytest.raises(TypeError, match="MeanStdFilter needs float observations"):
+        MeanStdFilter().recompute_output_observation_space(space, gym.spaces.Discrete(2))
+
+
+def test_bootstrap_rows_of_a_learner_pipeline_are_filtered_but_not_counted() -> None:
+    block = block_from_episodes([episode_of("a", 2), episode_of("b", 1, first=10)])
+    mask = np.array([True, True, False, True, False])
+    piece = make_filter(clip_by_value=None)
+    rows = piece(batch={"loss_mask": mask}, episodes=block)["obs"]
+    assert moments(piece.get_state(), "own")[0] == 3
+    np.testing.assert_allclose(
+        rows[:, 0], (np.array([0, 1, 2, 10, 11]) - 11 / 3) / np.std([0, 1, 10], ddof=1), rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("place", ["before", "after"])
 @pytest.mark.parametrize("kind", ["batched", "sync"])
-def test_episodes_hold_what_the_module_saw_and_each_observation_counts_once(kind: str) -> None:
+def test_episodes_hold_what_the_module_saw_and_each_observation_counts_once(kind: str, place: str) -> None:
     lengths = [3, 1, 6]
     env, log = coded_envs(kind, 3, lengths)
     module = coded_module()
-    runner = make_runner(env, module, env_to_module_edits=EDITS)
+    runner = make_runner(env, module, env_to_module_edits=EDITS if place == "after" else BEFORE)
     seen: list[np.ndarray[Any, Any]] = []
     forward = module.forward_train
 
@@ -153,9 +228,10 @@ def test_episodes_hold_what_the_module_saw_and_each_observation_counts_once(kind
     rows_of_block: list[np.ndarray[Any, Any]] = []
     for steps in (1, 7, 1, 12):
         sample = runner.sample(steps, True, weights_of(module), shared)
-        for chunk in sample.block:
+        for chunk in sample.rollout.blocks["default_policy"]:
             rows_of_block.append(chunk.get_observations(slice(0, len(chunk))))
-        shared = {"MeanStdFilter": merger.merge_states([sample.shared_state["MeanStdFilter"]])}
+        own = sample.shared_state["default_policy"]["MeanStdFilter"]
+        shared = {"default_policy": {"MeanStdFilter": merger.merge_states([own])}}
     # Each row that an action was taken on is in the batches of the forward passes, bit for bit.
     batches = {row.tobytes() for row in np.concatenate(seen)}
     rows = np.concatenate(rows_of_block)
@@ -168,7 +244,7 @@ def test_episodes_hold_what_the_module_saw_and_each_observation_counts_once(kind
         is_over = last[1] + 1 == lengths[(3 * n + last[0]) % 3]
         was_reset = is_over and (n, 0, last[0] + 1) in places_of(env, n)
         raw |= {(n, 0, last[0] + 1)} if was_reset else set()
-    state = shared["MeanStdFilter"]
+    state = shared["default_policy"]["MeanStdFilter"]
     rows64 = np.array(sorted(raw), np.float64)
     assert state["merged_count"] == len(rows64)
     np.testing.assert_allclose(state["merged_mean"], rows64.mean(axis=0), rtol=1e-12)
@@ -185,7 +261,7 @@ def test_blocks_without_the_filter_hold_raw_observations() -> None:
     assert make_piece({"_target_": "runner.pipelines.MeanStdFilter"}).writes == ("obs",)
     env, _ = coded_envs("sync", 1, [9])
     module = coded_module()
-    block = make_runner(env, module).sample(4, True, weights_of(module), {}).block
+    block = make_runner(env, module).sample(4, True, weights_of(module), {}).rollout.blocks["default_policy"]
     assert block.columns["obs"][:, 1].tolist() == [0, 1, 2, 3, 4]
 
 
@@ -197,9 +273,9 @@ def test_evaluation_runs_with_the_merged_state_and_leaves_it_alone() -> None:
     learned = make_filter()
     learned.recompute_output_observation_space(CodedEnv.observation_space, CodedEnv.action_space)
     learned(batch={"obs": np.array([[0, 0, 0], [1, 4, 2]], np.float32)}, episodes=[])
-    shared = {"MeanStdFilter": learned.merge_states([learned.get_state()])}
-    runner.evaluate(4, False, weights_of(module), shared)
+    merged = learned.merge_states([learned.get_state()])
+    runner.evaluate(4, False, weights_of(module), {"default_policy": {"MeanStdFilter": merged}})
     after = runner.env_to_module.get_state()["MeanStdFilter"]
     assert after["merged_count"] == 2
     assert after["own_count"] == 0
-    np.testing.assert_array_equal(after["merged_mean"], shared["MeanStdFilter"]["merged_mean"])
+    np.testing.assert_array_equal(after["merged_mean"], merged["merged_mean"])

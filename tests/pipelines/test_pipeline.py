@@ -10,8 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from runner.builder import make_piece
-from runner.pipelines import ConnectorPiece, ConnectorPipeline, EnvToModulePipeline, GetActions, MeanStdFilter
+from runner.module_parts import make_piece
+from runner.pipelines import (
+    ConnectorPiece,
+    ConnectorPipeline,
+    EnvToModulePipeline,
+    GetActions,
+    MeanStdFilter,
+    ModuleToEnvPipeline,
+    NormalizeAndClipActions,
+)
 from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
 from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
@@ -156,7 +164,7 @@ def message_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> str:
 MESSAGES: dict[str, tuple[str, list[dict[str, Any]]]] = {
     "unknown_anchor": ("env_to_module", [{"remove": "AddObservationFromEpisodesToBatch"}]),
     "unknown_anchor_like_no_other": ("learner", [{"insert_after": "Zzz", "piece": piece_block("MeanStdFilter")}]),
-    "reads_what_a_later_piece_writes": ("env_to_module", [{"prepend": piece_block("MeanStdFilter")}]),
+    "reads_what_a_later_piece_writes": ("module_to_env", [{"prepend": piece_block("NormalizeAndClipActions")}]),
     "reads_what_is_written_once_per_fragment": (
         "module_to_env",
         [{"insert_after": "GetActions", "piece": {"_target_": "ReadsLogp"}}],
@@ -270,10 +278,10 @@ def test_nested_columns_count_in_the_order_check() -> None:
     pipeline = EnvToModulePipeline([inner, MeanStdFilter(), NumpyToTensor()], OBS_SPACE, ACTION_SPACE)
     assert pipeline.check_order(()) == ("obs",)
     assert nested(GetActions()).writes_per_fragment == ("action_logp",)
-    assert nested(AddObservationsFromEpisodesToBatch(), MeanStdFilter()).reads == ()
-    pipeline = EnvToModulePipeline([nested(MeanStdFilter()), inner], OBS_SPACE, ACTION_SPACE)
-    with pytest.raises(PipelineError, match="reads the column 'obs', which no piece before it writes"):
-        pipeline.check_order(())
+    assert nested(GetActions(), NormalizeAndClipActions()).reads == ("action_dist_inputs",)
+    pipeline = ModuleToEnvPipeline([nested(NormalizeAndClipActions()), GetActions()], OBS_SPACE, ACTION_SPACE)
+    with pytest.raises(PipelineError, match="reads the column 'actions', which no piece before it writes"):
+        pipeline.check_order(("action_dist_inputs",))
 
 
 def test_nested_pieces_infer_spaces() -> None:
@@ -321,7 +329,7 @@ def test_runner_with_nested_pipelines_samples_like_the_flat_one() -> None:
         if nest:
             spaces = env.single_observation_space, env.single_action_space
             runner.env_to_module = EnvToModulePipeline([ConnectorPipeline(runner.env_to_module, *spaces)], *spaces)
-        return runner.sample(20, True, weights_of(module), {}).block
+        return runner.sample(20, True, weights_of(module), {}).rollout.blocks["default_policy"]
 
     flat, deep = sample(False), sample(True)
     for name, column in flat.columns.items():

@@ -1,7 +1,10 @@
-"""The contract of RLModules, on MLPModule in all its shapes, and the flat vector of its parameters."""
+"""The contract of RLModules, on ActorCriticModule in all its shapes, and the flat vector of its parameters."""
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,25 +12,25 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
 from torch import nn
 
 from runner.config.schemas import ModuleConfig
-from runner.modules import MLPModule, RLModule
+from runner.episodes import nested
+from runner.modules import ActorCriticModule, RLModule
 from runner.modules.flat_parameters import FlatParameters
+from tests.modules.spaces import ACTIONS_BOX, BOX, DISCRETE, NESTED, items_of, rows_of, spaces
 
-BOX, DISCRETE = gym.spaces.Box(-1.0, 1.0, (4,), np.float32), gym.spaces.Discrete(3)
-ACTIONS_BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 SMALL = ModuleConfig(fcnet_hiddens=[8, 6])
 
 
-def make_module(obs: Any = BOX, actions: Any = DISCRETE, seed: int = 0, **options: Any) -> MLPModule:
+def make_module(obs: Any = BOX, actions: Any = DISCRETE, seed: int = 0, **options: Any) -> ActorCriticModule:
     torch.manual_seed(seed)
-    return MLPModule(obs, actions, replace(SMALL, **options))
+    return ActorCriticModule(obs, actions, replace(SMALL, **options))
 
 
-def some_obs(space: gym.Space[Any], count: int = 5) -> torch.Tensor:
-    space.seed(0)
-    return torch.from_numpy(np.stack([space.sample() for _ in range(count)]))
+def some_obs(space: gym.Space[Any], count: int = 5) -> Any:
+    return items_of(space, count)
 
 
 CASES = {
@@ -46,6 +49,9 @@ CASES = {
     "linear-heads-only": (BOX, DISCRETE, {"fcnet_hiddens": []}),
     "layernorm": (BOX, DISCRETE, {"fcnet_use_layernorm": True, "head_fcnet_hiddens": [5]}),
     "relu": (BOX, DISCRETE, {"fcnet_activation": "relu"}),
+    "nested": (NESTED, NESTED["inner"], {"free_log_std": True}),
+    "image": (NESTED["camera"], gym.spaces.MultiDiscrete([2, 3]), {"vf_share_layers": False}),
+    "integers": (gym.spaces.MultiBinary(3), gym.spaces.Box(0, 3, (2,), np.int32), {"free_log_std": True}),
 }
 
 
@@ -67,12 +73,13 @@ def test_contract_of_the_forward_passes(module: RLModule) -> None:
         torch.testing.assert_close(outputs["action_dist_inputs"], train["action_dist_inputs"])
     torch.testing.assert_close(module.compute_values(batch), train["vf_preds"])
     # Rows do not depend on each other, outputs do depend on the row.
-    one = module.forward_train({"obs": batch["obs"][2:3]})
+    one = module.forward_train(rows_of(batch, slice(2, 3)))
     torch.testing.assert_close(one["vf_preds"][0], train["vf_preds"][2])
     torch.testing.assert_close(one["action_dist_inputs"][0], train["action_dist_inputs"][2])
     assert train["vf_preds"].unique().numel() > 1
     actions = module.action_dist.mode(train["action_dist_inputs"])
-    assert actions.shape == (5, *(module.action_space.shape or ()))
+    like = items_of(module.action_space, 5)
+    nested.map_leaves(lambda action, leaf: torch.testing.assert_close(action, leaf, atol=1e9, rtol=0), actions, like)
     assert module.action_dist.log_prob(train["action_dist_inputs"], actions).shape == (5,)
 
 
@@ -187,20 +194,120 @@ def test_initialisers() -> None:
         make_module(fcnet_kernel_initializer="orthogonal")
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        gym.spaces.Dict({"a": BOX}),
-        gym.spaces.Tuple((BOX, BOX)),
-        gym.spaces.Discrete(3, start=1),
-        gym.spaces.MultiDiscrete([2, 3]),
-    ],
-    ids=lambda space: type(space).__name__,
-)
-def test_unsupported_observations(space: gym.Space[Any]) -> None:
-    with pytest.raises(TypeError, match="MLPModule cannot encode observations of") as caught:
-        make_module(obs=space)
-    assert str(space) in str(caught.value)
+# -- nested spaces and masks ------------------------------------------------------------------------------------------
+
+MASK = gym.spaces.Box(0, 1, (3,), np.int8)
+MASKED = gym.spaces.Dict({"mask": MASK, "seen": BOX})
+NESTED_ACTIONS = gym.spaces.Dict({"d": DISCRETE, "x": ACTIONS_BOX, "y": gym.spaces.Tuple((ACTIONS_BOX, DISCRETE))})
+
+
+def test_the_mask_reaches_all_outputs_and_is_not_encoded() -> None:
+    module = make_module(obs=MASKED, action_mask_key="mask")
+    plain = make_module()
+    seen, mask = some_obs(BOX), torch.tensor([[1, 1, 1], [0, 1, 0], [1, 0, 1], [0, 0, 1], [1, 1, 0]], dtype=torch.int8)
+    batch = {"obs": {"mask": mask, "seen": seen}}
+    expected = plain.forward_train({"obs": seen})
+    logits = torch.where(mask == 0, -1e9, expected["action_dist_inputs"])
+    for outputs in (module.forward_train(batch), module.forward_exploration(batch), module.forward_inference(batch)):
+        assert torch.equal(outputs["action_dist_inputs"], logits)
+    assert torch.equal(module.forward_train(batch)["vf_preds"], expected["vf_preds"])
+    assert torch.equal(module.compute_values(batch), expected["vf_preds"])
+
+
+def test_the_mask_of_nested_actions() -> None:
+    space = gym.spaces.Dict({"mask": gym.spaces.Dict({"d": MASK}), "a": BOX, "b": gym.spaces.Discrete(2)})
+    module = make_module(obs=space, actions=NESTED_ACTIONS, action_mask_key="mask")
+    obs = items_of(space, 50)
+    obs["mask"]["d"][:, 1] = 1
+    outputs = module.forward_train({"obs": obs})["action_dist_inputs"]
+    assert torch.equal(outputs[:, :3] == -1e9, obs["mask"]["d"] == 0)
+    assert (outputs[:, 3:] > -1e3).all()
+
+
+@pytest.mark.parametrize("options", [{"use_lstm": True}, {"use_gru": True, "vf_share_layers": False}])
+def test_the_mask_of_a_module_with_memory(options: dict[str, Any]) -> None:
+    module = make_module(obs=MASKED, action_mask_key="mask", **options)
+    for length in (1, 4):
+        obs = items_of(MASKED, 2, length)
+        state_in = nested.map_leaves(lambda leaf: leaf.expand(2, -1), module.get_initial_state())
+        outputs = module.forward_train({"obs": obs, "state_in": state_in})["action_dist_inputs"]
+        assert torch.equal(outputs == -1e9, obs["mask"] == 0)
+
+
+def test_log_stds_of_nested_actions_are_clipped_and_nothing_else() -> None:
+    module = make_module(actions=NESTED_ACTIONS, log_std_clip_param=0.25)
+    with torch.no_grad():
+        module.pi.layers[-1].bias[:] = 50.0  # type: ignore[index, union-attr, operator]
+    dist_inputs = module.forward_train({"obs": some_obs(BOX)})["action_dist_inputs"]
+    is_clipped = [column in (5, 6, 9, 10) for column in range(14)]
+    assert module.action_dist.log_std_inputs == (5, 6, 9, 10)
+    assert (dist_inputs == 0.25).all(0).tolist() == is_clipped
+    assert (dist_inputs > 40).all(0).tolist() == [not clipped for clipped in is_clipped]
+
+
+def test_free_log_stds_of_nested_actions() -> None:
+    module, plain = (make_module(actions=NESTED_ACTIONS, free_log_std=free) for free in (True, False))
+    with torch.no_grad():
+        module.log_std[:] = torch.tensor([0.1, 0.2, 0.3, -0.4])
+    obs = some_obs(BOX)
+    dist_inputs = module.forward_train({"obs": obs})["action_dist_inputs"]
+    assert dist_inputs.shape == plain.forward_train({"obs": obs})["action_dist_inputs"].shape == (5, 14)
+    expected = torch.tensor([0.1, 0.2, 0.3, -0.4]).expand(5, 4)
+    torch.testing.assert_close(dist_inputs[:, [5, 6, 9, 10]], expected)
+    others = [column for column in range(14) if column not in (5, 6, 9, 10)]
+    outputs = module.pi.forward(module.encoder.forward(obs))
+    assert torch.equal(dist_inputs[:, others], outputs)
+
+
+@given(obs=spaces(), actions=spaces())
+@settings(max_examples=40, deadline=None)
+def test_any_spaces(obs: gym.Space[Any], actions: gym.Space[Any]) -> None:
+    module = make_module(obs, actions)
+    batch = {"obs": items_of(obs, 5)}
+    outputs = module.forward_train(batch)
+    assert outputs["action_dist_inputs"].shape == (5, module.action_dist.num_inputs)
+    chosen = module.action_dist.mode(outputs["action_dist_inputs"])
+    (module.action_dist.log_prob(outputs["action_dist_inputs"], chosen) + outputs["vf_preds"]).sum().backward()
+    assert all(parameter.grad is not None for parameter in module.parameters())
+
+
+def test_a_copy_shares_nothing() -> None:
+    module = make_module(obs=NESTED, actions=NESTED_ACTIONS, free_log_std=True, use_lstm=True)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(module)))
+    batch = {
+        "obs": items_of(NESTED, 2, 3),
+        "state_in": nested.map_leaves(lambda leaf: leaf.expand(2, -1), module.get_initial_state()),
+    }
+    before = module.forward_train(batch)
+    torch.testing.assert_close(copied.forward_train(batch), before)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert not copied.forward_train(batch)["action_dist_inputs"].any()
+    torch.testing.assert_close(module.forward_train(batch), before)
+
+
+def test_only_parameters_are_in_the_state_and_in_the_vector() -> None:
+    module = make_module(obs=NESTED, actions=NESTED_ACTIONS, free_log_std=True, use_gru=True, vf_share_layers=False)
+    assert set(module.state_dict()) == {name for name, _ in module.named_parameters()}
+    num_parameters = sum(parameter.numel() for parameter in module.parameters())
+    assert len(FlatParameters(module).to_numpy()) == num_parameters
+
+
+REFUSED: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "mask_key_without_dict": (BOX, DISCRETE, {"action_mask_key": "mask"}),
+    "mask_key_unknown": (gym.spaces.Dict({"seen": BOX}), DISCRETE, {"action_mask_key": "mask"}),
+    "mask_misfit": (MASKED, gym.spaces.Discrete(4), {"action_mask_key": "mask"}),
+    "mask_alone": (gym.spaces.Dict({"mask": MASK}), DISCRETE, {"action_mask_key": "mask"}),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused(name: str, assert_golden: Callable[[str, str], None]) -> None:
+    obs, actions, options = REFUSED[name]
+    with pytest.raises(TypeError) as caught:
+        make_module(obs=obs, actions=actions, **options)
+    assert_golden(name, str(caught.value))
 
 
 # -- FlatParameters ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,279 @@
+"""Microseconds per call of the episode classes: ours and RLlib's, by the same calls on the same data.
+
+Each process measures all cases with its own interpreter (`--measure`); ours and RLlib's take turns. A case's number is
+the fastest of its batches in a process, and the median of the processes. Observations are (4,) float32, actions ints,
+rewards floats, with two extra model outputs, as PPO has them on CartPole.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import bench_common as bc
+import gymnasium
+import numpy as np
+
+STEPS = 200  # of a chunk, RLlib's usual order of magnitude
+AGENTS = ("a", "b", "c", "d")
+OBSERVATION_SPACE = gymnasium.spaces.Box(-1.0, 1.0, (4,), np.float32)
+ACTION_SPACE = gymnasium.spaces.Discrete(2)
+OBSERVATION, OUTPUT = np.full(4, 0.5, np.float32), np.array([0.25, 0.75], np.float32)
+EXTRA = {"action_logp": -0.5, "action_dist_inputs": OUTPUT}
+
+Episode = Any  # of either library
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured: `call` on what `make` returns.
+
+    Attributes:
+        is_fresh: each call needs a new one, as it changes it.
+        num_calls: how many of the thing that the case is named after are in one `call`.
+    """
+
+    name: str
+    make: Callable[[], Episode]
+    call: Callable[[Episode], object]
+    is_fresh: bool = False
+    num_calls: int = 1
+
+
+# --- cases ----------------------------------------------------------------------------------------
+
+
+def all_cases(single: Any, multi: Any) -> list[Case]:
+    return [*single_agent_cases(single, "list"), *single_agent_cases(single, "numpy"), *multi_agent_cases(multi)]
+
+
+def single_agent_cases(cls: Any, mode: str) -> list[Case]:
+    def make(steps: int = STEPS) -> Episode:
+        episode = single_agent_episode(cls, steps)
+        return episode.to_numpy() if mode == "numpy" else episode
+
+    def chunks() -> tuple[Episode, Episode]:
+        episode = single_agent_episode(cls, STEPS)
+        successor = episode.cut(1)
+        add_steps(successor, STEPS)
+        return (episode.to_numpy(), successor.to_numpy()) if mode == "numpy" else (episode, successor)
+
+    def after_cut() -> Episode:
+        return make().cut(4)
+
+    cases = [
+        Case("add_env_step", make, lambda e: add_steps(e, 50), is_fresh=True, num_calls=50),
+        Case("cut(1)", make, lambda e: e.cut(1)),
+        Case("slice [50:100]", make, lambda e: e[50:100]),
+        Case("concat_episode", chunks, lambda pair: pair[0].concat_episode(pair[1]), is_fresh=True),
+        Case("get_observations(-1)", make, lambda e: e.get_observations(-1)),
+        Case("get_observations()", make, lambda e: e.get_observations()),
+        Case("get_actions([0, 7, -1])", make, lambda e: e.get_actions([0, 7, -1])),
+        Case(
+            "get_observations(slice(-3, 1), lookback)",
+            after_cut,
+            lambda e: e.get_observations(slice(-3, 1), neg_index_as_lookback=True),
+        ),
+        Case("get_rewards(slice(-5, None), fill)", lambda: make(2), lambda e: e.get_rewards(slice(-5, None), fill=0.0)),
+        Case(
+            "get_observations(slice(-5, None), fill)",
+            lambda: make(2),
+            lambda e: e.get_observations(slice(-5, None), fill=0.0),
+        ),
+        Case(
+            "get_actions(slice(-5, None), fill, one-hot)",
+            lambda: make(2),
+            lambda e: e.get_actions(slice(-5, None), fill=0, one_hot_discrete=True),
+        ),
+        Case("get_return", make, lambda e: e.get_return()),
+    ]
+    if mode == "list":
+        cases.insert(1, Case("to_numpy", make, lambda e: e.to_numpy(), is_fresh=True))
+    return [Case(f"single, {mode}: {c.name}", c.make, c.call, c.is_fresh, c.num_calls) for c in cases]
+
+
+def single_agent_episode(cls: Any, steps: int) -> Episode:
+    episode = cls(observation_space=OBSERVATION_SPACE, action_space=ACTION_SPACE)
+    episode.add_env_reset(OBSERVATION, {})
+    add_steps(episode, steps)
+    return episode
+
+
+def add_steps(episode: Episode, steps: int) -> None:
+    for _ in range(steps):
+        episode.add_env_step(OBSERVATION, 1, 1.0, {}, extra_model_outputs=EXTRA)
+
+
+def multi_agent_cases(cls: Any) -> list[Case]:
+    def make(steps: int = STEPS) -> Episode:
+        return multi_agent_episode(cls, steps)
+
+    def turns() -> Episode:
+        return multi_agent_episode(cls, 0)
+
+    def chunks() -> tuple[Episode, Episode]:
+        episode = make()
+        successor = episode.cut(1)
+        add_joint_steps(successor, STEPS)
+        return episode, successor
+
+    cases = [
+        Case("add_env_step, all agents act", make, lambda e: add_joint_steps(e, 50), is_fresh=True, num_calls=50),
+        Case("add_env_step, agents take turns", turns, add_turns, is_fresh=True, num_calls=50),
+        Case("to_numpy", make, lambda e: e.to_numpy(), is_fresh=True),
+        Case("cut(1)", make, lambda e: e.cut(1)),
+        Case("slice [50:100]", make, lambda e: e[50:100]),
+        Case("concat_episode", chunks, lambda pair: pair[0].concat_episode(pair[1]), is_fresh=True),
+        Case("get_observations(-1)", make, lambda e: e.get_observations(-1)),
+        Case("get_observations(slice(-3, None))", make, lambda e: e.get_observations(slice(-3, None))),
+        Case("get_observations(slice(-5, None), fill)", turned(cls), get_filled),
+        Case("get_observations(return_list)", make, lambda e: e.get_observations(return_list=True)),
+        Case("get_observations(-1, agent steps)", make, lambda e: e.get_observations(-1, env_steps=False)),
+        Case("get_agents_to_act", make, lambda e: e.get_agents_to_act()),
+    ]
+    return [Case(f"multi: {c.name}", c.make, c.call, c.is_fresh, c.num_calls) for c in cases]
+
+
+def multi_agent_episode(cls: Any, steps: int) -> Episode:
+    episode = cls(
+        observation_space=gymnasium.spaces.Dict({agent: OBSERVATION_SPACE for agent in AGENTS}),
+        action_space=gymnasium.spaces.Dict({agent: ACTION_SPACE for agent in AGENTS}),
+        agent_to_module_mapping_fn=lambda agent_id, episode: "default_policy",
+    )
+    episode.add_env_reset(observations=dict.fromkeys(AGENTS, OBSERVATION))
+    add_joint_steps(episode, steps)
+    return episode
+
+
+def add_joint_steps(episode: Episode, steps: int) -> None:
+    observations, actions, rewards = (dict.fromkeys(AGENTS, item) for item in (OBSERVATION, 1, 1.0))
+    infos, extra = {agent: {} for agent in AGENTS}, dict.fromkeys(AGENTS, EXTRA)
+    for _ in range(steps):
+        episode.add_env_step(observations, actions, rewards, infos, extra_model_outputs=extra)
+
+
+def add_turns(episode: Episode) -> None:
+    """50 env steps in which one agent acts, another one is observed, and all get rewards."""
+    rewards = dict.fromkeys(AGENTS, 1.0)
+    episode.add_env_step({AGENTS[0]: OBSERVATION}, dict.fromkeys(AGENTS, 1), rewards)
+    for step in range(49):
+        acting, observed = AGENTS[step % len(AGENTS)], AGENTS[(step + 1) % len(AGENTS)]
+        episode.add_env_step({observed: OBSERVATION}, {acting: 1}, rewards)
+
+
+def turned(cls: Any) -> Callable[[], Episode]:
+    def make() -> Episode:
+        episode = multi_agent_episode(cls, 0)
+        add_turns(episode)
+        return episode
+
+    return make
+
+
+def get_filled(episode: Episode) -> object:
+    return episode.get_observations(slice(-5, None), fill=0.0)
+
+
+# --- measuring (in the process of a peer) ---------------------------------------------------------
+
+
+def measure_peer(peer: str, budget_s: float) -> dict[str, float]:
+    """Microseconds of each case."""
+    if peer == "ours":
+        from runner.episodes import MultiAgentEpisode, SingleAgentEpisode
+    else:
+        from ray.rllib.env.multi_agent_episode import MultiAgentEpisode
+        from ray.rllib.env.single_agent_episode import SingleAgentEpisode
+    cases = all_cases(SingleAgentEpisode, MultiAgentEpisode)
+    return {case.name: measure_case(case, budget_s) for case in cases}
+
+
+def measure_case(case: Case, budget_s: float) -> float:
+    """Microseconds of one of the case's calls: the fastest of at least 5 batches."""
+    size, fastest, end = batch_size(case), float("inf"), time.perf_counter() + budget_s
+    gc.collect()
+    gc.disable()
+    batches = 0
+    while batches < 5 or time.perf_counter() < end:
+        fastest = min(fastest, batch_seconds(case, size) / size)
+        batches += 1
+    gc.enable()
+    return fastest / case.num_calls * 1e6
+
+
+def batch_size(case: Case) -> int:
+    """As many calls as take 5 ms; few of those that each need a new episode, which takes longer to make."""
+    once = min(batch_seconds(case, 1) for _ in range(3))
+    return max(1, min(10 if case.is_fresh else 10_000, int(0.005 / once)))
+
+
+def batch_seconds(case: Case, size: int) -> float:
+    inputs = [case.make() for _ in range(size)] if case.is_fresh else [case.make()] * size
+    call = case.call
+    start = time.perf_counter()
+    for item in inputs:
+        call(item)
+    return time.perf_counter() - start
+
+
+# --- comparing ------------------------------------------------------------------------------------
+
+
+def run_peer(peer: str, python: str, budget_s: float) -> dict[str, float]:
+    command = [python, str(bc.ROOT / "benchmarks" / "episodes.py"), "--measure", peer, "--budget", str(budget_s)]
+    env = bc.one_thread_env()
+    if peer == "ours":
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(bc.ROOT), env.get("PYTHONPATH")]))
+    done = subprocess.run(command, cwd=bc.ROOT, env=env, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr[-4000:]}")
+    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def table(results: dict[str, list[dict[str, float]]]) -> str:
+    rows, ratios = [], []
+    for case in results["ours"][0]:
+        ours, theirs = ([run[case] for run in results[peer]] for peer in ("ours", "rllib"))
+        ratios.append(statistics.median(theirs) / statistics.median(ours))
+        rows.append([case, bc.spread(ours, 2), bc.spread(theirs, 2), f"{ratios[-1]:.1f}"])
+    head = bc.markdown_table(["case", "ours (µs)", "RLlib (µs)", "RLlib/ours"], rows)
+    return f"{head}\n\nRLlib/ours: median {statistics.median(ratios):.1f}, smallest {min(ratios):.1f}."
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--python-rllib", default=str(bc.ROOT / ".peers" / "rllib" / "bin" / "python"))
+    parser.add_argument("--repeats", type=int, default=3, help="processes of each library")
+    parser.add_argument("--budget", type=float, default=0.2, help="seconds of measuring for each case and process")
+    parser.add_argument("--out", type=bc.Path, default=bc.RESULTS_DIR / "episodes.json")
+    parser.add_argument("--measure", choices=("ours", "rllib"), help="only measure, in this process")
+    args = parser.parse_args(argv)
+    if args.measure:
+        print(json.dumps(measure_peer(args.measure, args.budget)))
+        return
+    pythons = {"ours": sys.executable, "rllib": args.python_rllib}
+    peers = [bc.Peer(name, "", python) for name, python in pythons.items()]
+    machine = bc.machine_facts(peers)
+    results: dict[str, list[dict[str, float]]] = {"ours": [], "rllib": []}
+    for repeat in range(args.repeats):
+        for peer, python in pythons.items():
+            results[peer].append(run_peer(peer, python, args.budget))
+            bc.log(f"[{repeat + 1}/{args.repeats}] {peer}")
+    bc.write_json(args.out, {"machine": machine, "repeats": args.repeats, "microseconds": results})
+    print(f"Microseconds a call: medians of {args.repeats} processes (min-max).\n")
+    print(table(results))
+    print("\n" + bc.machine_text(machine))
+
+
+if __name__ == "__main__":
+    main()

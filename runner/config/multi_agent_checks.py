@@ -1,0 +1,67 @@
+"""Checks of the `multi_agent` block: the mapping, and the fields that modules override."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.config.checks import check_value, find_unknown_keys
+from runner.config.compose import Composed
+from runner.config.edits import describe_fault
+from runner.config.errors import Problem, show_value
+from runner.config.fields import option_of
+from runner.config.metrics import declared_module_ids
+from runner.config.schemas import ExperimentConfig
+from runner.config.targets import find_target_fault
+
+
+def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """The problems of the block, each with the place it was written at."""
+    block = config.multi_agent
+    if block == type(block)():
+        return
+    if config.env.env is not None:
+        what = f"multi_agent is set, but {config.env.env} has a single agent"
+        yield Problem(what, composed.where("multi_agent"), None, "env._target_: a MultiAgentEnv class")
+    yield from _check_mapping(block.agent_to_module, composed)
+    for name, overrides, target in (
+        ("modules", block.modules, config.module),
+        ("algorithm_config_overrides_per_module", block.algorithm_config_overrides_per_module, config.algorithm),
+    ):
+        for module_id, values in overrides.items():
+            yield from _check_overrides(f"multi_agent.{name}.{module_id}", values, type(target), composed)
+    if "_target_" not in block.agent_to_module and block.modules_to_train == []:
+        where = composed.where("multi_agent.modules_to_train")
+        allowed = f"null for all, or some of {', '.join(declared_module_ids(config)) or 'the modules'}"
+        yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", where, "[]", allowed)
+
+
+def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[Problem]:
+    key = "multi_agent.agent_to_module"
+    if "_target_" in mapping:
+        path = str(mapping["_target_"])
+        arguments = [str(name) for name in mapping if name != "_target_"]
+        fault = find_target_fault(path, arguments)
+        if fault is not None:
+            yield describe_fault(f"{key}._target_", fault, composed.where(f"{key}._target_"), path)
+        return
+    for pattern, module_id in mapping.items():
+        if not isinstance(module_id, str) or not module_id:
+            what = f"{key}.{pattern} is no module id"
+            yield Problem(what, composed.where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
+
+
+def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed: Composed) -> Iterator[Problem]:
+    for name, allowed, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
+        yield Problem(f"unknown key {name}", composed.where(name), None, allowed, nearest)
+    annotations = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        if field.name in values:
+            name = f"{key}.{field.name}"
+            problem = check_value(
+                name, values[field.name], annotations[field.name], option_of(field), composed.where(name)
+            )
+            if problem is not None:
+                yield problem

@@ -1,0 +1,136 @@
+"""The protocol of environments with several agents, and which module acts for which agent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+import gymnasium as gym
+
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.imports import import_target
+from runner.episodes.columns import DEFAULT_MODULE_ID
+
+# The key of terminateds and truncateds that ends the episode for everyone.
+ALL_AGENTS = "__all__"
+
+Space = gym.Space[Any]
+AgentDict = dict[str, Any]
+StepDicts = tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]
+
+
+class MultiAgentEnv:
+    """An environment whose agents come, act, wait and go. Subclass it.
+
+    All data are dicts by agent id. An agent whose observation `reset` or `step` returns acts in the next step, and
+    only then; one that is left out waits. Rewards may come for any agent that has not finished.
+
+    Attributes:
+        possible_agents: ids of all agents there can ever be.
+        observation_spaces, action_spaces: agent id -> space.
+    """
+
+    possible_agents: Sequence[str] = ()
+    observation_spaces: Mapping[str, Space]
+    action_spaces: Mapping[str, Space]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """Start an episode; observations of the agents that act first, and infos."""
+        raise NotImplementedError(f"{type(self).__name__} has no reset")
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """One env step.
+
+        Args:
+            actions: of exactly the agents that were observed last and have not finished.
+
+        Returns:
+            Observations, rewards, terminateds, truncateds, infos. The key `__all__` of terminateds or truncateds ends
+            the episode; so does the end of the last agent.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no step")
+
+    def close(self) -> None:
+        """Free what the environment holds."""
+
+
+class AgentMapping:
+    """Which module acts for an agent. Subclass it and name the class in `multi_agent.agent_to_module._target_`."""
+
+    def __call__(self, agent_id: str) -> str:
+        """The id of the module that acts for the agent, the same whenever it is asked."""
+        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+
+
+class PatternMapping(AgentMapping):
+    """A mapping by name or pattern (`*`, `?`, `[abc]`); the first that fits counts.
+
+    Args:
+        patterns: agent id or pattern -> module id, in which `{agent}` stands for the agent's id.
+    """
+
+    def __init__(self, patterns: Mapping[str, str]) -> None:
+        self._patterns = dict(patterns)
+
+    def __call__(self, agent_id: str) -> str:
+        """The module of the first pattern that fits.
+
+        Raises:
+            ConfigError: none fits.
+        """
+        for pattern, module_id in self._patterns.items():
+            if fnmatchcase(agent_id, pattern):
+                return module_id.replace("{agent}", agent_id)
+        problem = Problem(
+            f"no module is mapped to agent {agent_id}",
+            where="multi_agent.agent_to_module",
+            got=", ".join(f"{pattern}: {module_id}" for pattern, module_id in self._patterns.items()),
+            allowed=f"an entry that fits {agent_id}, for example '*': {DEFAULT_MODULE_ID}",
+            nearest=nearest_match(agent_id, list(self._patterns)),
+        )
+        raise ConfigError([problem])
+
+
+def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
+    """The mapping of a configuration block; an empty one maps all agents to `default_policy`."""
+    if "_target_" in block:
+        arguments = dict(block)
+        mapping_class = import_target(arguments.pop("_target_"), "multi_agent.agent_to_module", AgentMapping)
+        mapping: AgentMapping = mapping_class(**arguments)
+        return mapping
+    return PatternMapping(block or {"*": DEFAULT_MODULE_ID})
+
+
+def agents_by_module(env: MultiAgentEnv, mapping: AgentMapping) -> dict[str, list[str]]:
+    """Module id -> the agents it acts for, in the order of `possible_agents`.
+
+    Raises:
+        ConfigError: an agent without a mapping or a space, or agents of one module whose spaces differ.
+    """
+    owner = type(env).__name__
+    if not env.possible_agents:
+        raise ConfigError([Problem(f"{owner} names no possible_agents", "env", allowed="the ids of all agents")])
+    by_module: dict[str, list[str]] = {}
+    for agent in env.possible_agents:
+        for name in ("observation_spaces", "action_spaces"):
+            if agent not in getattr(env, name, {}):
+                raise ConfigError([Problem(f"agent {agent} has no space in {owner}.{name}", "env")])
+        by_module.setdefault(mapping(agent), []).append(agent)
+    for module_id, agents in by_module.items():
+        _check_same_spaces(env, module_id, agents)
+    return by_module
+
+
+def _check_same_spaces(env: MultiAgentEnv, module_id: str, agents: Sequence[str]) -> None:
+    for name in ("observation_spaces", "action_spaces"):
+        spaces: Mapping[str, Space] = getattr(env, name)
+        for agent in agents[1:]:
+            if spaces[agent] != spaces[agents[0]]:
+                problem = Problem(
+                    f"the agents of module {module_id} differ in their {name}",
+                    where="multi_agent.agent_to_module",
+                    got=f"{agents[0]} {spaces[agents[0]]}, {agent} {spaces[agent]}",
+                    allowed="agents with equal spaces; others need a module of their own",
+                )
+                raise ConfigError([problem])

@@ -1,0 +1,133 @@
+"""N environments with several agents, stepped one by one, reset when they are done, and restored by replay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.errors import Problem, RunFailure
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
+from runner.streams import integer_seed
+
+
+@dataclass(frozen=True)
+class EnvStep:
+    """What one sub-environment returned. `is_reset`: it started an episode, and no step was made."""
+
+    is_reset: bool
+    obs: AgentDict
+    rewards: AgentDict
+    terminateds: AgentDict
+    truncateds: AgentDict
+    infos: AgentDict
+
+
+class MultiAgentEnvironments:
+    """N sub-environments with several agents.
+
+    Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
+    and `set_state` where it has them, else by its seed and a replay of its actions.
+    """
+
+    def __init__(self, make_env: Callable[[], MultiAgentEnv], num_envs: int, seed: int) -> None:
+        self.envs = [make_env() for _ in range(num_envs)]
+        self.num_envs = num_envs
+        self._seed = seed
+        self._seed_name: tuple[int | str, ...] = ("unused",)
+        self._has_own_state = hasattr(self.envs[0], "get_state") and hasattr(self.envs[0], "set_state")
+        self._episode_numbers = [0] * num_envs
+        self._num_steps = [0] * num_envs
+        self._is_done = [True] * num_envs
+        self._actions: list[list[AgentDict]] = [[] for _ in range(num_envs)]
+
+    def reset(self, seed_name: tuple[int | str, ...]) -> list[EnvStep]:
+        """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`."""
+        self._seed_name = seed_name
+        self._episode_numbers = [-1] * self.num_envs
+        return [self._reset_one(n) for n in range(self.num_envs)]
+
+    def _reset_one(self, n: int) -> EnvStep:
+        self._episode_numbers[n] += 1
+        return self._restart_one(n)
+
+    def _restart_one(self, n: int) -> EnvStep:
+        role, *index = self._seed_name
+        seed = integer_seed(self._seed, str(role), *(int(i) for i in index), n, self._episode_numbers[n])
+        self._num_steps[n], self._is_done[n], self._actions[n] = 0, False, []
+        obs, infos = self._call("reset", n, seed=seed)
+        return EnvStep(True, obs, {}, {}, {}, infos)
+
+    def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
+        """One step of each sub-environment with its agents' actions, or its reset where its episode is over."""
+        return [self._reset_one(n) if self._is_done[n] else self._step_one(n, own) for n, own in enumerate(actions)]
+
+    def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
+        step = EnvStep(False, *self._call("step", n, actions))
+        self._num_steps[n] += 1
+        if not self._has_own_state:
+            self._actions[n].append(actions)
+        self._is_done[n] = bool(step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS))
+        return step
+
+    def end_episode(self, n: int) -> None:
+        """The last agent of sub-environment n has finished: reset it in the next step."""
+        self._is_done[n] = True
+
+    def place(self, n: int) -> str:
+        """Where sub-environment n is, for messages."""
+        return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
+
+    def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
+        env = self.envs[n]
+        try:
+            result = getattr(env, method)(*args, **kwargs)
+        except Exception as error:  # a user's environment may raise anything
+            what = f"the environment raised {type(error).__name__} in {method}: {error}"
+            got = f"actions {args[0]}" if args else None
+            raise RunFailure(Problem(what, where=self.place(n), got=got)) from error
+        size = 2 if method == "reset" else 5
+        if not (isinstance(result, tuple) and len(result) == size and all(isinstance(d, dict) for d in result)):
+            what = f"the environment's {method} returned {_outline(result)}"
+            raise RunFailure(Problem(what, self.place(n), allowed=f"a tuple of {size} dicts by agent id"))
+        return result
+
+    def get_state(self) -> dict[str, Any]:
+        """Episode numbers, and of each running episode its own state or the actions so far."""
+        state: dict[str, Any] = {
+            "seed_name": list(self._seed_name),
+            "episode_numbers": list(self._episode_numbers),
+            "num_steps": list(self._num_steps),
+            "is_done": list(self._is_done),
+        }
+        for n, env in enumerate(self.envs):
+            own: Any = env
+            state[f"env_{n}"] = own.get_state() if self._has_own_state else list(self._actions[n])
+        return state
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Bring every sub-environment back to where it was."""
+        self._seed_name = tuple(state["seed_name"])
+        self._episode_numbers = [int(number) for number in state["episode_numbers"]]
+        for n, env in enumerate(self.envs):
+            self._restart_one(n)
+            own: Any = env
+            if self._has_own_state:
+                own.set_state(state[f"env_{n}"])
+            else:
+                for actions in state[f"env_{n}"]:
+                    env.step(actions)
+                    self._actions[n].append(actions)
+        self._num_steps = [int(number) for number in state["num_steps"]]
+        self._is_done = [bool(flag) for flag in state["is_done"]]
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self.envs:
+            env.close()
+
+
+def _outline(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"a tuple of {', '.join(type(part).__name__ for part in result) or 'nothing'}"
+    return type(result).__name__

@@ -1,0 +1,24 @@
+"""Small environments that the experiments under `conf/experiment/` train on, and PettingZoo's."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> submodule; also read (not imported) by `runner validate`.
+_EXPORTS: dict[str, str] = {
+    "Catch": "catch",
+    "DictCartPole": "cartpoles",
+    "MaskedCartPole": "cartpoles",
+    "MultiAgentCartPole": "cartpoles",
+    "PettingZooEnv": "petting_zoo",
+    "StatelessCartPole": "cartpoles",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

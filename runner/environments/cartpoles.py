@@ -1,0 +1,151 @@
+"""CartPole in forms that ask for memory, several agents, nested observations or action masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
+
+from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
+
+_CARTPOLE = "CartPole-v1"
+Observation = npt.NDArray[np.float32]
+
+
+def _make_cartpole() -> gym.Env[Observation, Any]:
+    return gym.make(_CARTPOLE, disable_env_checker=True)
+
+
+class StatelessCartPole(CartPoleVectorEnv):
+    """CartPole without velocities: one observation is cart position and pole angle, (2,) float32.
+
+    Args:
+        num_envs: sub-environments.
+        max_episode_steps: an episode is truncated after so many steps.
+    """
+
+    _SEEN = (0, 2)
+
+    def __init__(self, num_envs: int = 1, max_episode_steps: int = 500) -> None:
+        super().__init__(num_envs=num_envs, max_episode_steps=max_episode_steps)
+        box = self.single_observation_space
+        assert isinstance(box, gym.spaces.Box)
+        seen = list(self._SEEN)
+        self.single_observation_space = gym.spaces.Box(box.low[seen], box.high[seen], dtype=np.float32)
+        self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
+
+    def reset(self, **kwargs: Any) -> tuple[Observation, dict[str, Any]]:
+        """(N, 2) observations and no infos."""
+        obs, infos = super().reset(**kwargs)
+        return np.ascontiguousarray(obs[:, self._SEEN]), infos
+
+    def step(self, action: npt.NDArray[np.integer[Any]]) -> Any:
+        """One vector step."""
+        obs, *rest = super().step(action)
+        return np.ascontiguousarray(obs[:, self._SEEN]), *rest
+
+
+class DictCartPole(gym.Env[dict[str, Any], Any]):
+    """CartPole whose observation is `{"cart": (2,), "pole": (angle (1,), is it left of upright (Discrete 2),
+    velocity (1,))}`."""
+
+    def __init__(self) -> None:
+        self._env = _make_cartpole()
+        self.action_space = self._env.action_space
+        low, high = CartPoleEnv().observation_space.low, CartPoleEnv().observation_space.high  # type: ignore[attr-defined]
+        angle, velocity = (gym.spaces.Box(low[i : i + 1], high[i : i + 1]) for i in (2, 3))
+        self.observation_space = gym.spaces.Dict(
+            cart=gym.spaces.Box(low[:2], high[:2]), pole=gym.spaces.Tuple((angle, gym.spaces.Discrete(2), velocity))
+        )
+
+    @staticmethod
+    def _nested(obs: Observation) -> dict[str, Any]:
+        return {"cart": obs[:2], "pole": (obs[2:3], int(obs[2] < 0), obs[3:4])}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
+        """Start an episode."""
+        obs, info = self._env.reset(seed=seed, options=options)
+        return self._nested(obs), info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """One step."""
+        obs, reward, terminated, truncated, info = self._env.step(action)
+        return self._nested(obs), float(reward), terminated, truncated, info
+
+
+class MaskedCartPole(gym.Env[dict[str, Any], Any]):
+    """CartPole with two buttons to each side, of which one a side works in each step; the mask says which.
+
+    Actions 0 and 1 push left, 2 and 3 right. The observation is `{"observations": (4,), "action_mask": (4,) int8}`.
+
+    Raises:
+        ValueError: (from `step`) a button that the mask forbids.
+    """
+
+    def __init__(self) -> None:
+        self._env = _make_cartpole()
+        self._mask = np.zeros(4, np.int8)
+        self.action_space = gym.spaces.Discrete(4)
+        self.observation_space = gym.spaces.Dict(
+            observations=self._env.observation_space, action_mask=gym.spaces.MultiBinary(4)
+        )
+
+    def _masked(self, obs: Observation) -> dict[str, Any]:
+        self._mask = np.zeros(4, np.int8)
+        self._mask[self.np_random.integers(2, size=2) + np.array([0, 2])] = 1
+        return {"observations": obs, "action_mask": self._mask}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[dict[str, Any], Any]:
+        """Start an episode."""
+        super().reset(seed=seed)
+        obs, info = self._env.reset(seed=seed, options=options)
+        return self._masked(obs), info
+
+    def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
+        """One step."""
+        if not self._mask[action]:
+            raise ValueError(f"action {action} is forbidden by the mask {self._mask.tolist()}")
+        obs, reward, terminated, truncated, info = self._env.step(int(action) // 2)
+        return self._masked(obs), float(reward), terminated, truncated, info
+
+
+class MultiAgentCartPole(MultiAgentEnv):
+    """Each agent balances a pole of its own; the episode ends when the last one has ended.
+
+    Args:
+        num_agents: agents `agent_0`, `agent_1`, ...
+    """
+
+    def __init__(self, num_agents: int = 2) -> None:
+        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
+        self._envs = {agent: _make_cartpole() for agent in self.possible_agents}
+        self._running: list[str] = []
+        self.observation_spaces = {agent: env.observation_space for agent, env in self._envs.items()}
+        self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """All agents start; agent k has the seed `seed + k`."""
+        self._running = list(self.possible_agents)
+        obs = {
+            agent: env.reset(seed=None if seed is None else (seed + number) % 2**31)[0]
+            for number, (agent, env) in enumerate(self._envs.items())
+        }
+        return obs, {}
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """One step of the agents that have not ended."""
+        obs, rewards, terminateds, truncateds = {}, {}, {}, {}
+        for agent in self._running:
+            obs[agent], rewards[agent], terminateds[agent], truncateds[agent], _ = self._envs[agent].step(
+                int(actions[agent])
+            )
+        self._running = [agent for agent in self._running if not (terminateds[agent] or truncateds[agent])]
+        return obs, rewards, terminateds, truncateds, {}
+
+    def close(self) -> None:
+        """Close the poles."""
+        for env in self._envs.values():
+            env.close()

@@ -1,0 +1,439 @@
+"""What a multi-agent episode holds, and reading it by env steps or by each agent's own steps."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from runner.episodes.lookback_buffer import Indices, LookbackBuffer
+from runner.episodes.multi_agent_fields import AgentID, MultiAgentFields
+from runner.episodes.nested import row_count, unstack
+from runner.episodes.single_agent_episode import SingleAgentEpisode
+from runner.episodes.spaces import one_hot
+
+if TYPE_CHECKING:
+    pass
+
+AgentDict = dict[AgentID, Any]
+Field = Literal["observations", "infos", "actions", "rewards", "extra_model_outputs"]
+
+_NOTHING: Any = object()
+_MISSING = 2**62  # an index that no buffer has
+
+
+class MultiAgentGetters(MultiAgentFields):
+    """The getters and setters of a `MultiAgentEpisode`.
+
+    Getters share their arguments:
+
+    * `indices`: one int, a list or slice of them, None for all from env step 0 on. As in `LookbackBuffer.get`,
+      a negative index counts from the end or, with `neg_index_as_lookback`, from env step 0 back into the
+      lookback; -1 is the newest observation, but the newest *complete or begun* step for all other fields.
+    * `agent_ids`: one id or several; None: all agents of this chunk. Ids that are not in it are left out.
+    * `env_steps=True`: indices are env steps; an action, reward or extra output is found at the env step of
+      the observation it answers. What an agent has begun but not completed is found there too: its hanging
+      action, and the rewards so far. An agent without a value at one env step is left out of an int's result,
+      and has fewer rows in that of many. `env_steps=False`: each agent's own steps, hanging action last.
+    * `fill`: the value at every env step (or own step) where an agent has none, inside or outside of the range.
+    * `return_list=True` (env steps only): a list with one dict per env step, also for an int.
+
+    The result is a dict by agent id: an item for an int, else a list of items or (numpy mode) columns; agents
+    without any row are left out. Raises `IndexError` for an int or list index outside without `fill`, and
+    what `LookbackBuffer.get` raises.
+    """
+
+    __slots__ = ()
+
+    # --- getters ----------------------------------------------------------------------------------
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[AgentID] | AgentID | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Observations by agent, see the class; None: those of the T + 1 env steps 0 to T."""
+        query = _Query("observations", indices, neg_index_as_lookback, fill, one_hot_discrete)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_infos(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[AgentID] | AgentID | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Infos by agent, see the class; they belong to the observations they came with."""
+        query = _Query("infos", indices, neg_index_as_lookback, fill)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[AgentID] | AgentID | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Actions by agent, see the class; None: those of the T env steps 0 to T - 1."""
+        query = _Query("actions", indices, neg_index_as_lookback, fill, one_hot_discrete)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_rewards(
+        self,
+        indices: Indices = None,
+        agent_ids: Collection[AgentID] | AgentID | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Rewards by agent, see the class: for each of its steps the sum over the env steps that it took."""
+        query = _Query("rewards", indices, neg_index_as_lookback, fill)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_extra_model_outputs(
+        self,
+        key: str | None = None,
+        indices: Indices = None,
+        agent_ids: Collection[AgentID] | AgentID | None = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Outputs named `key` by agent, see the class; without `key` each agent's is a dict of all its outputs.
+
+        Agents whose module has no such output are left out; `ValueError` if no agent has it but some have others.
+        """
+        if key is not None:
+            self._check_key(key)
+            query = _Query("extra_model_outputs", indices, neg_index_as_lookback, fill, key=key)
+            return self._get(query, agent_ids, env_steps, return_list)
+        by_key = {
+            name: self._get(
+                _Query("extra_model_outputs", indices, neg_index_as_lookback, fill, key=name),
+                agent_ids,
+                env_steps,
+                return_list,
+            )
+            for name in self._extra_keys()
+        }
+        if not return_list:
+            return _swap_levels(by_key)
+        if not by_key:
+            return [{} for _ in self._env_ts(_Query("actions", indices, neg_index_as_lookback, fill))]
+        return [_swap_levels(dict(zip(by_key, step, strict=True))) for step in zip(*by_key.values(), strict=True)]
+
+    def _extra_keys(self) -> list[str]:
+        keys: dict[str, None] = {}
+        for episode in self.agent_episodes.values():
+            keys |= dict.fromkeys(episode.extra_model_outputs)
+        for outputs in self._hanging_extra_model_outputs_end.values():
+            keys |= dict.fromkeys(outputs)
+        return list(keys)
+
+    def _check_key(self, key: str) -> None:
+        known = self._extra_keys()
+        if known and key not in known:
+            raise ValueError(f"no agent of episode {self.id_} has extra_model_outputs named {key!r}; known: {known}")
+
+    # --- setters (see LookbackBuffer.set; the number of rows never changes) -----------------------
+
+    def set_observations(
+        self,
+        *,
+        new_data: Mapping[AgentID, Any],
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Replace observations; `new_data` by agent, indices are each agent's own steps. `KeyError`: no such agent."""
+        for episode, data in self._chosen(new_data):
+            episode.set_observations(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_actions(
+        self,
+        *,
+        new_data: Mapping[AgentID, Any],
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Replace actions of complete steps; arguments as for `set_observations`."""
+        for episode, data in self._chosen(new_data):
+            episode.set_actions(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_rewards(
+        self,
+        *,
+        new_data: Mapping[AgentID, Any],
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Replace rewards of complete steps; arguments as for `set_observations`."""
+        for episode, data in self._chosen(new_data):
+            episode.set_rewards(new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self,
+        *,
+        key: str,
+        new_data: Mapping[AgentID, Any],
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Replace outputs named `key`, which each of the agents must have; arguments as for `set_observations`."""
+        for episode, data in self._chosen(new_data):
+            episode.set_extra_model_outputs(
+                key=key, new_data=data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+            )
+
+    def _chosen(self, new_data: Mapping[AgentID, Any]) -> list[tuple[SingleAgentEpisode, Any]]:
+        for agent_id in new_data:
+            if agent_id not in self.agent_episodes:
+                known = list(self.agent_episodes)
+                raise KeyError(f"agent {agent_id!r} is not in episode {self.id_}; its agents: {known}")
+        return [(self.agent_episodes[agent_id], data) for agent_id, data in new_data.items()]
+
+    # --- by env steps and by agent steps ----------------------------------------------------------
+
+    def _get(
+        self,
+        query: _Query,
+        agent_ids: Collection[AgentID] | AgentID | None,
+        env_steps: bool,
+        return_list: bool,
+    ) -> AgentDict | list[AgentDict]:
+        if return_list and not env_steps:
+            raise ValueError(f"get_{query.field}: return_list=True is one dict per env step, it needs env_steps=True")
+        columns = self._selected_columns(query, agent_ids)
+        if not env_steps:
+            return _by_agent_steps(query, columns)
+        if not _is_one(query.indices):
+            env_ts = self._env_ts(query)
+            return self._as_list(query, columns, env_ts) if return_list else self._as_rows(query, columns, env_ts)
+        at_step = self._at_env_step(query, columns)
+        return [at_step] if return_list else at_step
+
+    def _selected_columns(
+        self, query: _Query, agent_ids: Collection[AgentID] | AgentID | None
+    ) -> list[tuple[AgentID, _Column]]:
+        chosen: Iterable[AgentID] = self.agent_episodes
+        if agent_ids is not None:
+            wanted = {agent_ids} if isinstance(agent_ids, (str, int)) else set(agent_ids)
+            chosen = [agent_id for agent_id in self.agent_episodes if agent_id in wanted]
+        columns = []
+        for agent_id in chosen:
+            column = self._column(query, agent_id)
+            if column is not None:
+                columns.append((agent_id, column))
+        return columns
+
+    def _column(self, query: _Query, agent_id: AgentID) -> _Column | None:
+        episode, field = self.agent_episodes[agent_id], query.field
+        if field == "observations":
+            return _Column(episode.observations, _NOTHING)
+        if field == "infos":
+            return _Column(episode.infos, _NOTHING)
+        has_acted = agent_id in self._hanging_actions_end
+        if field == "actions":
+            return _Column(episode.actions, self._hanging_actions_end.get(agent_id, _NOTHING))
+        if field == "rewards":
+            return _Column(episode.rewards, self._hanging_rewards_end[agent_id] if has_acted else _NOTHING)
+        hanging = self._hanging_extra_model_outputs_end.get(agent_id, {}).get(query.key or "", _NOTHING)
+        buffer = episode.extra_model_outputs.get(query.key or "")
+        if buffer is None and hanging is _NOTHING:
+            return None
+        return _Column(LookbackBuffer() if buffer is None else buffer, hanging)
+
+    def _num_env_rows(self, field: Field) -> int:
+        return self._len_lookback_buffer + len(self) + (field in ("observations", "infos"))
+
+    def _env_ts(self, query: _Query) -> range | list[int]:
+        """The (global) env steps that many indices name; without `fill` a slice is clipped to the known ones."""
+        axis = LookbackBuffer(range(self._num_env_rows(query.field)), self._len_lookback_buffer)
+        first = self.env_t_started - self._len_lookback_buffer
+        indices = slice(None) if query.indices is None else query.indices
+        if isinstance(indices, slice):
+            found = axis._slice_positions(indices, query.neg, clip=query.fill is None)
+            return range(first + found.start, first + found.stop, found.step)
+        positions = [axis._position(index, query.neg) for index in indices]  # type: ignore[union-attr]
+        if query.fill is None:
+            for position, index in zip(positions, indices, strict=True):  # type: ignore[arg-type]
+                self._check_inside(query, position, index)
+        return [first + position for position in positions]
+
+    def _check_inside(self, query: _Query, position: int, index: Any) -> None:
+        rows, lookback = self._num_env_rows(query.field), self._len_lookback_buffer
+        if not 0 <= position < rows:
+            raise IndexError(
+                f"get_{query.field}: index {index} is outside of the episode: {rows - lookback} env steps from 0 on, "
+                f"{lookback} lookback env steps; give fill= to get a value there"
+            )
+
+    def _at_env_step(self, query: _Query, columns: list[tuple[AgentID, _Column]]) -> AgentDict:
+        rows, lookback = self._num_env_rows(query.field), self._len_lookback_buffer
+        position = LookbackBuffer(range(rows), lookback)._position(query.indices, query.neg)
+        is_inside = 0 <= position < rows
+        if query.fill is None and not is_inside:
+            self._check_inside(query, position, query.indices)
+        env_t = self.env_t_started - lookback + position
+        result = {}
+        for agent_id, column in columns:
+            times = self._obs_env_t[agent_id]
+            row = len(times) - 1 if times[-1] == env_t else bisect_left(times, env_t)
+            if is_inside and row < column.num_rows and times[row] == env_t:
+                result[agent_id] = column.item(row, query)
+            elif query.fill is not None:
+                result[agent_id] = column.items([_MISSING], query)[0]
+        return result
+
+    def _as_rows(self, query: _Query, columns: list[tuple[AgentID, _Column]], env_ts: range | list[int]) -> AgentDict:
+        result = {}
+        for agent_id, column in columns:
+            if query.fill is None and isinstance(env_ts, range) and env_ts.step == 1:
+                first, last = self._row_range(agent_id, column, env_ts)
+                if first < last:
+                    result[agent_id] = column.range(first, last, query)
+            elif rows := [row for row in self._rows(query, agent_id, column, env_ts) if row is not None]:
+                result[agent_id] = column.rows(rows, query)
+        return result
+
+    def _as_list(
+        self, query: _Query, columns: list[tuple[AgentID, _Column]], env_ts: range | list[int]
+    ) -> list[AgentDict]:
+        steps: list[AgentDict] = [{} for _ in env_ts]
+        for agent_id, column in columns:
+            if query.fill is None and isinstance(env_ts, range) and env_ts.step == 1:
+                first, last = self._row_range(agent_id, column, env_ts)
+                places = [env_t - env_ts.start for env_t in self._obs_env_t[agent_id][first:last]]
+                items = _listed(column.range(first, last, query)) if first < last else []
+            else:
+                rows = self._rows(query, agent_id, column, env_ts)
+                places = [place for place, row in enumerate(rows) if row is not None]
+                known = [row for row in rows if row is not None]
+                items = column.items(known, query) if known else []
+            for place, item in zip(places, items, strict=True):
+                steps[place][agent_id] = item
+        return steps
+
+    def _row_range(self, agent_id: AgentID, column: _Column, env_ts: range) -> tuple[int, int]:
+        """First and last (exclusive) of the agent's rows in consecutive env steps."""
+        times = self._obs_env_t[agent_id]
+        return bisect_left(times, env_ts.start), min(bisect_left(times, env_ts.stop), column.num_rows)
+
+    def _rows(self, query: _Query, agent_id: AgentID, column: _Column, env_ts: range | list[int]) -> list[int | None]:
+        """The agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
+        if not env_ts:
+            return []
+        times, known_from = self._obs_env_t[agent_id], self.env_t_started - self._len_lookback_buffer
+        first = bisect_left(times, max(min(env_ts), known_from))
+        last = min(bisect_left(times, max(env_ts) + 1), column.num_rows)
+        row_at = {times[row]: row for row in range(first, last)}
+        absent = None if query.fill is None else _MISSING
+        return [row_at.get(env_t, absent) for env_t in env_ts]
+
+
+class _Query(NamedTuple):
+    """What a getter was asked for."""
+
+    field: Field
+    indices: Indices
+    neg: bool
+    fill: Any
+    one_hot: bool = False
+    key: str | None = None
+
+
+class _Column:
+    """One field of one agent: its buffer and, as one row more, the value of the step that it has begun."""
+
+    __slots__ = ("buffer", "hanging")
+
+    def __init__(self, buffer: LookbackBuffer, hanging: Any) -> None:
+        self.buffer, self.hanging = buffer, hanging
+
+    @property
+    def num_rows(self) -> int:
+        return self.buffer.len_incl_lookback() + (self.hanging is not _NOTHING)
+
+    def item(self, row: int, query: _Query) -> Any:
+        if row < self.buffer.len_incl_lookback():
+            at = row - self.buffer.lookback
+            return self.buffer.get(at, neg_index_as_lookback=True, one_hot_discrete=query.one_hot)
+        encode = query.one_hot and self.buffer.space is not None
+        return one_hot(self.buffer.space, self.hanging) if encode and self.buffer.space else self.hanging
+
+    def range(self, first: int, last: int, query: _Query) -> Any:
+        """The rows `first` to `last`, both counted with the lookback; views in numpy mode."""
+        buffer = self.buffer if last < self.num_rows or self.hanging is _NOTHING else self.joined()
+        at = slice(first - buffer.lookback, last - buffer.lookback)
+        return buffer.get(at, neg_index_as_lookback=True, one_hot_discrete=query.one_hot)
+
+    def rows(self, rows: list[int], query: _Query) -> Any:
+        """These rows, counted with the lookback; `_MISSING` ones are filled."""
+        buffer = self.joined()
+        at = [row - buffer.lookback for row in rows]
+        return buffer.get(at, neg_index_as_lookback=True, fill=query.fill, one_hot_discrete=query.one_hot)
+
+    def items(self, rows: list[int], query: _Query) -> list[Any]:
+        return _listed(self.rows(rows, query))
+
+    def joined(self) -> LookbackBuffer:
+        """The buffer, or a copy of it with the hanging value at its end."""
+        if self.hanging is _NOTHING:
+            return self.buffer
+        data = self.buffer.data
+        joined = LookbackBuffer(list(data) if isinstance(data, list) else data, self.buffer.lookback, self.buffer.space)
+        joined.append(self.hanging)
+        return joined
+
+
+def _by_agent_steps(query: _Query, columns: list[tuple[AgentID, _Column]]) -> AgentDict:
+    result = {}
+    is_one = _is_one(query.indices)
+    for agent_id, column in columns:
+        try:
+            found = column.joined().get(
+                query.indices,
+                neg_index_as_lookback=query.neg,
+                fill=query.fill,
+                one_hot_discrete=query.one_hot,
+            )
+        except IndexError as error:
+            raise IndexError(f"get_{query.field}: agent {agent_id!r}: {error}") from None
+        if is_one or row_count(found) > 0:
+            result[agent_id] = found
+    return result
+
+
+def _listed(rows: Any) -> list[Any]:
+    return rows if isinstance(rows, list) else unstack(rows)
+
+
+def _is_one(indices: Indices) -> bool:
+    return not (indices is None or isinstance(indices, (slice, list, tuple, range, np.ndarray)))
+
+
+def _swap_levels(by_key: Mapping[str, Any]) -> AgentDict:
+    """`{agent: {key: value}}` from `{key: {agent: value}}`."""
+    swapped: AgentDict = {}
+    for key, by_agent in by_key.items():
+        for agent_id, value in by_agent.items():
+            swapped.setdefault(agent_id, {})[key] = value
+    return swapped

@@ -1,0 +1,281 @@
+"""The modules of an experiment: which agents each acts for, its spaces, its network and its three pipelines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_type_hints
+
+import gymnasium as gym
+import torch
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.checks import convert
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.env_runners.multi_agent_env import MultiAgentEnv, agents_by_module, make_mapping
+from runner.env_runners.vector_envs import env_class, make_multi_agent_env, make_vector_env
+from runner.modules.rl_module import RLModule
+from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece
+from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
+from runner.streams import integer_seed, random_stream
+
+Space = gym.Space[Any]
+_CPU = torch.device("cpu")
+B = TypeVar("B", ModuleConfig, AlgorithmConfig)
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """What one module is to be.
+
+    Attributes:
+        agents: ids of the agents it acts for; None in runs with a single agent.
+        observation_space, action_space: of one agent in the environment.
+        module, algorithm: their blocks, with what differs for this module.
+        overridden: names of the fields of `algorithm` that differ.
+    """
+
+    module_id: str
+    agents: tuple[str, ...] | None
+    observation_space: Space
+    action_space: Space
+    module: ModuleConfig
+    algorithm: AlgorithmConfig
+    overridden: frozenset[str] = frozenset()
+
+    def name(self, role: str) -> str:
+        """The name of a random stream of this module."""
+        return role if self.agents is None else f"{role}/{self.module_id}"
+
+
+@dataclass(frozen=True)
+class ActingParts:
+    """A module and the pipelines around it. `recorded`: the extra model outputs that they leave in episodes."""
+
+    plan: ModulePlan
+    module: RLModule
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+    recorded: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ModuleParts(ActingParts):
+    """All parts of a module, checked against each other and against the loss."""
+
+    learner: LearnerConnectorPipeline
+
+
+def is_multi_agent(config: ExperimentConfig) -> bool:
+    """Whether the environment has several agents."""
+    target = env_class(config.env)
+    return target is not None and issubclass(target, MultiAgentEnv)
+
+
+def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
+    """Module id -> its plan; makes one environment to ask for spaces and agents.
+
+    Raises:
+        ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
+    """
+    if not is_multi_agent(config):
+        env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)
+        spaces = env.single_observation_space, env.single_action_space
+        env.close()
+        return {DEFAULT_MODULE_ID: ModulePlan(DEFAULT_MODULE_ID, None, *spaces, config.module, config.algorithm)}
+    agents_env = make_multi_agent_env(config.env)
+    try:
+        by_module = agents_by_module(agents_env, make_mapping(config.multi_agent.agent_to_module))
+    finally:
+        agents_env.close()
+    _check_module_ids(config, list(by_module))
+    return {
+        module_id: ModulePlan(
+            module_id,
+            tuple(agents),
+            agents_env.observation_spaces[agents[0]],
+            agents_env.action_spaces[agents[0]],
+            _with_fields(config.module, config.multi_agent.modules.get(module_id, {})),
+            _with_fields(config.algorithm, _algorithm_overrides(config, module_id)),
+            frozenset(_algorithm_overrides(config, module_id)),
+        )
+        for module_id, agents in by_module.items()
+    }
+
+
+def _with_fields(block: B, fields: Mapping[str, Any]) -> B:
+    """The block with some fields replaced, converted as the fields of any block are."""
+    annotations = get_type_hints(type(block))
+    return replace(block, **{name: convert(value, annotations[name]) for name, value in fields.items()})
+
+
+def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
+    return config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {})
+
+
+def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
+    blocks = {
+        "modules": config.multi_agent.modules,
+        "modules_to_train": config.multi_agent.modules_to_train or (),
+        "algorithm_config_overrides_per_module": config.multi_agent.algorithm_config_overrides_per_module,
+    }
+    problems = [
+        Problem(
+            f"module {named} acts for no agent",
+            where=f"multi_agent.{block}",
+            got=named,
+            allowed=", ".join(module_ids),
+            nearest=nearest_match(named, module_ids),
+        )
+        for block, names in blocks.items()
+        for named in names
+        if named not in module_ids
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingParts:
+    """The module and the pipelines of an env runner.
+
+    Raises:
+        ConfigError: an unknown anchor, a piece that cannot be made or cannot use the spaces, or one that reads what
+            nothing writes; a module that cannot encode what the pipeline leaves.
+    """
+    spaces = plan.observation_space, plan.action_space
+    edits = config.connectors
+    with _space_errors(plan):
+        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits.env_to_module, make_piece)
+        module = _build_module(config, plan, env_to_module)
+        if module.is_stateful:
+            max_seq_len = plan.module.max_seq_len
+            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits.env_to_module, make_piece, max_seq_len)
+        module_to_env = module_to_env_pipeline(
+            *spaces,
+            config.env.normalize_actions,
+            config.env.clip_actions,
+            edits.module_to_env,
+            make_piece,
+            module.is_stateful,
+            plan.agents is not None,
+        )
+    _check_reads(module.inputs, env_to_module.check_order(()), f"module {plan.module._target_}", "env_to_module")
+    acted = {*module_to_env.check_order(module.outputs), *module_to_env.writes_per_fragment}
+    recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
+    return ActingParts(plan, module, env_to_module, module_to_env, recorded)
+
+
+def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModuleParts:
+    """The module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
+    acting = build_acting_parts(config, plan)
+    device = learner_device(config)
+    edits = [*_algorithm_edits(plan), *config.connectors.learner]
+    with _space_errors(plan):
+        learner = learner_pipeline(
+            acting.env_to_module.held_observation_space,
+            acting.module_to_env.action_space,
+            device,
+            edits,
+            make_piece,
+            acting.recorded,
+            plan.module.max_seq_len if acting.module.is_stateful else None,
+        )
+    _check_same_observations(acting, learner)
+    loss = import_target(plan.algorithm.loss, "algorithm.loss")
+    where = "learner_pipeline, connectors.learner"
+    _check_reads((*loss.reads, *acting.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
+    learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
+    acting.module.to(device)
+    return ModuleParts(**vars(acting), learner=learner)
+
+
+def _check_same_observations(acting: ActingParts, learner: LearnerConnectorPipeline) -> None:
+    acts_on, learns_on = acting.env_to_module.observation_space, learner.observation_space
+    if acts_on != learns_on:
+        problem = Problem(
+            "the module would learn on other observations than it acts on",
+            where="connectors.env_to_module, connectors.learner",
+            got=f"{learns_on} in the learner pipeline",
+            allowed=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the pieces there, "
+            "or the same pieces into connectors.learner",
+        )
+        raise ConfigError([problem])
+
+
+def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
+    """The edits that the algorithm makes; an argument of a piece that bears the name of an overridden field (its
+    gamma, for example) takes this module's value.
+    """
+    own = {name: getattr(plan.algorithm, name) for name in plan.overridden}
+
+    def with_own(value: Any) -> Any:
+        return {key: own.get(key, argument) for key, argument in value.items()} if isinstance(value, dict) else value
+
+    for edit in plan.algorithm.learner_pipeline:
+        yield {key: with_own(value) for key, value in edit.items()}
+
+
+@contextmanager
+def _space_errors(plan: ModulePlan) -> Iterator[None]:
+    """A piece that cannot use the spaces raises TypeError from its `recompute_output_..._space`."""
+    try:
+        yield
+    except TypeError as error:
+        got = f"observations of {plan.observation_space}, actions of {plan.action_space}"
+        where = "connectors" if plan.agents is None else f"connectors, module {plan.module_id}"
+        raise ConfigError([Problem(str(error), where=where, got=got)]) from error
+
+
+def _check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str, where: str) -> None:
+    missing = [column for column in dict.fromkeys(reads) if column not in available]
+    if missing:
+        pipeline = "learner" if "learner" in where else where
+        problem = Problem(
+            f"{reader} reads {', '.join(missing)}, which no piece of the {pipeline} pipeline writes",
+            where="algorithm.learner_pipeline, connectors.learner" if "learner" in where else f"connectors.{where}",
+            allowed=", ".join(sorted(available)),
+        )
+        raise ConfigError([problem])
+
+
+def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
+    """A piece of a YAML block `{_target_: dotted path, arguments}`."""
+    arguments = dict(block)
+    path = arguments.pop("_target_")
+    piece_class = import_target(path, "connectors", ConnectorPiece)
+    try:
+        piece: ConnectorPiece = piece_class(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(f"{path} cannot be made: {error}", "connectors", str(arguments))]) from error
+    return piece
+
+
+def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: EnvToModulePipeline) -> RLModule:
+    """The module for the spaces between the pipelines; its weights follow from the run's seed alone."""
+    module_class = import_target(plan.module._target_, "module._target_", RLModule)
+    where = "module" if plan.agents is None else f"module {plan.module_id}"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer_seed(config.seed, plan.name("module")))
+        try:
+            module: RLModule = module_class(env_to_module.observation_space, plan.action_space, plan.module)
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(str(error), where=where, got=plan.module._target_)]) from error
+    return module
+
+
+def learner_device(config: ExperimentConfig) -> torch.device:
+    """The device that `learners.device` names; `auto` is a GPU where there is one."""
+    name = config.learners.device
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        problem = Problem(f"the device {name} is not there: {error}", where="learners.device", got=name)
+        raise ConfigError([problem]) from error
+    return device

@@ -1,0 +1,84 @@
+"""What a policy's action distribution offers, and what all of them share.
+
+Letters: B any number of leading dimensions, also (S, L); K the width of `dist_inputs`, M that of the noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+# The logit of a forbidden action. Its probability is exactly 0 in float32, and entropy and KL stay finite.
+MASKED_LOGIT = -1e9
+
+
+class ActionDistribution(Protocol):
+    """A distribution as functions of `dist_inputs`, the module's `action_dist_inputs` (B, K) float32.
+
+    Noise is an argument: nothing here draws random numbers. Actions are a tensor, or a dict or tuple of them as the
+    action space; their dtypes are the space's.
+
+    Attributes:
+        num_inputs: K.
+        num_noise: M.
+        log_std_inputs: columns of `dist_inputs` that are log standard deviations.
+    """
+
+    num_inputs: int
+    num_noise: int
+    log_std_inputs: tuple[int, ...]
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Noise for `sample`, (*leading, M)."""
+
+    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
+        """Actions (B, ...) as a function of the noise (B, M)."""
+
+    def mode(self, dist_inputs: Tensor) -> Any:
+        """The most likely actions (B, ...)."""
+
+    def log_prob(self, dist_inputs: Tensor, actions: Any) -> Tensor:
+        """(B,) log probabilities (densities) of actions."""
+
+    def entropy(self, dist_inputs: Tensor) -> Tensor:
+        """(B,) entropies in nats."""
+
+    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
+        """(B,) KL divergence from the first distribution to the second, in nats."""
+
+    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
+        """(B, K) inputs under which what the mask forbids has probability 0.
+
+        Args:
+            dist_inputs: (B, K).
+            mask: of any dtype, 0 forbids. Discrete(n): (B, n). MultiDiscrete: (B, sum(nvec)), or a tuple of (B, n_i).
+                MultiBinary: (B, *shape), 0 forbids the 1. Dict, Tuple: dict, tuple with the masks of the entries; see
+                `check_mask_space`.
+        """
+
+    def first_fully_forbidden(self, mask: Any) -> int | None:
+        """The first row of a mask (numpy arrays (B, ...), one B) that leaves some choice without any action."""
+
+
+def forbid(dist_inputs: Tensor, mask: Tensor) -> Tensor:
+    """Logits (B, K) with `MASKED_LOGIT` where the mask (B, K) is 0."""
+    return dist_inputs.masked_fill(mask == 0, MASKED_LOGIT)
+
+
+def first_false(is_possible: npt.NDArray[np.bool_]) -> int | None:
+    """The first row of (B, ...) that is not true everywhere."""
+    if is_possible.all():
+        return None
+    return int(is_possible.reshape(len(is_possible), -1).all(-1).argmin())
+
+
+def torch_dtype(dtype: np.dtype[Any] | None, default: torch.dtype) -> torch.dtype:
+    """The torch dtype of a numpy dtype; `default` where torch has none."""
+    try:
+        return torch.from_numpy(np.empty(0, dtype)).dtype
+    except TypeError:
+        return default

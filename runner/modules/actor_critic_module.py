@@ -1,0 +1,177 @@
+"""Policy and value function for any observation and action space: encoder, memory, policy head, value head."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules.action_masks import check_mask_space
+from runner.modules.gaussian import DiagGaussian
+from runner.modules.memory import Memory, memory_for
+from runner.modules.mlp import MLP, LayerOptions, initializer
+from runner.modules.observation_encoder import ObservationEncoder
+from runner.modules.rl_module import RLModule
+
+
+class ActorCriticModule(RLModule):
+    """Encoder (see `ObservationEncoder`), LSTM or GRU, and two heads.
+
+    Args:
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these at any depth.
+        action_space: the same.
+        config: widths and activations, see `ModuleConfig`.
+
+    Raises:
+        TypeError: a space that this module cannot encode, or a mask that does not fit the actions.
+        ValueError: options that contradict each other or the spaces.
+    """
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        super().__init__(observation_space, action_space, config)
+        self._mask_key = config.action_mask_key
+        encoded = _without_mask(observation_space, action_space, config.action_mask_key)
+        self._log_std_bound = config.log_std_clip_param if self.action_dist.log_std_inputs else None
+        num_dist_inputs = self._add_log_stds()
+        self.encoder = ObservationEncoder(encoded, config)
+        self.vf_encoder = None if config.vf_share_layers else ObservationEncoder(encoded, config)
+        self.memory = memory_for(self.encoder.num_outputs, config)
+        self.vf_memory = None if config.vf_share_layers else memory_for(self.encoder.num_outputs, config)
+        if self.memory is not None:
+            self.is_stateful = True
+            self.inputs = ("obs", "state_in")
+            self.outputs = ("action_dist_inputs", "state_out")
+        num_features = self.encoder.num_outputs if self.memory is None else self.memory.num_outputs
+        self.pi = MLP(num_features, config.head_fcnet_hiddens, _head_options(config), num_dist_inputs)
+        self.vf = MLP(num_features, config.head_fcnet_hiddens, _head_options(config), 1)
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """{} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c"), and {"pi": ..., "vf": ...} with two such
+        states if policy and value function share no layers.
+        """
+        if self.memory is None:
+            return {}
+        if self.vf_memory is None:
+            return dict(self.memory.initial_state())
+        return {"pi": self.memory.initial_state(), "vf": self.vf_memory.initial_state()}
+
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """`action_dist_inputs` (N, K) from `obs` (N, ...); with memory (N, 1, K) and `state_out` from `obs` (N, 1, ...)
+        and `state_in`. No value is computed.
+        """
+        obs = batch["obs"]
+        if self.memory is None:
+            return {"action_dist_inputs": self._dist_inputs(self.encoder.forward(obs), obs)}
+        features, _, state_out = self._remember(batch)
+        return {"action_dist_inputs": self._dist_inputs(features, obs), "state_out": state_out}
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """`action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory (S, L, K) and (S, L) from
+        `obs` (S, L, ...) and `state_in`.
+        """
+        obs = batch["obs"]
+        if self.memory is None:
+            features = self.encoder.forward(obs)
+            vf_features = features if self.vf_encoder is None else self.vf_encoder.forward(obs)
+        else:
+            features, vf_features, _ = self._remember(batch)
+        return {
+            "action_dist_inputs": self._dist_inputs(features, obs),
+            "vf_preds": self.vf.forward(vf_features).squeeze(-1),
+        }
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        """(B,) values of `obs` (B, ...); with memory (S, L)."""
+        encoder = self.encoder if self.vf_encoder is None else self.vf_encoder
+        if self.memory is None:
+            features = encoder.forward(batch["obs"])
+        elif self.vf_memory is None:
+            features, _ = _through(encoder, self.memory, batch["obs"], batch["state_in"])
+        else:
+            features, _ = _through(encoder, self.vf_memory, batch["obs"], batch["state_in"]["vf"])
+        return self.vf.forward(features).squeeze(-1)
+
+    def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
+        """(S, L, H) features of the policy and of the value function, and the state after them."""
+        assert self.memory is not None
+        obs, state_in = batch["obs"], batch["state_in"]
+        if self.vf_encoder is None or self.vf_memory is None:
+            features, state_out = _through(self.encoder, self.memory, obs, state_in)
+            return features, features, state_out
+        features, pi_state = _through(self.encoder, self.memory, obs, state_in["pi"])
+        vf_features, vf_state = _through(self.vf_encoder, self.vf_memory, obs, state_in["vf"])
+        return features, vf_features, {"pi": pi_state, "vf": vf_state}
+
+    def _add_log_stds(self) -> int:
+        """Make the free log standard deviations, if any; returns how many outputs the policy head has."""
+        dist = self.action_dist
+        num_log_stds = len(dist.log_std_inputs)
+        self._has_free_log_std = self.config.free_log_std and num_log_stds > 0
+        if self._has_free_log_std:
+            self.log_std = nn.Parameter(torch.zeros(num_log_stds))
+        if num_log_stds and not isinstance(dist, DiagGaussian):
+            is_log_std = torch.zeros(dist.num_inputs, dtype=torch.bool)
+            is_log_std[list(dist.log_std_inputs)] = True
+            self.register_buffer("_is_log_std", is_log_std, persistent=False)
+            # Where each column lies among the head's outputs followed by the free log stds.
+            order = torch.cat(((~is_log_std).nonzero()[:, 0], is_log_std.nonzero()[:, 0])).argsort()
+            self.register_buffer("_column_order", order, persistent=False)
+        return dist.num_inputs - num_log_stds if self._has_free_log_std else dist.num_inputs
+
+    def _dist_inputs(self, features: Tensor, obs: Any) -> Tensor:
+        outputs = self.pi.forward(features)
+        if self._log_std_bound is not None:
+            outputs = self._with_log_stds(outputs, self._log_std_bound)
+        if self._mask_key is not None:
+            outputs = self.action_dist.masked(outputs, obs[self._mask_key])
+        return outputs
+
+    def _with_log_stds(self, outputs: Tensor, bound: float) -> Tensor:
+        """(B, K) from the policy head's outputs: with the free log stds, and all log stds clipped."""
+        if isinstance(self.action_dist, DiagGaussian):
+            if self._has_free_log_std:
+                mean, log_std = outputs, self.log_std.expand_as(outputs)
+            else:
+                mean, log_std = outputs.chunk(2, -1)
+            return torch.cat((mean, log_std.clamp(-bound, bound)), -1)
+        if self._has_free_log_std:
+            log_std = self.log_std.expand(*outputs.shape[:-1], -1)
+            outputs = torch.cat((outputs, log_std), -1).index_select(-1, self._column_order)
+        return torch.where(self._is_log_std, outputs.clamp(-bound, bound), outputs)
+
+    _is_log_std: Tensor
+    _column_order: Tensor
+
+
+def _through(
+    encoder: ObservationEncoder, memory: Memory, obs: Any, state_in: dict[str, Tensor]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """(S, L, H) features of `obs` (S, L, ...), and the state after them."""
+    features = encoder.forward(obs)  # (S * L, F)
+    return memory.forward(features.reshape(len(state_in["h"]), -1, encoder.num_outputs), state_in)
+
+
+def _without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:
+    """The observation space without its action mask, which must fit the actions."""
+    if key is None:
+        return observation_space
+    if not isinstance(observation_space, gym.spaces.Dict) or key not in observation_space.spaces:
+        raise TypeError(
+            f"module.action_mask_key {key!r} is not there: got observations of {observation_space}; "
+            f"allowed: a Dict with the key {key!r}"
+        )
+    check_mask_space(action_space, observation_space[key])
+    return gym.spaces.Dict([(name, part) for name, part in observation_space.items() if name != key])
+
+
+def _head_options(config: ModuleConfig) -> LayerOptions:
+    return LayerOptions(
+        config.head_fcnet_activation,
+        config.head_fcnet_use_layernorm,
+        initializer(config.head_fcnet_kernel_initializer, config.head_fcnet_kernel_initializer_kwargs),
+        initializer(config.head_fcnet_bias_initializer, config.head_fcnet_bias_initializer_kwargs),
+    )

@@ -1,0 +1,92 @@
+"""Dict and Tuple actions: independent distributions side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from runner.modules.action_distribution import ActionDistribution
+
+
+class NestedDistribution:
+    """The joint distribution of independent parts; inputs and noise are those of the parts, one after another.
+
+    Args:
+        parts: of a Dict space by key, or of a Tuple space; they may be nested themselves.
+    """
+
+    def __init__(self, parts: Mapping[str, ActionDistribution] | tuple[ActionDistribution, ...]) -> None:
+        self._keys = tuple(parts) if isinstance(parts, Mapping) else None
+        self._parts = tuple(parts.values()) if isinstance(parts, Mapping) else parts
+        self._input_sizes = [part.num_inputs for part in self._parts]
+        self._noise_sizes = [part.num_noise for part in self._parts]
+        self.num_inputs = sum(self._input_sizes)
+        self.num_noise = sum(self._noise_sizes)
+        starts = np.cumsum([0, *self._input_sizes])[:-1].tolist()
+        placed = zip(starts, self._parts, strict=True)
+        self.log_std_inputs = tuple(start + column for start, part in placed for column in part.log_std_inputs)
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Noise of all parts (*leading, M)."""
+        return np.concatenate([part.draw_noise(stream, leading) for part in self._parts], -1)
+
+    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
+        """A dict or tuple of (B, ...) actions."""
+        noises = torch.split(noise, self._noise_sizes, -1)
+        own = zip(self._parts, self._split(dist_inputs), noises, strict=True)
+        return self._joined([part.sample(inputs, part_noise) for part, inputs, part_noise in own])
+
+    def mode(self, dist_inputs: Tensor) -> Any:
+        """A dict or tuple of (B, ...) actions."""
+        own = zip(self._parts, self._split(dist_inputs), strict=True)
+        return self._joined([part.mode(inputs) for part, inputs in own])
+
+    def log_prob(self, dist_inputs: Tensor, actions: Any) -> Tensor:
+        """(B,) log probabilities of a dict or tuple of (B, ...) actions."""
+        own = zip(self._parts, self._split(dist_inputs), self._branches(actions), strict=True)
+        return _sum([part.log_prob(inputs, branch) for part, inputs, branch in own])
+
+    def entropy(self, dist_inputs: Tensor) -> Tensor:
+        """(B,) nats."""
+        own = zip(self._parts, self._split(dist_inputs), strict=True)
+        return _sum([part.entropy(inputs) for part, inputs in own])
+
+    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
+        """(B,) nats."""
+        own = zip(self._parts, self._split(dist_inputs), self._split(other_inputs), strict=True)
+        return _sum([part.kl(inputs, others) for part, inputs, others in own])
+
+    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
+        """(B, K) inputs under a dict or tuple with the masks of some parts."""
+        own = zip(self._parts, self._split(dist_inputs), self._masks(mask), strict=True)
+        return torch.cat([inputs if m is None else part.masked(inputs, m) for part, inputs, m in own], -1)
+
+    def first_fully_forbidden(self, mask: Any) -> int | None:
+        """The first row in which some part has a choice without any action."""
+        own = zip(self._parts, self._masks(mask), strict=True)
+        rows = [part.first_fully_forbidden(m) for part, m in own if m is not None]
+        return min((row for row in rows if row is not None), default=None)
+
+    def _split(self, dist_inputs: Tensor) -> tuple[Tensor, ...]:
+        return torch.split(dist_inputs, self._input_sizes, -1)
+
+    def _joined(self, branches: list[Any]) -> Any:
+        return tuple(branches) if self._keys is None else dict(zip(self._keys, branches, strict=True))
+
+    def _branches(self, actions: Any) -> Any:
+        return actions if self._keys is None else [actions[key] for key in self._keys]
+
+    def _masks(self, mask: Any) -> list[Any]:
+        """One mask or None for each part; a Dict may leave parts out, a Tuple has empty ones in their place."""
+        masks = mask if self._keys is None else [mask.get(key) for key in self._keys]
+        return [None if isinstance(m, (tuple, dict)) and not m else m for m in masks]
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return reduce(torch.add, terms)

@@ -1,0 +1,169 @@
+"""Observations of any space -> one feature vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules.cnn import CNN, is_image
+from runner.modules.mlp import MLP, LayerOptions, initializer
+
+Space = gym.Space[Any]
+# Keys and indices that lead to a leaf of a nested space.
+Path = tuple[Any, ...]
+
+_SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+
+
+class ObservationEncoder(MLP):
+    """The features of every leaf of an observation, one after another, through a perceptron.
+
+    Images (Box H x W x C of bytes or floats, H, W >= 8) go through a CNN of their own, Discrete and MultiDiscrete
+    become one-hot vectors, all else is flattened.
+
+    Args:
+        space: of the observations.
+        config: widths, filters, activations.
+
+    Raises:
+        TypeError: a leaf that cannot be encoded, or no leaf at all.
+        ValueError: filters that do not fit the images.
+    """
+
+    def __init__(self, space: Space, config: ModuleConfig) -> None:
+        leaves = list(_encodable_leaves(space))
+        if not leaves:
+            raise TypeError(f"nothing to encode in observations of {space}; allowed: {_SUPPORTED}")
+        _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
+        encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
+        super().__init__(sum(encoder.num_outputs for encoder in encoders), config.fcnet_hiddens, _mlp_options(config))
+        self.leaf_encoders = nn.ModuleList(encoder for encoder in encoders if isinstance(encoder, nn.Module))
+        self._is_vector = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
+        self._encoders = tuple((path, encoder.forward) for (path, _), encoder in zip(leaves, encoders, strict=True))
+
+    def forward(self, obs: Any) -> Tensor:
+        """Observations (..., *shape), nested as the space -> (B, num_outputs), B the product of the leading dims."""
+        if not (self._is_vector and obs.ndim == 2 and obs.dtype == torch.float32):  # else they are the features
+            obs = self._features(obs)
+        return MLP.forward(self, obs)
+
+    def _features(self, obs: Any) -> Tensor:
+        parts = [encode(_leaf_at(obs, path)) for path, encode in self._encoders]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
+
+
+@dataclass(frozen=True)
+class _Flatten:
+    """Rows of numbers as float32."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def num_outputs(self) -> int:
+        return math.prod(self.shape)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(..., *shape) -> (B, num_outputs) float32."""
+        if values.dtype != torch.float32:
+            values = values.float()
+        return values.reshape(-1, self.num_outputs)
+
+
+class _OneHot(nn.Module):
+    """One-hot vectors, one after another, of D numbers; a value outside of the space becomes zeros.
+
+    Args:
+        sizes: D numbers of values.
+        starts: D first values.
+    """
+
+    classes: Tensor
+    components: Tensor
+
+    def __init__(self, sizes: list[int], starts: list[int]) -> None:
+        super().__init__()
+        classes = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+        self.num_outputs = sum(sizes)
+        self._num_components = len(sizes)
+        # (num_outputs,) int64: the value that each output stands for, and the number that it looks at.
+        self.register_buffer("classes", torch.from_numpy(np.concatenate(classes)), persistent=False)
+        components = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
+        self.register_buffer("components", components, persistent=False)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(..., D) integers, or (...) for a single one -> (B, num_outputs) float32."""
+        values = values.reshape(-1, self._num_components).long()
+        if self._num_components > 1:
+            values = values.index_select(1, self.components)
+        return (values == self.classes).float()
+
+
+_LeafEncoder = _Flatten | _OneHot | CNN
+
+
+def _leaf_encoder(space: Space, config: ModuleConfig) -> _LeafEncoder:
+    if isinstance(space, gym.spaces.Discrete):
+        return _OneHot([int(space.n)], [int(space.start)])
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return _OneHot(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist())
+    if isinstance(space, gym.spaces.Box) and is_image(space):
+        return CNN(space.shape, config.conv_filters, _conv_options(config))
+    assert space.shape is not None  # a leaf that `_encodable_leaves` lets pass
+    return _Flatten(tuple(space.shape))
+
+
+def _encodable_leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+    """The leaves of a space and their places, in the order of its keys; those without any number are left out."""
+    spaces = gym.spaces
+    if isinstance(space, spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from _encodable_leaves(part, (*path, key))
+    elif isinstance(space, spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from _encodable_leaves(part, (*path, index))
+    elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+        where = "observations" + "".join(f"[{key!r}]" for key in path)
+        raise TypeError(f"cannot encode {where}: got {space}; allowed: {_SUPPORTED}")
+    elif math.prod(space.shape or ()) > 0:
+        yield path, space
+
+
+def _leaf_at(obs: Any, path: Path) -> Any:
+    for key in path:
+        obs = obs[key]
+    return obs
+
+
+def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleConfig) -> None:
+    if config.conv_filters is not None and not any(
+        isinstance(leaf, gym.spaces.Box) and is_image(leaf) for leaf in leaves
+    ):
+        raise ValueError(
+            f"module.conv_filters is set, but no observation is an image: got {space}; "
+            "allowed: a Box height x width x channels of bytes or floats, both sides at least 8"
+        )
+
+
+def _mlp_options(config: ModuleConfig) -> LayerOptions:
+    return LayerOptions(
+        config.fcnet_activation,
+        config.fcnet_use_layernorm,
+        initializer(config.fcnet_kernel_initializer, config.fcnet_kernel_initializer_kwargs),
+        initializer(config.fcnet_bias_initializer, config.fcnet_bias_initializer_kwargs),
+    )
+
+
+def _conv_options(config: ModuleConfig) -> LayerOptions:
+    return LayerOptions(
+        config.conv_activation,
+        init_weight=initializer(config.conv_kernel_initializer, config.conv_kernel_initializer_kwargs),
+        init_bias=initializer(config.conv_bias_initializer, config.conv_bias_initializer_kwargs),
+    )

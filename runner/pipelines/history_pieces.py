@@ -1,0 +1,183 @@
+"""Pieces that show the module more than the newest observation: past frames, past actions and rewards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.pipelines.observation_pieces import (
+    FlatEncoding,
+    Floats,
+    ObservationPiece,
+    leaf_spaces,
+    observation_rows,
+    step_rows,
+)
+from runner.pipelines.piece import ACTIONS, OBS, REWARDS, Batch, ConnectorPiece
+
+Space = gym.Space[Any]
+ORIG_OBS = "_orig_obs"
+PREV_ACTIONS = "prev_n_actions"
+PREV_REWARDS = "prev_n_rewards"
+
+
+class FrameStacking(ConnectorPiece):
+    """Stacks the last `num_frames` observations, oldest first; before an episode's start there are zeros.
+
+    A Box (D,) becomes (num_frames * D,), (H, W, C) becomes (H, W, num_frames * C), each frame's channels together;
+    (H, W) becomes (H, W, num_frames). In a Dict or Tuple every Box is stacked.
+
+    Frames are what the episodes hold: in the env-to-module pipeline what the environment returned, so the piece stands
+    before those that change observations. Have it in the learner pipeline, too (episodes then hold single frames,
+    which saves memory), or `WriteObservationsToEpisodes` behind it.
+
+    Args:
+        num_frames: at least 1.
+        as_learner_connector: the piece is in a learner pipeline; it sees that itself and only checks it.
+    """
+
+    writes = (OBS,)
+
+    def __init__(self, num_frames: int, as_learner_connector: bool = False) -> None:
+        if num_frames < 1:
+            raise ValueError(f"FrameStacking: num_frames must be at least 1, got {num_frames}")
+        self._num_frames = num_frames
+        self._is_for_learner = as_learner_connector
+        self._is_order_checked = False
+        self.num_lookback = num_frames - 1
+
+    def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
+        """The space with each Box stacked.
+
+        Raises:
+            TypeError: a leaf is no Box.
+        """
+        return self._stacked_space(input_observation_space)
+
+    def _stacked_space(self, space: Space) -> Space:
+        if isinstance(space, gym.spaces.Dict):
+            return gym.spaces.Dict([(key, self._stacked_space(part)) for key, part in space.spaces.items()])
+        if isinstance(space, gym.spaces.Tuple):
+            return gym.spaces.Tuple([self._stacked_space(part) for part in space.spaces])
+        if not isinstance(space, gym.spaces.Box):
+            raise TypeError(f"FrameStacking stacks Box observations, alone or in a Dict or Tuple; here is {space}")
+        before = self._num_frames - 1
+        low, high = (
+            _stacked(np.stack([*[np.asarray(past, bound.dtype)] * before, bound])[None])[0]
+            for past, bound in ((np.minimum(space.low, 0), space.low), (np.maximum(space.high, 0), space.high))
+        )
+        return gym.spaces.Box(low, high, dtype=space.dtype.type)
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Write the stacked rows.
+
+        Raises:
+            RuntimeError: another piece has changed the observations before.
+        """
+        if self._is_for_learner and not isinstance(episodes, ColumnBlock):
+            raise TypeError("FrameStacking(as_learner_connector=True) belongs in a learner pipeline")
+        values, _ = _history(self, batch, episodes, OBS, self._num_frames)
+        if not self._is_order_checked:
+            self._check_order(batch, episodes, values)
+        batch[OBS] = _stacked(values) if type(values) is np.ndarray else nested.map_leaves(_stacked, values)
+        return batch
+
+    def _check_order(self, batch: Batch, episodes: Any, values: Any) -> None:
+        newest = nested.take(values, (slice(None), -1))
+        if not nested.equal(observation_rows(type(self).__name__, batch, episodes), newest):
+            raise RuntimeError(
+                "FrameStacking finds other observations in column 'obs' than the episodes hold; "
+                "place it before the pieces that change observations"
+            )
+        self._is_order_checked = True
+
+
+class PrevActionsPrevRewards(ObservationPiece):
+    """Adds the last actions and rewards to each observation, oldest first; zeros before an episode's start.
+
+    `obs` becomes a dict of `_orig_obs`: the observation (rows, ...), `prev_n_actions`: (rows, n_prev_actions * D)
+    float32, each action as one vector, Discrete and MultiDiscrete one-hot, and `prev_n_rewards`: (rows,
+    n_prev_rewards) float32. Actions are the module's, before they are scaled or clipped for the environment.
+
+    Args:
+        n_prev_actions, n_prev_rewards: how many; 0 leaves the key out.
+    """
+
+    def __init__(self, n_prev_actions: int = 1, n_prev_rewards: int = 1) -> None:
+        if min(n_prev_actions, n_prev_rewards) < 0 or n_prev_actions == n_prev_rewards == 0:
+            got = f"n_prev_actions={n_prev_actions}, n_prev_rewards={n_prev_rewards}"
+            raise ValueError(f"PrevActionsPrevRewards: neither may be negative nor both 0, got {got}")
+        self._num_actions = n_prev_actions
+        self._num_rewards = n_prev_rewards
+        self._encoding: FlatEncoding | None = None
+        self.num_lookback = max(n_prev_actions, n_prev_rewards)
+
+    def recompute_output_observation_space(
+        self, input_observation_space: Space, input_action_space: Space
+    ) -> gym.spaces.Dict:
+        """A Dict of the three.
+
+        Raises:
+            TypeError: the action space has a leaf that cannot become a vector.
+        """
+        parts: dict[str, Space] = {ORIG_OBS: input_observation_space}
+        if self._num_actions:
+            leaves = [(path, _without_bounds(space)) for path, space in leaf_spaces(input_action_space)]
+            self._encoding = FlatEncoding(leaves, type(self).__name__)
+            low, high = (np.tile(bound, self._num_actions) for bound in (self._encoding.low, self._encoding.high))
+            parts[PREV_ACTIONS] = gym.spaces.Box(low, high, dtype=np.float32)
+        if self._num_rewards:
+            parts[PREV_REWARDS] = gym.spaces.Box(-np.inf, np.inf, (self._num_rewards,), np.float32)
+        return gym.spaces.Dict(parts)
+
+    def transform(self, obs: Any, batch: Batch, episodes: Any) -> dict[str, Any]:
+        """The dict of columns."""
+        columns = {ORIG_OBS: obs}
+        if self._num_actions:
+            columns[PREV_ACTIONS] = self._past_actions(batch, episodes)
+        if self._num_rewards:
+            rewards, _ = _history(self, batch, episodes, REWARDS, self._num_rewards)
+            columns[PREV_REWARDS] = rewards.astype(np.float32, copy=False)
+        return columns
+
+    def _past_actions(self, batch: Batch, episodes: Any) -> Floats:
+        if self._encoding is None:
+            raise RuntimeError("PrevActionsPrevRewards is called before it was given the spaces")
+        actions, is_there = _history(self, batch, episodes, ACTIONS, self._num_actions)
+        num_rows = len(is_there)
+        vectors = self._encoding.encode(actions, num_rows * self._num_actions)
+        vectors *= is_there.reshape(-1, 1)  # a missing action is zeros, not the one-hot vector of action 0
+        return vectors.reshape(num_rows, self._num_actions * self._encoding.size)
+
+
+def _history(
+    piece: ConnectorPiece, batch: Batch, episodes: Any, column: str, length: int
+) -> tuple[Any, npt.NDArray[np.bool_]]:
+    """(rows, length, ...) values and (rows, length) whether they lie within the episode, for the rows of the batch."""
+    if not hasattr(episodes, "history"):
+        kind = type(episodes).__name__
+        raise TypeError(f"{type(piece).__name__} needs episodes with a history of {column!r}, got a {kind}")
+    values, is_there = episodes.history(column, length)
+    if isinstance(episodes, ColumnBlock):
+        values, is_there = step_rows(values, batch, episodes), step_rows(is_there, batch, episodes)
+    return values, is_there
+
+
+def _stacked(frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """(rows, F, ..., C) -> (rows, ..., F * C); without channels, of scalars and (H, W): (rows, ..., F)."""
+    if frames.ndim in (2, 4):
+        return np.ascontiguousarray(np.moveaxis(frames, 1, -1))
+    rows, num_frames, *shape, channels = frames.shape
+    if shape:
+        frames = np.moveaxis(frames, 1, -2)
+    return np.ascontiguousarray(frames).reshape(rows, *shape, num_frames * channels)
+
+
+def _without_bounds(space: Space) -> Space:
+    """A Box for what a module puts out, which may lie outside of the action space's bounds."""
+    return gym.spaces.Box(-np.inf, np.inf, space.shape, np.float32) if isinstance(space, gym.spaces.Box) else space

@@ -1,0 +1,162 @@
+"""What modules with memory need: a time axis, and the state at each sequence's start.
+
+Dimension letters: S sequences, L longest sequence, N sub-environments, R env steps, E episode chunks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import Column, ColumnBlock
+from runner.pipelines.piece import LOSS_MASK, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Where the rows of a batch lie in sequences of at most `longest` rows, none of which crosses two chunks.
+
+    Attributes:
+        chunk: (S,) chunk of each sequence. start: (S,) its first row within the chunk. lengths: (S,) its rows.
+        longest: L.
+    """
+
+    chunk: IntArray
+    start: IntArray
+    lengths: IntArray
+    longest: int
+
+    @classmethod
+    def of_chunks(cls, chunk_rows: IntArray, max_seq_len: int) -> Sequences:
+        """Every chunk cut into sequences, the last of each as short as it comes."""
+        counts = -(-chunk_rows // max_seq_len)
+        chunk = np.repeat(np.arange(len(chunk_rows)), counts)
+        number = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
+        start = number * max_seq_len
+        lengths = np.minimum(chunk_rows[chunk] - start, max_seq_len)
+        return cls(chunk, start, lengths, max_seq_len)
+
+    def padded(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """(B, ...) rows as (S, L, ...), 0 beyond each sequence's end."""
+        out = np.zeros((len(self.lengths), self.longest, *column.shape[1:]), column.dtype)
+        out[np.arange(self.longest) < self.lengths[:, None]] = column
+        return out
+
+
+def sequences_of(block: ColumnBlock, batch: Batch, max_seq_len: int) -> Sequences:
+    """The sequences of a batch whose rows are the block's env steps, and its bootstrap rows where it has them."""
+    return Sequences.of_chunks(block.lengths + (LOSS_MASK in batch), max_seq_len)
+
+
+class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
+    """Gives every column a time axis: (N, ...) -> (N, 1, ...) for acting, (B, ...) -> (S, L, ...) for learning.
+
+    Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,) and, where none is
+    there, `loss_mask`, which is false in the padding.
+
+    Args:
+        max_seq_len: L.
+        as_learner_connector: the piece is in a learner pipeline.
+    """
+
+    def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
+        self._max_seq_len = max_seq_len
+        if as_learner_connector:
+            self.writes = (SEQ_LENS, LOSS_MASK)
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Reshape every column; lists (of infos, for example) stay lists."""
+        if not isinstance(episodes, ColumnBlock):
+            for column, rows in batch.items():
+                batch[column] = nested.map_leaves(lambda leaf: leaf[:, None], _as_arrays(rows))
+            return batch
+        sequences = sequences_of(episodes, batch, self._max_seq_len)
+        has_bootstrap_rows = LOSS_MASK in batch
+        batch.setdefault(LOSS_MASK, np.ones(episodes.num_rows, np.bool_))
+        for column, rows in batch.items():
+            if not isinstance(rows, list):
+                batch[column] = nested.map_leaves(sequences.padded, _as_arrays(rows, has_bootstrap_rows))
+        batch[SEQ_LENS] = sequences.lengths
+        return batch
+
+
+def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False) -> Column:
+    return rows.stacked(has_bootstrap_rows) if isinstance(rows, Items) else rows
+
+
+class AddStatesFromEpisodesToBatch(ConnectorPiece):
+    """Adds `state_in`: the memory before each row that acts (N, ...), or before each sequence to learn from (S, ...).
+
+    It is the `state_out` of the step before, and the module's initial state at the start of an episode.
+
+    Args:
+        max_seq_len: rows of a sequence, as `AddTimeDimToBatchAndZeroPad` makes them.
+    """
+
+    writes = (STATE_IN,)
+    num_lookback = 1
+
+    def __init__(self, max_seq_len: int = 20) -> None:
+        self._max_seq_len = max_seq_len
+
+    def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Add the column; it has no time axis."""
+        if isinstance(episodes, ColumnBlock):
+            initial = _initial_state(rl_module[episodes.module_id])
+            sequences = Sequences.of_chunks(
+                episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
+            )
+            batch[STATE_IN] = _states_of_sequences(episodes, sequences, initial)
+        else:
+            batch[STATE_IN] = _states_of_running(episodes, _initial_state(rl_module))
+        return batch
+
+
+def _has_bootstrap_rows(block: ColumnBlock, batch: Batch) -> bool:
+    return int(batch[SEQ_LENS].sum()) > block.num_rows
+
+
+def _initial_state(module: Any) -> Column:
+    return nested.map_leaves(lambda leaf: leaf.cpu().numpy(), module.get_initial_state())
+
+
+def _states_of_running(episodes: Any, initial: Column) -> Column:
+    states = episodes.newest_step(STATE_OUT)
+    is_first = episodes.starts_episode
+    if states is None:
+        return nested.map_leaves(lambda start: np.repeat(start[None], len(is_first), axis=0), initial)
+
+    def with_initial(leaf: npt.NDArray[Any], start: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        states = leaf.copy()
+        states[is_first] = start
+        return states
+
+    return nested.map_leaves(with_initial, states, initial)
+
+
+def _states_of_sequences(block: ColumnBlock, sequences: Sequences, initial: Column) -> Column:
+    is_at_start = sequences.start == 0
+    row_before = np.where(is_at_start, 0, block.offsets[sequences.chunk] + sequences.start - 1)
+
+    def gather(column: npt.NDArray[Any], start: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        states = column[row_before]
+        states[is_at_start] = start
+        return states
+
+    states = nested.map_leaves(gather, block.columns[STATE_OUT], initial)
+    for sequence in np.flatnonzero(is_at_start & (block.t_started[sequences.chunk] > 0)):
+        chunk = int(sequences.chunk[sequence])
+        if block.lookback is None or block.lookback.num_steps_before(chunk) == 0:
+            raise ValueError(
+                f"AddStatesFromEpisodesToBatch: chunk {block.episode_ids[chunk]} starts at time step "
+                f"{int(block.t_started[chunk])} without the state before it; keep a lookback of at least 1"
+            )
+        past = block.lookback.columns_before(chunk)[STATE_OUT]
+        nested.assign(states, int(sequence), nested.take(past, -1))
+    return states

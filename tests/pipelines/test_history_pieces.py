@@ -1,0 +1,271 @@
+"""Frame stacking and past actions and rewards: the same in the env and in the learner pipeline, for every episode."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.pipelines import FrameStacking, PrevActionsPrevRewards, WriteObservationsToEpisodes
+from runner.pipelines.piece import Batch, ConnectorPiece
+from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
+from tests.pipelines.piece_contract import PieceCase, check_piece
+
+WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
+AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
+SPACES = CodedEnv.observation_space, CodedEnv.action_space
+Place = tuple[int, int, int]
+
+
+def stacking() -> FrameStacking:
+    return FrameStacking(2)
+
+
+CASES = {
+    "FrameStacking": PieceCase(stacking, "env_to_module", *AFTER_OBS),
+    "FrameStacking-first": PieceCase(stacking, "env_to_module", "prepend"),
+    "FrameStacking-learner": PieceCase(lambda: FrameStacking(2, as_learner_connector=True), "learner", "prepend"),
+    "FrameStacking-learner-mask": PieceCase(stacking, "learner", *AFTER_OBS, edits=WITH_MASK),
+    "PrevActionsPrevRewards": PieceCase(PrevActionsPrevRewards, "env_to_module", *AFTER_OBS),
+    "PrevActionsPrevRewards-first": PieceCase(PrevActionsPrevRewards, "env_to_module", "prepend"),
+    "PrevActionsPrevRewards-learner": PieceCase(PrevActionsPrevRewards, "learner", *AFTER_OBS),
+    "PrevActionsPrevRewards-learner-mask": PieceCase(PrevActionsPrevRewards, "learner", *AFTER_OBS, edits=WITH_MASK),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_contract(name: str) -> None:
+    check_piece(CASES[name])
+
+
+# -- on real episodes --------------------------------------------------------------------------------------------------
+
+
+class Recorder(ConnectorPiece):
+    """Keeps what a piece makes of the running episodes, by the place (n, t, k) of the newest observation."""
+
+    def __init__(self, piece: ConnectorPiece) -> None:
+        self._piece = piece
+        self.rows: dict[Place, Any] = {}
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        obs = nested.unstack(self._piece(rl_module=None, batch={}, episodes=episodes)["obs"])
+        for place, row in zip(episodes.current_obs.copy().tolist(), obs, strict=True):
+            self.rows[tuple(place)] = copy.deepcopy(row)
+        return batch
+
+
+def recorded(piece: ConnectorPiece, lengths: Sequence[int], fragments: Sequence[int]) -> Any:
+    """What the piece made in the env pipeline, the fragments' blocks and the log of steps."""
+    piece.recompute_output_observation_space(*SPACES)
+    env, log = coded_envs("batched", 2, lengths)
+    module = coded_module()
+    runner = make_runner(env, module, piece.num_lookback)
+    recorder = Recorder(piece)
+    runner.env_to_module.prepend(recorder)
+    blocks = [
+        runner.sample(steps, True, weights_of(module), {}).rollout.blocks["default_policy"] for steps in fragments
+    ]
+    return recorder.rows, blocks, {(n, t, k): action for n, t, k, action in log}
+
+
+def assert_learner_rows(piece: ConnectorPiece, blocks: Sequence[ColumnBlock], expected: dict[Place, Any]) -> None:
+    """The piece makes the same rows in a learner pipeline, with and without bootstrap rows."""
+    for block in [*blocks, concat_blocks(blocks)]:
+        places = block.columns["obs"]
+        is_step = np.ones(len(places), np.bool_)
+        is_step[block.first_obs_rows + block.lengths] = False
+        for batch, rows in (({"loss_mask": is_step}, places), ({}, places[is_step])):
+            got = nested.unstack(piece(rl_module=None, batch=batch, episodes=block)["obs"])
+            assert len(got) == len(rows)
+            for place, row in zip(rows.tolist(), got, strict=True):
+                assert nested.equal(row, expected[tuple(place)]), f"{place}: {row}, not {expected[tuple(place)]}"
+
+
+runs = {
+    "lengths": st.lists(st.integers(1, 6), min_size=1, max_size=4),
+    "fragments": st.lists(st.integers(1, 9), min_size=1, max_size=4),
+}
+
+
+@given(num_frames=st.integers(1, 4), **runs)
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_stacks_of_env_and_learner_pipeline(num_frames: int, lengths: list[int], fragments: list[int]) -> None:
+    rows, blocks, _ = recorded(FrameStacking(num_frames), lengths, fragments)
+    for (n, t, k), row in rows.items():
+        frames = [(n, s, k) if s >= 0 else (0, 0, 0) for s in range(int(t) - num_frames + 1, int(t) + 1)]
+        assert row.tolist() == [float(x) for frame in frames for x in frame]
+    assert_learner_rows(FrameStacking(num_frames), blocks, rows)
+
+
+@given(num_actions=st.integers(0, 3), num_rewards=st.integers(0, 3), **runs)
+@settings(max_examples=25, deadline=None, derandomize=True)
+def test_past_actions_of_env_and_learner_pipeline(
+    num_actions: int, num_rewards: int, lengths: list[int], fragments: list[int]
+) -> None:
+    if num_actions == num_rewards == 0:
+        return
+    piece = PrevActionsPrevRewards(num_actions, num_rewards)
+    rows, blocks, actions = recorded(piece, lengths, fragments)
+    one_hot = np.vstack([np.eye(NUM_CODED_ACTIONS), np.zeros(NUM_CODED_ACTIONS)])
+    for place, row in rows.items():
+        n, t, k = map(int, place)
+        past = [actions.get((n, s, k), -1) for s in range(t - num_actions, t)]
+        expected: dict[str, Any] = {"_orig_obs": np.array(place)}
+        if num_actions:
+            expected["prev_n_actions"] = one_hot[past].reshape(-1)
+        if num_rewards:
+            rewards = [coded_reward(n, s, k) if s > 0 else 0.0 for s in range(t - num_rewards + 1, t + 1)]
+            expected["prev_n_rewards"] = np.array(rewards)
+        assert nested.equal(row, expected), f"{place}: {row}, not {expected}"
+        assert all(leaf.dtype == np.float32 for leaf in nested.leaves(row))
+    assert_learner_rows(piece, blocks, rows)
+
+
+def test_written_stacks_are_what_the_learner_gets() -> None:
+    env, _ = coded_envs("sync", 2, [3, 1, 4])
+    module = coded_module()
+    forward = module.forward_train
+    module.forward_train = lambda batch: forward({"obs": batch["obs"][:, -3:]})  # type: ignore[method-assign]
+    runner = make_runner(env, module, num_lookback=2)
+    runner.env_to_module.prepend(WriteObservationsToEpisodes())
+    runner.env_to_module.prepend(FrameStacking(3))
+    block = runner.sample(11, True, weights_of(module), {}).rollout.blocks["default_policy"]
+    n, t, k = block.columns["obs"][:, -3:].T
+    before = [np.stack([n, t - back, k], -1) * (t >= back)[:, None] for back in (2, 1, 0)]
+    np.testing.assert_array_equal(block.columns["obs"], np.concatenate(before, -1))
+
+
+# -- shapes and spaces -------------------------------------------------------------------------------------------------
+
+
+class Fixed:
+    """Running episodes with a given history."""
+
+    def __init__(self, **columns: Any) -> None:
+        self._columns = columns
+        self.current_obs = nested.take(columns["obs"], (slice(None), -1))
+
+    def history(self, column: str, length: int) -> tuple[Any, Any]:
+        values = nested.take(self._columns[column], (slice(None), slice(-length, None)))
+        return values, np.ones((nested.row_count(values), length), np.bool_)
+
+
+@pytest.mark.parametrize(
+    ("shape", "stacked_shape"),
+    [
+        ((), (3,)),
+        ((2,), (6,)),
+        ((4, 5), (4, 5, 3)),
+        ((4, 5, 1), (4, 5, 3)),
+        ((4, 5, 2), (4, 5, 6)),
+        ((1, 2, 3, 4), (1, 2, 3, 12)),
+    ],
+)
+def test_shapes(shape: tuple[int, ...], stacked_shape: tuple[int, ...]) -> None:
+    space = gym.spaces.Box(10, 200, shape, np.uint8)
+    piece = FrameStacking(3)
+    stacked_space = piece.recompute_output_observation_space(space, gym.spaces.Discrete(2))
+    assert stacked_space.shape == stacked_shape
+    assert stacked_space.dtype == np.uint8
+    frames = np.random.default_rng(0).integers(10, 200, (2, 3, *shape), np.uint8)
+    frames[0, 0] = 0  # before the start: outside of the space of one frame, but not of the stack's
+    stacks = piece(batch={}, episodes=Fixed(obs=frames))["obs"]
+    assert stacks.shape == (2, *stacked_shape)
+    assert stacks.flags.c_contiguous
+    assert all(stacked_space.contains(stack) for stack in stacks)
+    num_channels = shape[-1] if len(shape) not in (0, 2) else 1
+    for number in range(3):
+        part = stacks[..., number * num_channels : (number + 1) * num_channels]
+        np.testing.assert_array_equal(part.reshape(2, *shape), frames[:, number])
+    low = stacked_space.low.reshape(*stacked_shape[:-1], 3, num_channels)
+    assert (low[..., :2, :] == 0).all()
+    assert (low[..., 2, :] == 10).all()
+
+
+def test_boxes_in_nested_spaces_are_stacked() -> None:
+    space = gym.spaces.Dict({"b": gym.spaces.Tuple([gym.spaces.Box(-1, 1, (2,))]), "a": gym.spaces.Box(-1, 1, ())})
+    piece = FrameStacking(2)
+    stacked_space = piece.recompute_output_observation_space(space, gym.spaces.Discrete(2))
+    frames = {"a": np.ones((3, 2), np.float32), "b": (np.ones((3, 2, 2), np.float32),)}
+    stacks = piece(batch={"obs": nested.take(frames, (slice(None), -1))}, episodes=Fixed(obs=frames))["obs"]
+    assert all(stacked_space.contains(stack) for stack in nested.unstack(stacks))
+    assert stacks["b"][0].shape == (3, 4)
+
+
+@pytest.mark.parametrize("space", [gym.spaces.Discrete(3), gym.spaces.Dict({"a": gym.spaces.MultiBinary(3)})], ids=str)
+def test_spaces_that_cannot_be_stacked(space: Any) -> None:
+    with pytest.raises(TypeError, match="FrameStacking stacks Box observations, alone or in a Dict or Tuple; here is"):
+        FrameStacking(2).recompute_output_observation_space(space, gym.spaces.Discrete(2))
+
+
+ACTION_SPACES: list[tuple[gym.Space[Any], int]] = [
+    (gym.spaces.Discrete(3, start=-1), 3),
+    (gym.spaces.MultiDiscrete([2, 3]), 5),
+    (gym.spaces.MultiBinary(4), 4),
+    (gym.spaces.Box(-1, 1, (2, 3), np.float32), 6),
+    (gym.spaces.Tuple([gym.spaces.Discrete(2), gym.spaces.Dict({"x": gym.spaces.Box(-1, 1, ())})]), 3),
+]
+
+
+@pytest.mark.parametrize(("space", "size"), ACTION_SPACES, ids=lambda value: str(value)[:20])
+def test_actions_of_every_space_become_vectors(space: gym.Space[Any], size: int) -> None:
+    piece = PrevActionsPrevRewards(2, 1)
+    obs_space = piece.recompute_output_observation_space(gym.spaces.Discrete(4), space)
+    assert isinstance(obs_space, gym.spaces.Dict)
+    assert obs_space["prev_n_actions"].shape == (2 * size,)
+    space.seed(0)
+    items = [[space.sample() for _ in range(2)] for _ in range(3)]
+    actions = nested.stack([nested.stack(row) for row in items])
+    episodes = Fixed(obs=np.zeros((3, 2), np.int64), actions=actions, rewards=np.ones((3, 2)))
+    row = piece(batch={}, episodes=episodes)["obs"]
+    flat = [np.concatenate([gym.spaces.flatten(space, item) for item in pair]) for pair in items]
+    np.testing.assert_array_equal(row["prev_n_actions"], np.stack(flat).astype(np.float32))
+    assert all(obs_space.contains(item) for item in nested.unstack(row))
+
+
+def test_a_modules_box_actions_may_leave_the_action_space() -> None:
+    piece = PrevActionsPrevRewards()
+    space = piece.recompute_output_observation_space(gym.spaces.Discrete(4), gym.spaces.Box(-1, 1, (2,)))
+    assert isinstance(space, gym.spaces.Dict)
+    assert space["prev_n_actions"] == gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+
+def test_frames_that_another_piece_has_changed_are_not_stacked_by_mistake() -> None:
+    frames = np.ones((2, 2, 3), np.float32)
+    with pytest.raises(RuntimeError, match="place it before the pieces that change observations"):
+        FrameStacking(2)(batch={"obs": np.zeros((2, 3), np.float32)}, episodes=Fixed(obs=frames))
+    with pytest.raises(TypeError, match="FrameStacking needs arrays in column 'obs', got Tensor"):
+        FrameStacking(2)(batch={"obs": torch.ones(2, 3)}, episodes=Fixed(obs=frames))
+
+
+def test_arguments() -> None:
+    with pytest.raises(ValueError, match="num_frames must be at least 1, got 0"):
+        FrameStacking(0)
+    for arguments in ((0, 0), (-1, 2)):
+        with pytest.raises(ValueError, match="neither may be negative nor both 0"):
+            PrevActionsPrevRewards(*arguments)
+    assert FrameStacking(4).num_lookback == 3
+    assert PrevActionsPrevRewards(2, 5).num_lookback == 5
+    with pytest.raises(TypeError, match="belongs in a learner pipeline"):
+        FrameStacking(2, as_learner_connector=True)(batch={}, episodes=Fixed(obs=np.zeros((1, 2, 3))))
+
+
+@pytest.mark.parametrize("piece", [FrameStacking(2), PrevActionsPrevRewards()], ids=lambda piece: type(piece).__name__)
+def test_episodes_without_history(piece: ConnectorPiece) -> None:
+    piece.recompute_output_observation_space(*SPACES)
+    with pytest.raises(TypeError, match=f"{type(piece).__name__} needs episodes with a history of .*, got a list"):
+        piece(rl_module=None, batch={"obs": np.zeros((1, 3))}, episodes=[])
