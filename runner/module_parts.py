@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar, get_type_hints
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from runner.config.algorithms import AlgorithmConfig
@@ -17,6 +19,7 @@ from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv, agents_by_module, make_mapping
 from runner.env_runners.vector_envs import env_class, make_multi_agent_env, make_vector_env
+from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece
@@ -68,6 +71,10 @@ class ModuleParts(ActingParts):
     """All parts of a module, checked against each other and against the loss."""
 
     learner: LearnerConnectorPipeline
+
+    def weights(self) -> npt.NDArray[np.float32]:
+        """(P,) the module's parameters, as env runners take them."""
+        return FlatParameters(self.module).to_numpy()
 
 
 def is_multi_agent(config: ExperimentConfig) -> bool:

@@ -7,14 +7,24 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT, result_of
 
 CORRIDOR = ROOT / "examples" / "corridor"
 
 
-def test_the_corridor_is_learned(tmp_path: Path) -> None:
+ITEM_BY_ITEM = (
+    "connectors.learner=[{insert_before: AddColumnsFromEpisodesToTrainBatch, "
+    "piece: {_target_: corridor.NoveltyBonusItemByItem, scale: 0.2}}]"
+)
+
+
+@pytest.mark.parametrize("overrides", [[], [ITEM_BY_ITEM]], ids=["vectorised", "item_by_item"])
+def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     run_dir = tmp_path / "run"
     arguments = ["+experiment=corridor", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
+    arguments += overrides
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "runner", *arguments]
     result = subprocess.run(command, cwd=CORRIDOR, env=environment, capture_output=True, text=True, timeout=120)

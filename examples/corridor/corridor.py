@@ -1,7 +1,8 @@
-"""An environment and a connector piece outside the repository. `python -m runner` finds them by their dotted paths."""
+"""An environment and connector pieces outside the repository. `python -m runner` finds them by their dotted paths."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -33,16 +34,53 @@ class Corridor(gym.Env[np.ndarray, int]):
         return np.array([self._place], np.float32)
 
 
-class ScaleRewards(ConnectorPiece):
-    """Multiplies the rewards that the learner sees; episodes keep what the environment gave."""
+class NoveltyBonus(ConnectorPiece):
+    """Adds scale / sqrt(visits) to the reward of every step, visits of the place that it led to.
+
+    Only the learner sees the bonus; episodes, and with them the reported returns, keep what the environment gave.
+    """
 
     reads = ("rewards",)
     writes = ("rewards",)
 
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
+    def __init__(self, scale: float, num_places: int) -> None:
+        self._scale = scale
+        self._visits = np.zeros(num_places, np.int64)
 
-    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
-        """Scale all rows at once."""
-        batch["rewards"] = batch["rewards"] * np.float32(self._factor)
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        """Add the bonus to all rows at once; `episodes` is a column block, its `obs` are the chunks' in a row."""
+        obs = episodes.columns["obs"][:, 0]  # (R + E,), one more per chunk than steps
+        places = np.minimum(obs.astype(np.int64), len(self._visits) - 1)
+        self._visits += np.bincount(places, minlength=len(self._visits))
+        bonus = self._scale / np.sqrt(np.maximum(self._visits[places], 1))
+        led_to = np.append(bonus[1:], 0.0)  # the place after the step of each row; bootstrap rows have no step
+        batch["rewards"] = batch["rewards"] + np.where(batch["loss_mask"], led_to, 0.0).astype(np.float32)
+        return batch
+
+    def get_state(self) -> dict[str, Any]:
+        """The visits, for checkpoints."""
+        return {"visits": self._visits.copy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on counting."""
+        self._visits = np.array(state["visits"])
+
+
+class NoveltyBonusItemByItem(ConnectorPiece):
+    """The same with a loop over episodes: shorter to write, and only this piece pays for the loop."""
+
+    writes = ("rewards",)
+
+    def __init__(self, scale: float) -> None:
+        self._scale = scale
+        self._visits: dict[int, int] = {}
+
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        """Add the rewards one by one; `AddColumnsFromEpisodesToTrainBatch` leaves a column alone that is there."""
+        for episode in self.single_agent_episode_iterator(episodes):
+            for obs, reward in zip(episode.get_observations()[1:], episode.get_rewards(), strict=True):
+                place = int(obs[0])
+                self._visits[place] = self._visits.get(place, 0) + 1
+                bonus = self._scale / self._visits[place] ** 0.5
+                self.add_batch_item(batch, "rewards", np.float32(reward + bonus), episode)
         return batch

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.errors import UserError, nearest_match
 
 VERBS = ("validate", "show", "list", "resume", "evaluate")
-_FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun")
+_FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile")
 
 
 class UsageError(UserError):
@@ -24,6 +24,7 @@ class Arguments:
     words: tuple[str, ...] = ()
     config_dir: Path | None = None
     is_multirun: bool = False
+    has_profile: bool = False
     wants_help: bool = False
     wants_version: bool = False
 
@@ -82,6 +83,8 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
         return replace(arguments, config_dir=Path(value if separator else rest.pop(0)))
     if text in ("-m", "--multirun"):
         return replace(arguments, is_multirun=True)
+    if text == "--profile":
+        return replace(arguments, has_profile=True)
     if text in ("-h", "--help"):
         return replace(arguments, wants_help=True)
     if text == "--version":

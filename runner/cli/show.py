@@ -21,11 +21,12 @@ _DIM, _RESET = "\x1b[2m", "\x1b[0m"
 
 def main(argv: Sequence[str]) -> int:
     """Print every section of the first configuration of the command line."""
-    composed, config = check_experiments(parse_arguments(argv))[0]
+    arguments = parse_arguments(argv)
+    composed, config = check_experiments(arguments)[0]
     print(render_config(composed, config, _is_colour_wanted()), flush=True)
-    from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration is shown first
+    from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration comes first
 
-    print(f"\n{render_pipelines(config)}")
+    print(f"\n{render_pipelines(config, arguments.has_profile)}")
     return 0
 
 

@@ -1,42 +1,111 @@
-"""The pipelines of an experiment as text: each piece in its place, what it reads, what it writes."""
+"""The pipelines of an experiment as text: each piece in its place, what it reads, writes, leaves and costs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from runner.builder import build_parts
+import gymnasium as gym
+import torch
+
+from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.schemas import ExperimentConfig
+from runner.module_parts import ModuleParts
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline
+from runner.pipelines.profile import time_pieces
 
 _TITLES = {
     "env_to_module": "env_to_module   running episodes -> batch of the next forward pass",
     "module_to_env": "module_to_env   module outputs -> actions of the next step",
     "learner": "learner         episode chunks -> train batch",
 }
+_LEARNER_PASSES = 3
+
+# Microseconds of each piece of a module's three pipelines, by the pipeline's name.
+Costs = Mapping[str, Sequence[float]]
 
 
-def render_pipelines(config: ExperimentConfig) -> str:
-    """The three pipelines, built as a run would build them."""
+def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str:
+    """The three pipelines of each module, built as a run would build them.
+
+    Args:
+        config: the experiment.
+        has_profile: sample and say what each piece costs per call.
+    """
+    parts = build_parts(config)
+    costs = measure_costs(config, parts) if has_profile else {}
     sections = []
-    for module_id, parts in build_parts(config).items():
-        agents = parts.plan.agents
+    for module_id, own in parts.items():
+        agents = own.plan.agents
         sections.append("pipelines" if agents is None else f"pipelines of {module_id}, for {', '.join(agents)}")
-        sections += ["\n".join(_render(own)) for own in (parts.env_to_module, parts.module_to_env, parts.learner)]
+        for pipeline in (own.env_to_module, own.module_to_env, own.learner):
+            sections.append("\n".join(_render(pipeline, costs.get(module_id, {}).get(pipeline.name, ()))))
+    if has_profile:
+        runners = config.env_runners
+        sections.append(
+            f"us: median microseconds of a call; the env pipelines have {runners.num_envs_per_env_runner} "
+            f"sub-environments, the learner pipeline {config.algorithm.train_batch_size_per_learner:,} env steps"
+        )
     return "\n\n".join(sections)
 
 
-def _render(pipeline: ConnectorPipeline) -> Iterator[str]:
+def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
+    """Module id -> what the pieces of its pipelines cost, on one train batch of real steps."""
+    torch.set_num_threads(config.learners.torch_num_threads)
+    plans = {module_id: own.plan for module_id, own in parts.items()}
+    runner = build_env_runner(config, plans, TRAINING, 0, 0)
+    try:
+        timed = {
+            module_id: {pipeline.name: time_pieces(pipeline) for pipeline in runner.pipelines_of(module_id)}
+            for module_id in parts
+        }
+        weights = {module_id: own.weights() for module_id, own in parts.items()}
+        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights, {})
+    finally:
+        runner.close()
+    modules = {module_id: own.module for module_id, own in parts.items()}
+    for module_id, block in sample.rollout.blocks.items():
+        learner = parts[module_id].learner
+        # The pieces shown are those of `parts`, so the ones that are timed go back into their places.
+        pieces = list(learner)
+        timed[module_id][learner.name] = time_pieces(learner)
+        for _ in range(_LEARNER_PASSES):
+            learner(rl_module=modules, batch={}, episodes=block, shared_data={})
+        learner.substitute_pieces(pieces)
+    return {
+        module_id: {name: [piece.microseconds for piece in pieces] for name, pieces in by_name.items()}
+        for module_id, by_name in timed.items()
+    }
+
+
+def _render(pipeline: ConnectorPipeline, costs: Sequence[float]) -> Iterator[str]:
     yield _TITLES[pipeline.name]
     names = [type(piece).__name__ for piece in pipeline]
     width = max(map(len, names), default=0)
-    space = pipeline.input_spaces[0]
+    spaces = pipeline.input_spaces
+    yield f"     {'':<{width}}  observations {space_text(spaces[0])}, actions {space_text(spaces[1])}"
     for number, (piece, name) in enumerate(zip(pipeline, names, strict=True), start=1):
-        yield f"  {number}  {name:<{width}}  {_columns(piece)}".rstrip()
-        space_after = pipeline.spaces_after[number - 1][0]
-        if space_after != space:
-            yield f"     {'':<{width}}  observations are {space_after} from here on"
-        space = space_after
+        cost = f"{costs[number - 1]:7.1f} us  " if costs else ""
+        yield f"  {number:>2} {name:<{width}}  {cost}{_columns(piece)}".rstrip()
+        after = pipeline.spaces_after[number - 1]
+        for kind, space, space_before in zip(("observations", "actions"), after, spaces, strict=True):
+            if space != space_before:
+                yield f"     {'':<{width}}  {kind} are {space_text(space)} from here on"
+        spaces = after
+    if costs:
+        yield f"     {'together':<{width}}  {sum(costs):7.1f} us"
+
+
+def space_text(space: gym.Space[Any]) -> str:
+    """A space on one line; bounds of a Box only where they are the same everywhere."""
+    if isinstance(space, gym.spaces.Dict):
+        return "Dict(" + ", ".join(f"{key}: {space_text(part)}" for key, part in space.spaces.items()) + ")"
+    if isinstance(space, gym.spaces.Tuple):
+        return "Tuple(" + ", ".join(map(space_text, space.spaces)) + ")"
+    if isinstance(space, gym.spaces.Box) and (len({*space.low.flat}) > 1 or len({*space.high.flat}) > 1):
+        return f"Box({space.shape}, {space.dtype})"
+    return str(space)
 
 
 def _columns(piece: ConnectorPiece) -> str:

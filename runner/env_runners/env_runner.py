@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from runner.config.errors import RunFailure
+from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks, check_fragment
 from runner.env_runners.rollout_buffer import FinishedEpisodes, RolloutBuffer
 from runner.env_runners.vector_envs import SubEnvironments
@@ -174,13 +175,15 @@ class SingleAgentEnvRunner:
 
     def _run_env_to_module(self, explore: bool) -> dict[str, Any]:
         self._shared_data: dict[str, Any] = {}
-        return self.env_to_module(
+        to_module = self.env_to_module(
             rl_module=self.module,
             batch={},
             episodes=self._buffer,
             explore=explore,
             shared_data=self._shared_data,
         )
+        check_masks(self.module, to_module, ~self._buffer.awaits_reset, lambda row: f"sub-environment {row}")
+        return to_module
 
     # -- checks ----------------------------------------------------------------------------------------------------
 
@@ -218,6 +221,10 @@ class SingleAgentEnvRunner:
         self._shared_data = dict(state["shared_data"])
         self.env_to_module.set_state(state["env_to_module"])
         self.module_to_env.set_state(state["module_to_env"])
+
+    def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The pipelines around the module."""
+        return self.env_to_module, self.module_to_env
 
     def close(self) -> None:
         """Close the environments."""

@@ -14,6 +14,7 @@ from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.env_runners.agent_rows import AgentRows
 from runner.env_runners.chunks import IntArray
 from runner.env_runners.env_runner import EVALUATION_FRAGMENT, Sample, Weights, episode_quotas
+from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.observation_checks import ObservationChecks, check_fragment, outline
@@ -90,6 +91,11 @@ class _ModuleRunner:
                 explore=explore,
                 shared_data=self.shared_data,
             )
+            check_masks(self.acting.module, self.to_module, self.rows.is_running[slots], self._place)
+
+    def _place(self, row: int) -> str:
+        slot = int(self.rows.slots[row])
+        return f"sub-environment {self.rows.env_of(slot)}, agent {self.rows.agent_of(slot)}"
 
     def write(self, observed: _Observed, env_t: Sequence[int], numbers: Sequence[int]) -> IntArray:
         """Write what was observed to the rows; returns the slots that got an observation.
@@ -439,6 +445,11 @@ class MultiAgentEnvRunner:
         self._own_returns = [dict(own) for own in state["own_returns"]]
         self._running = [set(agents) for agents in state["running"]]
         self._has_ended = [set(agents) for agents in state["has_ended"]]
+
+    def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The pipelines around a module."""
+        acting = self._modules[module_id].acting
+        return acting.env_to_module, acting.module_to_env
 
     def close(self) -> None:
         """Close the environments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,12 +202,22 @@ class LookbackBuffer:
         if self.len_incl_lookback() == 0:
             self.data = map_leaves(np.array, rows)
             return
+        if type(self.data) is np.ndarray and type(rows) is np.ndarray:
+            self._append_flat_rows(self.data, rows)
+            return
         map_leaves(_check_row_shape, self.data, rows)
         count = self.len_incl_lookback() + row_count(rows)
         known = self._storage is not None and self._storage[0] is self.data
         spare = self._storage[1] if known else map_leaves(lambda column: None, self.data)
         storage = map_leaves(_grown, self.data, spare, rows)
         self.data = map_leaves(lambda column: column[:count], storage)
+        self._storage = (self.data, storage)
+
+    def _append_flat_rows(self, column: Array, rows: Array) -> None:
+        _check_row_shape(column, rows)
+        known = self._storage is not None and self._storage[0] is column
+        storage = _grown(column, self._storage[1] if known else None, rows)
+        self.data = storage[: len(column) + len(rows)]
         self._storage = (self.data, storage)
 
     # --- reading ----------------------------------------------------------------------------------
@@ -234,6 +244,14 @@ class LookbackBuffer:
             at = indices + (self.lookback if indices >= 0 or neg_index_as_lookback else len(data))
             if 0 <= at < len(data):
                 return data[at]
+        if type(indices) is list and type(data) is list and indices and not one_hot_discrete:
+            shift = self.lookback if neg_index_as_lookback else len(data)
+            try:
+                positions = [i + self.lookback if i >= 0 else i + shift for i in indices]
+                if min(positions) >= 0:
+                    return [data[position] for position in positions]
+            except (IndexError, TypeError):
+                pass  # `_get_many` fills it, or says what is wrong
         if one_hot_discrete and self.space is None:
             raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
         if indices is None:
@@ -254,36 +272,32 @@ class LookbackBuffer:
         return unstack(filled)[0] if self.finalized else filled[0]
 
     def _get_slice(self, slice_: slice, neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
+        data, is_flat = self.data, type(self.data) is list or type(self.data) is np.ndarray
+        if is_flat and slice_.step is None:
+            rows = len(data)
+            start, stop = self._slice_bounds(slice_, neg, self.lookback, rows)
+            if 0 <= start <= stop <= rows:
+                return self._encoded(data[start:stop], one_hot_discrete) if one_hot_discrete else data[start:stop]
+            if fill is not None and start < stop:
+                return self._padded(start, stop, fill, one_hot_discrete)
         positions = self._slice_positions(slice_, neg, clip=fill is None)
         rows = self.len_incl_lookback()
         if positions and not (0 <= positions[0] < rows and 0 <= positions[-1] < rows):
-            if positions.step == 1 and (type(self.data) is list or type(self.data) is np.ndarray):
-                return self._padded(positions.start, positions.stop, fill, one_hot_discrete)
             return self._gather(positions, fill, one_hot_discrete)
-        stop = positions.stop if positions.stop >= 0 else None
-        selected = slice(positions.start, stop, positions.step) if positions else slice(0, 0)
-        if isinstance(self.data, (list, np.ndarray)):
-            return self._encoded(self.data[selected], one_hot_discrete)
-        return self._encoded(map_leaves(lambda column: column[selected], self.data), one_hot_discrete)
+        stop_or_none = positions.stop if positions.stop >= 0 else None
+        selected = slice(positions.start, stop_or_none, positions.step) if positions else slice(0, 0)
+        return self._encoded(map_leaves(lambda column: column[selected], data), one_hot_discrete)
 
-    def _get_many(self, indices: Iterable[Any], neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
-        rows, lookback = self.len_incl_lookback(), self.lookback
-        try:
-            ints = indices if isinstance(self.data, list) else map(operator.index, indices)
-            positions = [i + lookback if i >= 0 or neg else i + rows for i in ints]
-            if isinstance(self.data, list) and not one_hot_discrete and positions and min(positions) >= 0:
-                return [self.data[position] for position in positions]
-        except IndexError:  # beyond the end
-            pass
-        except TypeError:
-            positions = [self._position(i, neg) for i in indices]  # says which one is wrong
+    def _get_many(self, indices: Collection[Any], neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
+        positions, rows = self._positions(indices, neg), self.len_incl_lookback()
         if positions and not (min(positions) >= 0 and max(positions) < rows):
             if fill is None:
                 for position, index in zip(positions, indices, strict=True):
                     self._check_inside(position, index)
             return self._gather(positions, fill, one_hot_discrete)
         if isinstance(self.data, list):
-            return self._encoded([self.data[position] for position in positions], one_hot_discrete)
+            items = [self.data[position] for position in positions]
+            return self._encoded(items, one_hot_discrete) if one_hot_discrete else items
         where = np.array(positions, np.intp)
         return self._encoded(map_leaves(lambda column: column[where], self.data), one_hot_discrete)
 
@@ -403,6 +417,12 @@ class LookbackBuffer:
             return self.lookback + int(index)
         return self.len_incl_lookback() + int(index)
 
+    def _positions(self, indices: Collection[Any], neg_index_as_lookback: bool) -> list[int]:
+        if not {*map(type, indices)} <= {int}:
+            return [self._position(index, neg_index_as_lookback) for index in indices]
+        rows, lookback = self.len_incl_lookback(), self.lookback
+        return [i + lookback if i >= 0 or neg_index_as_lookback else i + rows for i in indices]
+
     def _inside(self, index: Any, neg_index_as_lookback: bool) -> int:
         position = self._position(index, neg_index_as_lookback)
         self._check_inside(position, index)
@@ -421,19 +441,24 @@ class LookbackBuffer:
             raise ValueError("slice step cannot be 0")
         rows = self.len_incl_lookback()
         first, last = (self.lookback, rows) if step > 0 else (rows - 1, self.lookback - 1)
-        start, stop = slice_.start, slice_.stop
-        if type(start) is int:
-            start += self.lookback if start >= 0 or neg else rows
-        else:
-            start = first if start is None else self._position(start, neg)
-        if type(stop) is int:
-            stop += self.lookback if stop >= 0 or neg else rows
-        else:
-            stop = last if stop is None else self._position(stop, neg)
+        start, stop = self._slice_bounds(slice_, neg, first, last)
         if clip:
             low, high = (0, rows) if step > 0 else (-1, rows - 1)
             start, stop = min(max(start, low), high), min(max(stop, low), high)
         return range(start, stop, step)
+
+    def _slice_bounds(self, slice_: slice, neg: bool, first: int, last: int) -> tuple[int, int]:
+        """Positions of start and stop, `first` and `last` where the slice does not say."""
+        start, stop = slice_.start, slice_.stop
+        if start is None:
+            start = first
+        elif type(start) is int:
+            start += self.lookback if start >= 0 or neg else self.len_incl_lookback()
+        else:
+            start = self._position(start, neg)
+        if stop is None:
+            return start, last
+        return start, stop + self.lookback if type(stop) is int and (stop >= 0 or neg) else self._position(stop, neg)
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -488,12 +513,11 @@ def _joined_arrays(items: list[Any]) -> Array | None:
     first = items[0]
     if type(first) is not np.ndarray or not first.ndim:
         return None
-    shape = first.shape
-    for item in items:
-        if type(item) is not np.ndarray or item.shape != shape:
-            return None
-    column = np.concatenate(items).reshape(len(items), *shape)
-    return column if column.dtype.kind in "biufc" else None
+    try:
+        column = np.array(items)
+    except (TypeError, ValueError):
+        return None  # `stack` says why
+    return column if column.dtype.kind in "biufc" and column.shape[1:] == first.shape else None
 
 
 def _row_like(column: Array, value: Any) -> Array:

@@ -344,8 +344,13 @@ class MultiAgentGetters(MultiAgentFields):
         times, known_from = self._obs_env_t[agent_id], self.env_t_started - self._len_lookback_buffer
         first = bisect_left(times, max(min(env_ts), known_from))
         last = min(bisect_left(times, max(env_ts) + 1), column.num_rows)
-        row_at = {times[row]: row for row in range(first, last)}
         absent = None if query.fill is None else _MISSING
+        if isinstance(env_ts, range) and env_ts.step == 1:
+            rows: list[int | None] = [absent] * len(env_ts)
+            for row in range(first, last):
+                rows[times[row] - env_ts.start] = row
+            return rows
+        row_at = {times[row]: row for row in range(first, last)}
         return [row_at.get(env_t, absent) for env_t in env_ts]
 
 

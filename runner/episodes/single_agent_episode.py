@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 import uuid
-from array import array
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -330,7 +329,11 @@ class SingleAgentEpisode:
         theirs, rows = dict(other._columns()), self.rewards.len_incl_lookback()
         for name, buffer in self._columns():
             try:
-                buffer.concat(LookbackBuffer(theirs[name].get(slice(name == "observations", None))))
+                added = theirs[name].get(slice(int(name == "observations"), None))
+                if buffer.finalized and theirs[name].finalized:
+                    buffer.append_rows(added)
+                else:
+                    buffer.concat(LookbackBuffer(added))
             except (TypeError, ValueError) as error:
                 for done_name, done in self._columns():
                     done.truncate(rows + (done_name == "observations"))
@@ -509,7 +512,7 @@ class SingleAgentEpisode:
         """Undiscounted sum of the T rewards (float64)."""
         rewards = self.rewards.get()
         if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
-            rewards = array("d", rewards)  # much faster than numpy's own way from a list to an array
+            rewards = np.fromiter(rewards, np.float64, len(rewards))  # faster than np.asarray, and adds up the same
         return float(np.add.reduce(rewards, axis=None, dtype=np.float64))
 
     def get_duration_s(self) -> float:

@@ -19,8 +19,8 @@ State = dict[str, Tensor]
 class Memory(nn.Module):
     """One recurrent layer with torch's parameters and initialisation, U(-1/sqrt(H), 1/sqrt(H)).
 
-    torch's functions are called on the parameters directly, which may be views of a larger vector; a single step costs
-    less than half of what `nn.LSTM` takes for it.
+    torch's functions are called on the parameters directly, which may be views of a larger vector; a single step of a
+    small memory costs a third of what `nn.LSTM` takes for it.
 
     Args:
         num_inputs: F.
