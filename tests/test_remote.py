@@ -76,7 +76,10 @@ def test_a_lost_runner_is_replaced_in_mid_iteration(fault: str, overrides: Seque
         assert trainer.env_runners.num_restarts == 1
 
         # No row of the other runner is lost or changed, and the iteration has all its steps.
-        assert samples[0].rollout.blocks["default_policy"].num_rows == expected[0].rollout.blocks["default_policy"].num_rows
+        assert (
+            samples[0].rollout.blocks["default_policy"].num_rows
+            == expected[0].rollout.blocks["default_policy"].num_rows
+        )
         for name, column in expected[0].rollout.blocks["default_policy"].columns.items():
             np.testing.assert_array_equal(samples[0].rollout.blocks["default_policy"].columns[name], column)
         assert sum(sample.rollout.blocks["default_policy"].num_rows for sample in samples) >= 200

@@ -207,7 +207,10 @@ def test_weights_arrive_at_the_runners() -> None:
             (sample,) = trainer.env_runners.sample(32, True)
             obs = sample.rollout.blocks["default_policy"].columns["obs"]
             keep = torch.ones(len(obs), dtype=torch.bool)
-            keep[sample.rollout.blocks["default_policy"].offsets[1:] + range(len(sample.rollout.blocks["default_policy"]))] = False
+            keep[
+                sample.rollout.blocks["default_policy"].offsets[1:]
+                + range(len(sample.rollout.blocks["default_policy"]))
+            ] = False
             with torch.no_grad():
                 theta = module.forward_train({"obs": torch.from_numpy(obs)[keep]})["action_dist_inputs"]
             recorded = torch.from_numpy(sample.rollout.blocks["default_policy"].columns["action_dist_inputs"])

@@ -244,12 +244,14 @@ class LookbackBuffer:
             at = indices + (self.lookback if indices >= 0 or neg_index_as_lookback else len(data))
             if 0 <= at < len(data):
                 return data[at]
-        if type(indices) is list and type(data) is list and indices and not one_hot_discrete:
-            shift = self.lookback if neg_index_as_lookback else len(data)
+        if type(indices) is list and indices and not one_hot_discrete:
+            shift = self.lookback if neg_index_as_lookback else self.len_incl_lookback()
             try:
                 positions = [i + self.lookback if i >= 0 else i + shift for i in indices]
-                if min(positions) >= 0:
+                if min(positions) >= 0 and type(data) is list:
                     return [data[position] for position in positions]
+                if min(positions) >= 0 and type(data) is np.ndarray:
+                    return data[positions]
             except (IndexError, TypeError):
                 pass  # `_get_many` fills it, or says what is wrong
         if one_hot_discrete and self.space is None:
@@ -296,16 +298,15 @@ class LookbackBuffer:
                     self._check_inside(position, index)
             return self._gather(positions, fill, one_hot_discrete)
         if isinstance(self.data, list):
-            items = [self.data[position] for position in positions]
-            return self._encoded(items, one_hot_discrete) if one_hot_discrete else items
+            return self._encoded([self.data[position] for position in positions], one_hot_discrete)
         where = np.array(positions, np.intp)
         return self._encoded(map_leaves(lambda column: column[where], self.data), one_hot_discrete)
 
     def _padded(self, start: int, stop: int, fill: Any, one_hot_discrete: bool) -> Any:
         """The rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous range."""
-        rows = self.len_incl_lookback()
-        first, last = min(max(start, 0), rows), max(min(stop, rows), 0)
-        known = self._encoded(self.data[first : max(first, last)], one_hot_discrete)
+        known = self.data[max(start, 0) : max(stop, 0)]
+        if one_hot_discrete:
+            known = self._encoded(known, one_hot_discrete)
         before = min(max(-start, 0), stop - start)
         after = stop - start - before - len(known)
         if isinstance(known, list):
@@ -333,6 +334,9 @@ class LookbackBuffer:
         """`count` fill values, none of which is another one's array."""
         if not count:
             return []
+        template = self.data[0] if self.data else None
+        if type(template) is np.ndarray and not one_hot_discrete and not isinstance(fill, (dict, tuple)):
+            return list(full((count, *template.shape), fill, template.dtype))
         first = self._filled_item(fill, one_hot_discrete)
         if isinstance(first, np.ndarray):
             return [first, *(first.copy() for _ in range(count - 1))]
@@ -498,8 +502,8 @@ class InfoBuffer(LookbackBuffer):
     def to_columns(self) -> Any:
         return self.data
 
-    def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
-        return fill
+    def _filled_items(self, count: int, fill: Any, one_hot_discrete: bool) -> list[Any]:
+        return [fill] * count
 
 
 # --- leaves ---------------------------------------------------------------------------------------

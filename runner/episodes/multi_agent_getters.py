@@ -393,6 +393,8 @@ class _Column:
     def rows(self, rows: list[int], query: _Query) -> Any:
         """These rows, counted with the lookback; `_MISSING` ones are filled."""
         buffer = self.joined()
+        if query.fill is not None and not query.one_hot and not buffer.finalized:
+            return buffer._gather(rows, query.fill, False)  # as `get` does, which would count the rows once more
         at = [row - buffer.lookback for row in rows]
         return buffer.get(at, neg_index_as_lookback=True, fill=query.fill, one_hot_discrete=query.one_hot)
 

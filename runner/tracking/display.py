@@ -31,7 +31,7 @@ class DisplayInfo:
     def lines(self, width: int | None = None) -> list[str]:
         """Title, facts and stop criteria, one per line, aligned.
 
-        In a terminal of `width` columns a criterion that does not fit starts a line; what is to be copied is left whole.
+        In a terminal of `width` columns a criterion that does not fit starts a line; what is to be copied stays whole.
         """
         indent = max(map(len, ("stop at", *self.facts))) + 4
         lines = [f"  {name}".ljust(indent) + value for name, value in self.facts.items()]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from runner.dataflow import concat_batches, parallel_rollouts
 from runner.dataflow.run_metrics import RunMetrics, episode_metrics
-from runner.episodes.columns import ColumnBlock
+from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.episodes.columns import ColumnBlock, Rollout
 from runner.trainer import Trainer
 from tests.conftest import QUICK
 
@@ -44,10 +45,10 @@ def test_concat_batches_neither_loses_nor_doubles_rows(lengths: list[list[int]],
         blocks.append(_block(row, one))
         row += sum(one)
 
-    def source() -> Iterator[ColumnBlock]:
+    def source() -> Iterator[Rollout]:
         for block in blocks:
             taken.append(block)
-            yield block
+            yield Rollout({"default_policy": block}, block.num_rows)
 
     batches = concat_batches(source(), min_env_steps)
     assert taken == [], "nothing runs before a batch is asked for"
@@ -55,8 +56,9 @@ def test_concat_batches_neither_loses_nor_doubles_rows(lengths: list[list[int]],
     try:
         while True:
             num_taken = len(taken)
-            batch = next(batches)
-            assert batch.num_rows >= min_env_steps
+            rollout = next(batches)
+            batch = rollout.blocks["default_policy"]
+            assert rollout.num_env_steps == batch.num_rows >= min_env_steps
             fresh = taken[num_taken:]
             assert sum(block.num_rows for block in fresh[:-1]) < min_env_steps, "no more than it needs"
             seen += batch.columns["rewards"].tolist()
@@ -73,9 +75,10 @@ def test_rollouts_run_only_when_asked_for() -> None:
         rollouts = parallel_rollouts(trainer.env_runners, 40, True, metrics)
         assert metrics.num_env_steps_sampled_lifetime == 0
         first = next(rollouts)
-        assert metrics.num_env_steps_sampled_lifetime == first.num_rows >= 40
+        assert metrics.num_env_steps_sampled_lifetime == first.num_env_steps >= 40
         second = next(rollouts)
-        assert metrics.num_env_steps_sampled_lifetime == first.num_rows + second.num_rows
+        assert metrics.num_env_steps_sampled_lifetime == first.num_env_steps + second.num_env_steps
+        first, second = (rollout.blocks["default_policy"] for rollout in (first, second))
         continued = set(first.episode_ids) & set(second.episode_ids)
         assert continued, "a cut episode goes on in the next round"
         last_obs = dict(zip(first.episode_ids, [chunk.get_observations(-1) for chunk in first], strict=True))
@@ -88,7 +91,9 @@ def test_rollouts_run_only_when_asked_for() -> None:
 
 
 def _add(metrics: RunMetrics, returns: list[float]) -> None:
-    metrics.add_episodes(np.array(returns, np.float64), np.full(len(returns), 3, np.int64))
+    num = len(returns)
+    finished = FinishedEpisodes(np.array(returns, np.float64), np.full(num, 3, np.int64), np.zeros(num, np.int64))
+    metrics.add_episodes(finished)
 
 
 def test_running_means_are_over_the_last_episodes() -> None:

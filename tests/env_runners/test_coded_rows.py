@@ -136,7 +136,12 @@ def test_finished_episodes_have_the_whole_returns_and_lengths(
     number_of = [0] * num_envs
     for sample in samples:
         finished = sample.finished
-        assert len(finished.returns) == int((sample.rollout.blocks["default_policy"].is_terminated | sample.rollout.blocks["default_policy"].is_truncated).sum())
+        assert len(finished.returns) == int(
+            (
+                sample.rollout.blocks["default_policy"].is_terminated
+                | sample.rollout.blocks["default_policy"].is_truncated
+            ).sum()
+        )
         for n, episode_return, length in zip(finished.env_of, finished.returns, finished.lengths, strict=True):
             k = number_of[n]
             assert length == coded_length(lengths, n, k)

@@ -121,4 +121,8 @@ def test_a_group_samples_at_least_so_many_steps_also_fewer_than_it_has_runners(n
     for _ in range(3):
         samples = group.sample(num_steps, True)
         assert len(samples) == 3
-        assert num_steps <= sum(sample.rollout.blocks["default_policy"].num_rows for sample in samples) <= max(num_steps, 3) + 3
+        assert (
+            num_steps
+            <= sum(sample.rollout.blocks["default_policy"].num_rows for sample in samples)
+            <= max(num_steps, 3) + 3
+        )

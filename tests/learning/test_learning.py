@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 
 import pytest
 
+from runner.config import build_experiment_config, compose_experiment
 from runner.trainer import Trainer
 from tests.conftest import ROOT
 
@@ -28,14 +29,41 @@ class Learned:
     episode_return_mean: float
 
 
-def _learn(experiment: str, seed: int, target: float, max_env_steps: int) -> Learned:
+# Experiment -> return that it promises within so many env steps; a test holds them equal to its `stop` block.
+PROMISES = {
+    "ppo_cartpole": (450, 300_000),
+    "ppo_pendulum": (-300, 400_000),
+    "ppo_stateless_cartpole_lstm": (350, 300_000),
+    "ppo_multi_agent_cartpole": (950, 400_000),  # the sum of two agents: each has at least 450
+    "ppo_multi_agent_cartpole_shared": (950, 400_000),
+    "ppo_masked_cartpole": (450, 300_000),
+    "ppo_dict_cartpole": (450, 300_000),
+    "ppo_catch": (0.9, 200_000),
+    "ppo_speaker_listener": (-40, 400_000),
+}
+SLOW_SEEDS = {"ppo_cartpole": 10, "ppo_speaker_listener": 1}
+IN_CI = {"ppo_cartpole": 3, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
+
+
+def _learn(experiment: str, seed: int) -> Learned:
+    target, max_env_steps = PROMISES[experiment]
     with Trainer.from_experiment(experiment, [f"seed={seed}", "evaluation.evaluation_interval=null"]) as trainer:
         while True:
             result = trainer.train()
             value = result[RETURN]
-            assert value is not None
-            if value >= target or result[STEPS] >= max_env_steps:
-                return Learned(experiment, seed, int(result[STEPS]), round(result["time_total_s"], 2), value)
+            if (value is not None and value >= target) or result[STEPS] >= max_env_steps:
+                _check_agents(experiment, result)
+                seconds = round(result["time_total_s"] or 0.0, 2)
+                return Learned(experiment, seed, int(result[STEPS] or 0), seconds, value or float("-inf"))
+
+
+def _check_agents(experiment: str, result: dict[str, float | int | None]) -> None:
+    if not experiment.startswith("ppo_multi_agent"):
+        return
+    for agent in ("agent_0", "agent_1"):
+        own = result[f"env_runners/agent_episode_return_mean/{agent}"]
+        assert own is not None
+        assert own >= 450, f"{agent} has {own}"
 
 
 def _record(learned: Learned) -> None:
@@ -44,23 +72,27 @@ def _record(learned: Learned) -> None:
         file.write(json.dumps(asdict(learned)) + "\n")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_ppo_cartpole_reaches_450(seed: int) -> None:
-    learned = _learn("ppo_cartpole", seed=seed, target=450, max_env_steps=300_000)
-    assert learned.episode_return_mean >= 450, learned
+@pytest.mark.parametrize(
+    ("experiment", "seed"), [(name, seed) for name, count in IN_CI.items() for seed in range(count)]
+)
+def test_experiment_learns_what_it_promises(experiment: str, seed: int) -> None:
+    learned = _learn(experiment, seed)
+    assert learned.episode_return_mean >= PROMISES[experiment][0], learned
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize("seed", range(10))
-def test_ppo_cartpole_reaches_450_with_every_seed(seed: int) -> None:
-    learned = _learn("ppo_cartpole", seed, target=450, max_env_steps=300_000)
+@pytest.mark.parametrize(
+    ("experiment", "seed"), [(name, seed) for name in PROMISES for seed in range(SLOW_SEEDS.get(name, 3))]
+)
+def test_experiment_learns_with_every_seed(experiment: str, seed: int) -> None:
+    learned = _learn(experiment, seed)
     _record(learned)
-    assert learned.episode_return_mean >= 450, learned
+    assert learned.episode_return_mean >= PROMISES[experiment][0], learned
 
 
-@pytest.mark.learning
-@pytest.mark.parametrize("seed", range(2))
-def test_ppo_pendulum_reaches_minus_300(seed: int) -> None:
-    learned = _learn("ppo_pendulum", seed, target=-300, max_env_steps=400_000)
-    _record(learned)
-    assert learned.episode_return_mean >= -300, learned
+def test_promises_are_those_of_the_experiments() -> None:
+    for name in PROMISES:
+        stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
+        assert stop == {RETURN: PROMISES[name][0], STEPS: PROMISES[name][1]}
+    files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    assert files == set(PROMISES), "every experiment has a learning test"

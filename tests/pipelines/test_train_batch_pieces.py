@@ -21,8 +21,8 @@ from runner.pipelines.train_batch_pieces import suffix_sums
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import coded_info
 from tests.episodes.test_columns import episode_of
-from tests.pipelines.piece_contract import PieceCase, check_piece
 from tests.pipelines.learner_batches import learner_batch
+from tests.pipelines.piece_contract import PieceCase, check_piece
 
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
 AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
