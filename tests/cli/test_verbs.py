@@ -90,7 +90,7 @@ def test_list(run_cli: RunCli, tmp_path: Path) -> None:
     lines = run_cli("list", "--config-dir", "my_conf").stdout.splitlines()
     assert lines[0] == "experiments: +experiment=NAME"
     assert any(line.split() == ["maze", "Out", "of", "the", "maze."] for line in lines)
-    assert any(line.startswith("  ppo_cartpole  PPO on CartPole-v1") for line in lines)
+    assert any(line.split()[:4] == ["ppo_cartpole", "PPO", "on", "CartPole-v1"] for line in lines)
     assert any(line.startswith("algorithm: algorithm=NAME (default ppo)") for line in lines)
 
 
