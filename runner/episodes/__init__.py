@@ -2,6 +2,7 @@
 
 from runner.episodes.lookback_buffer import InfoBuffer, LookbackBuffer
 from runner.episodes.multi_agent_episode import MultiAgentEpisode
+from runner.episodes.multi_agent_views import multi_agent_episodes
 from runner.episodes.nested import StateError
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.episodes.spaces import space_from_dict, space_to_dict
@@ -12,6 +13,7 @@ __all__ = [
     "MultiAgentEpisode",
     "SingleAgentEpisode",
     "StateError",
+    "multi_agent_episodes",
     "space_from_dict",
     "space_to_dict",
 ]

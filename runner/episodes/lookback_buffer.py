@@ -29,6 +29,8 @@ from runner.episodes.spaces import blank_item, one_hot, space_from_dict, space_t
 if TYPE_CHECKING:
     from gymnasium import Space
 
+_INT64 = np.dtype(np.int64)
+
 Indices = int | slice | Sequence[int] | Array | None
 
 
@@ -168,7 +170,7 @@ class LookbackBuffer:
         if data.ndim > 1:
             return False
         if kind is int:
-            return bool(data.dtype == np.int64) and -(2**63) <= item < 2**63
+            return bool(data.dtype == _INT64) and -(2**63) <= item < 2**63
         return kind is data.dtype.type or (kind is float and data.dtype.kind == "f")
 
     def append_fitting(self, item: Any) -> None:
@@ -240,6 +242,8 @@ class LookbackBuffer:
         space.
         """
         data = self.data
+        if indices is None and not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
+            return data[self.lookback :]
         if type(indices) is int and not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
             at = indices + (self.lookback if indices >= 0 or neg_index_as_lookback else len(data))
             if 0 <= at < len(data):
@@ -257,8 +261,6 @@ class LookbackBuffer:
         if one_hot_discrete and self.space is None:
             raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
         if indices is None:
-            if not one_hot_discrete and isinstance(data, (list, np.ndarray)):
-                return data[self.lookback :]
             indices = slice(None)
         if isinstance(indices, slice):
             return self._get_slice(indices, neg_index_as_lookback, fill, one_hot_discrete)

@@ -221,22 +221,23 @@ class MultiAgentGetters(MultiAgentFields):
     ) -> AgentDict | list[AgentDict]:
         if return_list and not env_steps:
             raise ValueError(f"get_{query.field}: return_list=True is one dict per env step, it needs env_steps=True")
-        columns = self._selected_columns(query, agent_ids)
+        chosen = self._chosen_agents(agent_ids)
+        if env_steps and _is_one(query.indices):
+            at_step = self._at_env_step(query, chosen)
+            return [at_step] if return_list else at_step
+        columns = self._columns_of(query, chosen)
         if not env_steps:
             return _by_agent_steps(query, columns)
-        if not _is_one(query.indices):
-            env_ts = self._env_ts(query)
-            return self._as_list(query, columns, env_ts) if return_list else self._as_rows(query, columns, env_ts)
-        at_step = self._at_env_step(query, columns)
-        return [at_step] if return_list else at_step
+        env_ts = self._env_ts(query)
+        return self._as_list(query, columns, env_ts) if return_list else self._as_rows(query, columns, env_ts)
 
-    def _selected_columns(
-        self, query: _Query, agent_ids: Collection[AgentID] | AgentID | None
-    ) -> list[tuple[AgentID, _Column]]:
-        chosen: Iterable[AgentID] = self.agent_episodes
-        if agent_ids is not None:
-            wanted = {agent_ids} if isinstance(agent_ids, (str, int)) else set(agent_ids)
-            chosen = [agent_id for agent_id in self.agent_episodes if agent_id in wanted]
+    def _chosen_agents(self, agent_ids: Collection[AgentID] | AgentID | None) -> Iterable[AgentID]:
+        if agent_ids is None:
+            return self.agent_episodes
+        wanted = {agent_ids} if isinstance(agent_ids, (str, int)) else set(agent_ids)
+        return [agent_id for agent_id in self.agent_episodes if agent_id in wanted]
+
+    def _columns_of(self, query: _Query, chosen: Iterable[AgentID]) -> list[tuple[AgentID, _Column]]:
         columns = []
         for agent_id in chosen:
             column = self._column(query, agent_id)
@@ -286,18 +287,25 @@ class MultiAgentGetters(MultiAgentFields):
                 f"{lookback} lookback env steps; give fill= to get a value there"
             )
 
-    def _at_env_step(self, query: _Query, columns: list[tuple[AgentID, _Column]]) -> AgentDict:
-        rows, lookback = self._num_env_rows(query.field), self._len_lookback_buffer
-        position = LookbackBuffer(range(rows), lookback)._position(query.indices, query.neg)
+    def _at_env_step(self, query: _Query, chosen: Iterable[AgentID]) -> AgentDict:
+        rows, lookback, index = self._num_env_rows(query.field), self._len_lookback_buffer, query.indices
+        if type(index) is int:
+            position = index + (lookback if index >= 0 or query.neg else rows)
+        else:
+            position = LookbackBuffer(range(rows), lookback)._position(index, query.neg)
         is_inside = 0 <= position < rows
         if query.fill is None and not is_inside:
             self._check_inside(query, position, query.indices)
         env_t = self.env_t_started - lookback + position
         result = {}
-        for agent_id, column in columns:
+        for agent_id in chosen:
             times = self._obs_env_t[agent_id]
             row = len(times) - 1 if times[-1] == env_t else bisect_left(times, env_t)
-            if is_inside and row < column.num_rows and times[row] == env_t:
+            is_seen = is_inside and row < len(times) and times[row] == env_t
+            column = self._column(query, agent_id) if is_seen or query.fill is not None else None
+            if column is None:
+                continue
+            if is_seen and row < column.num_rows:
                 result[agent_id] = column.item(row, query)
             elif query.fill is not None:
                 result[agent_id] = column.items([_MISSING], query)[0]
@@ -378,6 +386,9 @@ class _Column:
         return self.buffer.len_incl_lookback() + (self.hanging is not _NOTHING)
 
     def item(self, row: int, query: _Query) -> Any:
+        data = self.buffer.data
+        if not query.one_hot and (type(data) is list or type(data) is np.ndarray):
+            return data[row] if row < len(data) else self.hanging
         if row < self.buffer.len_incl_lookback():
             at = row - self.buffer.lookback
             return self.buffer.get(at, neg_index_as_lookback=True, one_hot_discrete=query.one_hot)

@@ -375,7 +375,8 @@ class SingleAgentEpisode:
         chunk = self._chunk(end - lookback, end, lookback)
         if self.is_numpy:
             for _, buffer in chunk._columns():
-                buffer.data = map_leaves(np.array, buffer.data)
+                flat = type(buffer.data) is np.ndarray
+                buffer.data = buffer.data.copy() if flat else map_leaves(np.array, buffer.data)
         chunk.t_started = chunk.t = self.t
         chunk._start_time = chunk._last_step_time = self._last_step_time
         return chunk

@@ -1,0 +1,65 @@
+"""What several agents did in a rollout, as multi-agent episodes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes.columns import ColumnBlock, Rollout
+from runner.episodes.multi_agent_episode import MultiAgentEpisode
+from runner.episodes.multi_agent_fields import ALL
+from runner.episodes.single_agent_episode import SingleAgentEpisode
+
+_AgentChunks = dict[str, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]  # with the env step of each observation
+
+
+def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
+    """The env episodes of a rollout of several agents, each around views of its agents' rows.
+
+    An episode has the agents that completed a step in the rollout, without lookback. It starts at the earliest
+    observation of one of them and is terminated or truncated if all of them have ended. A step that still waits for
+    its observation is in the rollout in which it is completed.
+
+    Raises:
+        ValueError: a block does not say whose rows it has; runs with one agent have `rollout.blocks[...]` itself.
+    """
+    by_episode: dict[str, _AgentChunks] = {}
+    for module_id, block in rollout.blocks.items():
+        if block.agents is None:
+            raise ValueError(f"the block of module {module_id!r} is of one agent; iterate over it for its episodes")
+        _sort_in(block, by_episode)
+    return [_around(id_, agents) for id_, agents in by_episode.items()]
+
+
+def _sort_in(block: ColumnBlock, by_episode: dict[str, _AgentChunks]) -> None:
+    assert block.agents is not None
+    ends = block.first_obs_rows + block.lengths + 1
+    env_t = np.split(block.agents.env_t, ends[:-1])
+    chunks = zip(block.agents.multi_agent_episode_ids, block.agents.agent_ids, env_t, strict=True)
+    for (id_, agent, times), episode in zip(chunks, replace(block, lookback=None), strict=True):
+        agents = by_episode.setdefault(id_, {})
+        if agent in agents:  # the rollout has several fragments of this episode
+            earlier, earlier_times = agents[agent]
+            earlier.concat_episode(episode)
+            agents[agent] = earlier, np.concatenate((earlier_times[:-1], times))
+        else:
+            agents[agent] = episode, times
+
+
+def _around(id_: str, agents: _AgentChunks) -> MultiAgentEpisode:
+    episodes = {agent: episode for agent, (episode, _) in agents.items()}
+    times = {agent: env_t for agent, (_, env_t) in agents.items()}
+    have_ended = all(episode.is_done for episode in episodes.values())
+    is_terminated = all(episode.is_terminated for episode in episodes.values())
+    return MultiAgentEpisode.from_agent_episodes(
+        id_,
+        agent_episodes=episodes,
+        env_t_of_obs=times,
+        env_t_started=int(min(env_t[0] for env_t in times.values())),
+        env_t=int(max(env_t[-1] for env_t in times.values())),
+        terminateds={ALL: is_terminated},
+        truncateds={ALL: have_ended and not is_terminated},
+        len_lookback_buffer=0,
+    )
