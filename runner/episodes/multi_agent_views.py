@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.episodes.multi_agent_episode import MultiAgentEpisode
-from runner.episodes.multi_agent_fields import ALL
+from runner.episodes.multi_agent_fields import ALL, AgentID
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
-_AgentChunks = dict[str, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]  # with the env step of each observation
+_AgentChunks = dict[AgentID, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]  # with the env step of each observation
 
 
 def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
