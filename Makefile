@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning bench peers clean
+.PHONY: setup run test lint learning bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -37,8 +37,24 @@ peers: .peers/sb3/.installed .peers/rllib/.installed
 	.peers/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-bench: setup peers
-	$(BIN)/python benchmarks/throughput.py
+# All benchmarks, one after the other: `make bench`, 35 minutes; `make --keep-going bench` goes on after a failed
+# one; `make bench BENCH_ARGS=--quick` only shows that they run. One alone: `make bench-memory`.
+BENCHES := $(addprefix bench-,throughput multi_agent memory pipelines episodes startup)
+BENCH_ARGS ?=
+
+bench: $(BENCHES)
+
+# With seconds until CartPole is learned, five seeds each.
+bench-all: bench bench-time_to_450
+
+bench-time_to_450: BENCH_FLAGS := --lr 3e-3 --vf-loss-coeff 0.05 --peers ours,rllib
+
+$(BENCHES) bench-time_to_450: bench-%: setup peers
+	@printf '\n## %s\n\n' '$*'
+	$(BIN)/python benchmarks/$*.py $(BENCH_FLAGS) $(BENCH_ARGS)
+
+.PHONY: $(BENCHES) bench-time_to_450
+.NOTPARALLEL:
 
 clean:
 	rm -rf $(VENV) .peers build dist *.egg-info

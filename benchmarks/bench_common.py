@@ -17,7 +17,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 PEERS_DIR = ROOT / "benchmarks" / "peers"
 RESULTS_DIR = ROOT / "benchmarks" / "results"
+OURS = "ours"
 DEFAULT_PEERS = "ours,bare,sb3,rllib"
+TIMEOUT_S = 1800.0  # of one measurement
 
 Result = dict[str, Any]
 
@@ -32,8 +34,13 @@ class Peer:
     args: tuple[str, ...] = ()
 
 
-def parser(description: str | None, out: str) -> argparse.ArgumentParser:
-    """The flags all drivers that run peers have; unknown ones go to the peers."""
+def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> argparse.ArgumentParser:
+    """The flags all drivers that run peers have; unknown ones go to the peers.
+
+    Args:
+        out: name of the file with the raw results.
+        peers: what `--peers` is without being given.
+    """
     p = argparse.ArgumentParser(
         description=description,
         epilog="Other flags (--lr, --num-epochs, --iterations, ...) are handed to every peer.",
@@ -41,8 +48,8 @@ def parser(description: str | None, out: str) -> argparse.ArgumentParser:
     )
     p.add_argument(
         "--peers",
-        default=DEFAULT_PEERS,
-        help="systems to run: ours, bare, sb3, rllib, and rllib-sync (RLlib's default vectorisation)",
+        default=peers,
+        help=f"systems to run, here usually {peers}; rllib-sync is RLlib with its default vectorisation",
     )
     p.add_argument("--python-sb3", default=str(ROOT / ".peers" / "sb3" / "bin" / "python"))
     p.add_argument("--python-rllib", default=str(ROOT / ".peers" / "rllib" / "bin" / "python"))
@@ -51,30 +58,71 @@ def parser(description: str | None, out: str) -> argparse.ArgumentParser:
     return p
 
 
+def add_repeats(p: argparse.ArgumentParser) -> None:
+    """The flags of the drivers that time whole iterations; `repeats_of` reads them."""
+    p.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
+    p.add_argument("--iterations", type=int, default=None, help="20, or 2 with --quick")
+    p.add_argument("--warmup", type=int, default=None, help="3, or 1 with --quick")
+
+
+def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
+    """Repeats, iterations and iterations of warm-up."""
+    repeats, iterations, warmup = (
+        small if given is None and args.quick else full if given is None else given
+        for given, full, small in ((args.repeats, 3, 1), (args.iterations, 20, 2), (args.warmup, 3, 1))
+    )
+    return repeats, iterations, warmup
+
+
 def select_peers(args: argparse.Namespace) -> list[Peer]:
-    known = {
-        "ours": Peer("ours", "ours.py", sys.executable),
-        "bare": Peer("bare", "bare_loop.py", sys.executable),
-        "sb3": Peer("sb3", "sb3.py", args.python_sb3),
-        "rllib": Peer("rllib", "rllib.py", args.python_rllib),
-        "rllib-sync": Peer("rllib-sync", "rllib.py", args.python_rllib, ("--vectorize-mode", "sync")),
-    }
+    """The systems that `--peers` names, on CartPole."""
+    return named_peers(
+        args,
+        [
+            Peer(OURS, "ours.py", sys.executable),
+            Peer("bare", "bare_loop.py", sys.executable),
+            Peer("sb3", "sb3.py", args.python_sb3),
+            Peer("rllib", "rllib.py", args.python_rllib),
+            Peer("rllib-sync", "rllib.py", args.python_rllib, ("--vectorize-mode", "sync")),
+        ],
+    )
+
+
+def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:
+    """Those of `known` that `--peers` names, in that order."""
+    by_name = {peer.name: peer for peer in known}
     names = args.peers.split(",")
-    if unknown := [name for name in names if name not in known]:
-        raise SystemExit(f"unknown peers: {', '.join(unknown)} (known: {', '.join(known)})")
-    return [known[name] for name in names]
+    if unknown := [name for name in names if name not in by_name]:
+        raise SystemExit(f"unknown peers: {', '.join(unknown)} (known: {', '.join(by_name)})")
+    return [by_name[name] for name in names]
 
 
 def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
-    """Run one peer in its own process; its last line of stdout is the result."""
-    command = [peer.python, str(PEERS_DIR / peer.script), *flags, *peer.args]
+    """Run one peer in its own process."""
+    result = run_system(peer.name, [peer.python, str(PEERS_DIR / peer.script), *flags, *peer.args])
+    return {**result, "peer": peer.name}
+
+
+def run_system(name: str, command: Sequence[str]) -> Result:
+    """Run a system's process; the last line of its stdout is its result as JSON."""
     env = one_thread_env()
-    if peer.name == "ours":  # measures this checkout, installed or not; Ray's workers inherit it
+    if name == OURS:  # measures this checkout, installed or not; Ray's workers inherit it
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
-    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    shown = " ".join(command)
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=env, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+        )
+    except OSError as error:
+        raise SystemExit(f"{name} cannot be started: {error}; `make peers`, or name its python (--help)") from None
+    except subprocess.TimeoutExpired:
+        raise SystemExit(f"{name} is not done after {TIMEOUT_S:.0f} s:\n  {shown}") from None
     if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr[-4000:]}")
-    return {**json.loads(done.stdout.strip().splitlines()[-1]), "peer": peer.name}
+        raise SystemExit(f"{name} failed, exit code {done.returncode}:\n  {shown}\n{done.stderr[-4000:]}")
+    try:
+        return json.loads(done.stdout.strip().splitlines()[-1])
+    except (IndexError, ValueError):
+        raise SystemExit(f"{name} ended without a result:\n  {shown}\n{done.stdout[-2000:]}") from None
 
 
 def one_thread_env() -> dict[str, str]:
@@ -87,7 +135,7 @@ def machine_facts(peers: Iterable[Peer]) -> dict[str, Any]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "cpu": cpu_model(),
     }
-    facts["versions"] = {peer.name: versions(peer.python) for peer in peers}
+    facts["versions"] = {peer.name: versions(peer) for peer in peers}
     return facts
 
 
@@ -100,7 +148,7 @@ def cpu_model() -> str:
     return platform.processor() or platform.machine()
 
 
-def versions(python: str) -> dict[str, str]:
+def versions(peer: Peer) -> dict[str, str]:
     """Versions that matter, as the interpreter of a peer sees them."""
     code = (
         "import importlib.metadata as m, json, platform\n"
@@ -110,8 +158,7 @@ def versions(python: str) -> dict[str, str]:
         "    except m.PackageNotFoundError: pass\n"
         "print(json.dumps(v))"
     )
-    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
-    return json.loads(done.stdout)
+    return run_system(peer.name, [peer.python, "-c", code])
 
 
 def machine_text(facts: dict[str, Any]) -> str:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -228,16 +226,8 @@ def batch_seconds(case: Case, size: int) -> float:
 # --- comparing ------------------------------------------------------------------------------------
 
 
-def run_peer(peer: str, python: str, budget_s: float) -> dict[str, float]:
-    command = [python, str(bc.ROOT / "benchmarks" / "episodes.py"), "--measure", peer, "--budget", str(budget_s)]
-    env = bc.one_thread_env()
-    if peer == "ours":
-        env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(bc.ROOT), env.get("PYTHONPATH")]))
-    done = subprocess.run(command, cwd=bc.ROOT, env=env, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)} failed ({done.returncode}):\n{done.stderr[-4000:]}")
-    found: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+def run_peer(peer: bc.Peer, budget_s: float) -> dict[str, float]:
+    return bc.run_system(peer.name, [peer.python, __file__, "--measure", peer.name, "--budget", str(budget_s)])
 
 
 def table(results: dict[str, list[dict[str, float]]]) -> str:
@@ -253,24 +243,26 @@ def table(results: dict[str, list[dict[str, float]]]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--python-rllib", default=str(bc.ROOT / ".peers" / "rllib" / "bin" / "python"))
-    parser.add_argument("--repeats", type=int, default=3, help="processes of each library")
-    parser.add_argument("--budget", type=float, default=0.2, help="seconds of measuring for each case and process")
+    parser.add_argument("--repeats", type=int, default=None, help="processes of each library: 3, or 1 with --quick")
+    parser.add_argument("--budget", type=float, default=None, help="seconds for each case and process: 0.2")
     parser.add_argument("--out", type=bc.Path, default=bc.RESULTS_DIR / "episodes.json")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
     parser.add_argument("--measure", choices=("ours", "rllib"), help="only measure, in this process")
     args = parser.parse_args(argv)
+    budget_s = args.budget if args.budget is not None else 0.01 if args.quick else 0.2
     if args.measure:
-        print(json.dumps(measure_peer(args.measure, args.budget)))
+        print(json.dumps(measure_peer(args.measure, budget_s)))
         return
-    pythons = {"ours": sys.executable, "rllib": args.python_rllib}
-    peers = [bc.Peer(name, "", python) for name, python in pythons.items()]
+    repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
+    peers = [bc.Peer("ours", "", sys.executable), bc.Peer("rllib", "", args.python_rllib)]
     machine = bc.machine_facts(peers)
-    results: dict[str, list[dict[str, float]]] = {"ours": [], "rllib": []}
-    for repeat in range(args.repeats):
-        for peer, python in pythons.items():
-            results[peer].append(run_peer(peer, python, args.budget))
-            bc.log(f"[{repeat + 1}/{args.repeats}] {peer}")
-    bc.write_json(args.out, {"machine": machine, "repeats": args.repeats, "microseconds": results})
-    print(f"Microseconds a call: the fastest of {args.repeats} processes.\n")
+    results: dict[str, list[dict[str, float]]] = {peer.name: [] for peer in peers}
+    for repeat in range(repeats):
+        for peer in peers:
+            results[peer.name].append(run_peer(peer, budget_s))
+            bc.log(f"[{repeat + 1}/{repeats}] {peer.name}")
+    bc.write_json(args.out, {"machine": machine, "repeats": repeats, "microseconds": results})
+    print(f"Microseconds a call: the fastest of {repeats} processes.\n")
     print(table(results))
     print("\n" + bc.machine_text(machine))
 

@@ -66,14 +66,9 @@ def table(results: Results, peers: Sequence[bc.Peer]) -> str:
 
 def main() -> None:
     parser = bc.parser(__doc__, "throughput.json")
-    parser.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
-    parser.add_argument("--iterations", type=int, default=None, help="20, or 2 with --quick")
-    parser.add_argument("--warmup", type=int, default=None, help="3, or 1 with --quick")
+    bc.add_repeats(parser)
     args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = (
-        small if given is None and args.quick else full if given is None else given
-        for given, full, small in ((args.repeats, 3, 1), (args.iterations, 20, 2), (args.warmup, 3, 1))
-    )
+    repeats, iterations, warmup = bc.repeats_of(args)
     peers = bc.select_peers(args)
     machine = bc.machine_facts(peers)
     flags = ["--mode", "throughput", "--iterations", str(iterations), "--warmup", str(warmup), *extra]

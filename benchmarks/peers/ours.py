@@ -5,14 +5,34 @@ from __future__ import annotations
 import math
 import tempfile
 import time
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from peer_cli import HIDDEN, MAX_GRAD_NORM, Progress, Settings, measure, parse_settings, report
+from peer_cli import (
+    AGENT_STEPS,
+    COUNTS,
+    GRADIENT_STEPS,
+    HIDDEN,
+    LOSS_ROWS,
+    MAX_GRAD_NORM,
+    SAMPLING_S,
+    UPDATE_S,
+    Progress,
+    Settings,
+    measure,
+    parse_settings,
+    report,
+)
 
 from runner import Trainer
+from runner.episodes.columns import Rollout
+from runner.learners.learner_group import UpdateResult
 
-EXPERIMENT = "ppo_cartpole"
+
+@dataclass(frozen=True)
+class OursSettings(Settings):
+    experiment: str = "ppo_cartpole"
 
 
 def overrides(cfg: Settings, run_dir: str) -> list[str]:
@@ -40,27 +60,53 @@ def overrides(cfg: Settings, run_dir: str) -> list[str]:
     ]
 
 
-def progress_of(result: dict[str, Any]) -> Progress:
-    return_mean = result.get("env_runners/episode_return_mean")
-    return Progress(
-        int(result["num_env_steps_sampled_lifetime"]),
-        math.nan if return_mean is None else float(return_mean),
-    )
+class Work:
+    """What the iterations of a trainer so far were made of, see `peer_cli.COUNTS`."""
+
+    def __init__(self, trainer: Trainer, num_epochs: int) -> None:
+        self._trainer = trainer
+        self._num_epochs = num_epochs
+        self._counts = dict.fromkeys(COUNTS, 0.0)
+        update = trainer.learners.update
+
+        def counted(rollout: Rollout, num_env_steps: int) -> UpdateResult:
+            num_rows = sum(block.num_rows for block in rollout.blocks.values())
+            self._counts[AGENT_STEPS] += num_rows
+            self._counts[LOSS_ROWS] += num_rows * self._num_epochs
+            return update(rollout, num_env_steps)
+
+        trainer.learners.update = counted
+
+    def iterate(self) -> Progress:
+        result = self._trainer.train()
+        self._counts[SAMPLING_S] += result["timers/env_runner_sampling"]
+        self._counts[UPDATE_S] += result["timers/learner_update"]
+        self._counts[GRADIENT_STEPS] += sum(
+            steps for name, steps in result.items() if name.endswith("/num_minibatch_updates")
+        )
+        return_mean = result.get("env_runners/episode_return_mean")
+        return Progress(
+            int(result["num_env_steps_sampled_lifetime"]),
+            math.nan if return_mean is None else float(return_mean),
+            dict(self._counts),
+        )
 
 
-def run(cfg: Settings) -> dict[str, Any]:
+def run(cfg: OursSettings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
         start = time.perf_counter()
-        trainer = Trainer.from_experiment(EXPERIMENT, overrides=overrides(cfg, run_dir))
+        trainer = Trainer.from_experiment(cfg.experiment, overrides=overrides(cfg, run_dir))
         setup_s = time.perf_counter() - start
         try:
-            return measure("ours", cfg, lambda: progress_of(trainer.train()), setup_s)
+            work = Work(trainer, cfg.num_epochs)
+            num_parameters = sum(len(weights) for weights in trainer.learners.get_weights().values())
+            return measure("ours", cfg, work.iterate, setup_s) | {"num_parameters": num_parameters}
         finally:
             trainer.close()
 
 
 def main() -> None:
-    cfg = parse_settings(__doc__, remote_runners=True)
+    cfg = parse_settings(__doc__, OursSettings, remote_runners=True)
     torch.set_num_threads(1)
     report(run(cfg))
 

@@ -12,8 +12,9 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 # Reaches every process that a peer starts; in its own it calls torch.set_num_threads(1).
@@ -27,11 +28,21 @@ HIDDEN = 32
 MAX_GRAD_NORM = 0.5
 
 
+# What `Progress.counts` may hold, each summed up since the start.
+SAMPLING_S = "sampling_s"
+UPDATE_S = "update_s"
+AGENT_STEPS = "agent_steps"  # rows to learn from, each counted once
+LOSS_ROWS = "loss_rows"  # rows that a loss was computed on, in all epochs; without padding and masked rows
+GRADIENT_STEPS = "gradient_steps"
+COUNTS = (SAMPLING_S, UPDATE_S, AGENT_STEPS, LOSS_ROWS, GRADIENT_STEPS)
+
+
 class Progress(NamedTuple):
-    """State after an iteration: env steps since the start, running mean return."""
+    """State after an iteration: env steps since the start, running mean return, and more counts of `COUNTS`."""
 
     env_steps: int
     return_mean: float
+    counts: Mapping[str, float] = MappingProxyType({})
 
 
 Iterate = Callable[[], Progress]
@@ -107,7 +118,7 @@ def _throughput(settings: Settings, iterate: Iterate) -> dict[str, Any]:
     progress = Progress(0, math.nan)
     for _ in range(settings.warmup):
         progress = iterate()
-    before, start = progress.env_steps, time.perf_counter()
+    before, counts_before, start = progress.env_steps, dict(progress.counts), time.perf_counter()
     for _ in range(settings.iterations):
         progress = iterate()
     seconds = time.perf_counter() - start
@@ -115,6 +126,7 @@ def _throughput(settings: Settings, iterate: Iterate) -> dict[str, Any]:
     return {
         "env_steps": env_steps,
         "seconds": seconds,
+        **{name: count - counts_before.get(name, 0) for name, count in progress.counts.items()},
         "steps_per_s": env_steps / seconds,
         "episode_return_mean": _finite(progress.return_mean),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,10 +15,15 @@ import ray
 import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from peer_cli import (
+    AGENT_STEPS,
+    COUNTS,
+    GRADIENT_STEPS,
     HIDDEN,
+    LOSS_ROWS,
     MAX_GRAD_NORM,
     RETURN_WINDOW,
-    Iterate,
+    SAMPLING_S,
+    UPDATE_S,
     Progress,
     Settings,
     measure,
@@ -25,7 +31,7 @@ from peer_cli import (
     report,
 )
 from ray.rllib.algorithms.algorithm import Algorithm
-from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.algorithms.ppo import PPOConfig, ppo
 from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 
 NO_VF_CLIP = 1e6  # above any squared value error on CartPole
@@ -86,11 +92,12 @@ def env_of(cfg: RLlibSettings) -> str:
     return COUNTED if cfg.mode == "time-to-450" else "CartPole-v1"
 
 
-def ppo_config(cfg: RLlibSettings) -> PPOConfig:
+def ppo_config(cfg: RLlibSettings, env: Any, model_options: Mapping[str, Any] | None = None) -> PPOConfig:
+    """PPO with the settings on one environment; `model_options` are added to the one hidden layer."""
     return (
         PPOConfig()
         .api_stack(enable_rl_module_and_learner=True, enable_env_runner_and_connector_v2=True)
-        .environment(env_of(cfg))
+        .environment(env)
         .env_runners(
             num_env_runners=cfg.num_env_runners,
             num_envs_per_env_runner=cfg.num_envs,
@@ -99,7 +106,9 @@ def ppo_config(cfg: RLlibSettings) -> PPOConfig:
         )
         .learners(num_learners=0)
         .rl_module(
-            model_config=DefaultModelConfig(fcnet_hiddens=[HIDDEN], fcnet_activation="tanh", vf_share_layers=True)
+            model_config=DefaultModelConfig(
+                fcnet_hiddens=[HIDDEN], fcnet_activation="tanh", vf_share_layers=True, **(model_options or {})
+            )
         )
         .training(
             lr=cfg.lr,
@@ -120,28 +129,75 @@ def ppo_config(cfg: RLlibSettings) -> PPOConfig:
     )
 
 
-def progress_of(result: dict[str, Any]) -> Progress:
+def progress_of(result: dict[str, Any], counts: Mapping[str, float]) -> Progress:
     env_steps = int(result["num_env_steps_sampled_lifetime"])
     if CountedCartPole.finished:
-        return Progress(env_steps, float(np.mean(CountedCartPole.finished)))
-    return Progress(env_steps, float(result["env_runners"].get("episode_return_mean", math.nan)))
+        return Progress(env_steps, float(np.mean(CountedCartPole.finished)), counts)
+    return Progress(env_steps, float(result["env_runners"].get("episode_return_mean", math.nan)), counts)
 
 
-def build(cfg: RLlibSettings) -> tuple[Algorithm, Iterate]:
+class Work:
+    """What the iterations of an algorithm so far were made of, see `peer_cli.COUNTS`.
+
+    RLlib's own timers are running means, so the calls themselves are timed: in `PPO.training_step` the sampling, and
+    the update with the learner connectors.
+    """
+
+    def __init__(self, algorithm: Algorithm) -> None:
+        self._algorithm = algorithm
+        self._counts = dict.fromkeys(COUNTS, 0.0)
+        ppo.synchronous_parallel_sample = self._timed(SAMPLING_S, ppo.synchronous_parallel_sample)
+        group: Any = algorithm.learner_group
+        group.update = self._counting_steps(self._timed(UPDATE_S, group.update))
+        group._learner._update = self._counting_rows(group._learner._update)
+        modules = group._learner.module.values()
+        self.num_parameters = sum(parameter.numel() for module in modules for parameter in module.parameters())
+
+    def _timed(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            start = time.perf_counter()
+            result = call(*args, **kwargs)
+            self._counts[name] += time.perf_counter() - start
+            return result
+
+        return timed
+
+    def _counting_steps(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*, episodes: Sequence[Any], **kwargs: Any) -> Any:
+            self._counts[AGENT_STEPS] += sum(episode.agent_steps() for episode in episodes)
+            return update(episodes=episodes, **kwargs)
+
+        return counted
+
+    def _counting_rows(self, update: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(batch: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+            self._counts[GRADIENT_STEPS] += len(batch)
+            self._counts[LOSS_ROWS] += sum(int(rows["loss_mask"].sum()) for rows in batch.values())
+            return update(batch, *args, **kwargs)
+
+        return counted
+
+    def iterate(self) -> Progress:
+        return progress_of(self._algorithm.train(), dict(self._counts))
+
+
+def run(cfg: RLlibSettings, config: PPOConfig) -> dict[str, Any]:
+    """Measure what `config` trains."""
+    torch.set_num_threads(1)
+    start = time.perf_counter()
     ray.init(num_cpus=cfg.num_env_runners + 1, include_dashboard=False, log_to_driver=False)
-    algorithm = ppo_config(cfg).build_algo()
-    return algorithm, lambda: progress_of(algorithm.train())
+    algorithm = config.build_algo()
+    setup_s = time.perf_counter() - start
+    work = Work(algorithm)
+    result = measure("rllib", cfg, work.iterate, setup_s) | {"num_parameters": work.num_parameters}
+    algorithm.stop()
+    ray.shutdown()
+    return result
 
 
 def main() -> None:
     cfg = parse_settings(__doc__, RLlibSettings, remote_runners=True)
-    torch.set_num_threads(1)
-    start = time.perf_counter()
-    algorithm, iterate = build(cfg)
-    result = measure("rllib", cfg, iterate, time.perf_counter() - start)
-    algorithm.stop()
-    ray.shutdown()
-    report(result)
+    report(run(cfg, ppo_config(cfg, env_of(cfg))))
 
 
 if __name__ == "__main__":

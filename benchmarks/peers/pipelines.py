@@ -1,0 +1,190 @@
+"""Microseconds of the env pipelines in a vector step of `runner`, on a real `SingleAgentEnvRunner` that samples.
+
+Two runners are measured one after the other: one with timers around whole pipeline calls, the forward pass and the
+environment's step, and one with a timer around each piece, which costs a little itself.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from ours import OursSettings, overrides
+from peer_cli import parse_settings, report
+
+from runner.builder import TRAINING, build_env_runner
+from runner.config.compose import compose_experiment
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.module_parts import build_acting_parts, plan_modules
+from runner.modules.flat_parameters import FlatParameters
+from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.profile import time_pieces
+
+NOISE_DRAWS = 20
+BEHIND_OBS = "AddObservationsFromEpisodesToBatch"
+
+
+@dataclass(frozen=True)
+class PipelineSettings(OursSettings):
+    """`pieces`: names of classes in `runner.pipelines`, joined with +, in their order behind the observations; a
+    name may have one argument, `FrameStacking:num_frames:4`.
+    """
+
+    pieces: str = ""
+    vector_steps: int = 5000
+    warmup_steps: int = 1000
+
+
+class Timed:
+    """Calls through and keeps the seconds; everything else is the callee's own."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+        self.seconds: list[float] = []
+        self.fragment_seconds: list[float] = []
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        result = self._call(*args, **kwargs)
+        self.seconds.append(time.perf_counter() - started)
+        return result
+
+    def complete_fragment(self, *args: Any) -> None:
+        started = time.perf_counter()
+        self._call.complete_fragment(*args)  # type: ignore[attr-defined]
+        self.fragment_seconds.append(time.perf_counter() - started)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._call, name)
+
+
+class Sampling:
+    """A runner of its own that samples fragments of the usual size.
+
+    Args:
+        config: of the experiment; its pipelines are what is measured.
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        plans = plan_modules(config)
+        parts = build_acting_parts(config, plans[DEFAULT_MODULE_ID])
+        self._weights = {DEFAULT_MODULE_ID: FlatParameters(parts.module).to_numpy()}
+        self._num_env_steps = config.algorithm.train_batch_size_per_learner
+        self._num_envs = config.env_runners.num_envs_per_env_runner
+        runner = build_env_runner(config, plans, TRAINING, 0, 0)
+        assert isinstance(runner, SingleAgentEnvRunner)
+        self.runner = runner
+
+    def run(self, vector_steps: int) -> None:
+        """Sample whole fragments until so many vector steps are made."""
+        for _ in range(-(-vector_steps * self._num_envs // self._num_env_steps)):
+            # Between fragments the states of all runners are merged, which gives pieces more to do in a step.
+            pipeline = self.runner.env_to_module
+            shared = pipeline.merge_states([pipeline.get_state()])
+            self.runner.sample(self._num_env_steps, True, self._weights, {DEFAULT_MODULE_ID: shared})
+
+
+def measure_whole(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, float]:
+    """Microseconds of a vector step.
+
+    `total_us`: both pipelines (median), with what is done for many steps at once, `other_us`. `mean_us`: the same as a
+    mean, which a busy machine disturbs.
+    """
+    sampling = Sampling(config)
+    runner: Any = sampling.runner
+    get_actions = runner.module_to_env["GetActions"]
+    env_to_module, module_to_env = Timed(runner.env_to_module), Timed(runner.module_to_env)
+    forward, env_step = Timed(runner.module.forward_exploration), Timed(runner.env.step)
+    runner.env_to_module, runner.module_to_env = env_to_module, module_to_env
+    runner.module.forward_exploration, runner.env.step = forward, env_step
+    sampling.run(cfg.warmup_steps)
+    timers = (env_to_module, module_to_env, forward, env_step)
+    for timer in timers:
+        timer.seconds.clear()
+        timer.fragment_seconds.clear()
+    started = time.perf_counter()
+    sampling.run(cfg.vector_steps)
+    seconds = time.perf_counter() - started
+    num_steps = len(env_step.seconds)
+    assert all(len(timer.seconds) == num_steps for timer in timers)
+    together = [sum(both) for both in zip(module_to_env.seconds, env_to_module.seconds, strict=True)]
+    noise = noise_seconds(get_actions, runner.module.action_dist, cfg.num_envs)
+    other_us = (noise + sum(module_to_env.fragment_seconds) / num_steps) * 1e6
+    runner.close()
+    return {
+        "total_us": median_us(together) + other_us,
+        "mean_us": (sum(together) + sum(module_to_env.fragment_seconds)) / num_steps * 1e6,
+        "env_to_module_us": median_us(env_to_module.seconds),
+        "module_to_env_us": median_us(module_to_env.seconds),
+        "other_us": other_us,
+        "forward_us": median_us(forward.seconds),
+        "env_step_us": median_us(env_step.seconds),
+        "vector_step_us": seconds / num_steps * 1e6,
+        "vector_steps": num_steps,
+    }
+
+
+def noise_seconds(get_actions: Any, dist: Any, num_envs: int) -> float:
+    """Of drawing the noise of a vector step; `GetActions` draws that of many at once, which no median shows."""
+    num_steps = len(get_actions._noise)
+    seconds = []
+    for _ in range(NOISE_DRAWS):
+        started = time.perf_counter()
+        torch.from_numpy(dist.draw_noise(get_actions._stream, (num_steps, num_envs))).unbind(0)
+        seconds.append(time.perf_counter() - started)
+    return statistics.median(seconds) / num_steps
+
+
+def measure_pieces(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, dict[str, float]]:
+    """Pipeline -> name of a piece -> its median microseconds."""
+    sampling = Sampling(config)
+    pipelines = sampling.runner.pipelines_of(DEFAULT_MODULE_ID)
+    names = {pipeline.name: [type(piece).__name__ for piece in pipeline] for pipeline in pipelines}
+    # Timers hide the pieces' states, so nothing is merged here; a MeanStdFilter costs a little more than this says.
+    timed = {pipeline.name: time_pieces(pipeline) for pipeline in pipelines}
+    sampling.run(cfg.warmup_steps)
+    for piece in (piece for pieces in timed.values() for piece in pieces):
+        piece.seconds.clear()
+    sampling.run(cfg.vector_steps)
+    sampling.runner.close()
+    return {
+        name: {piece: timer.microseconds for piece, timer in zip(names[name], timers, strict=True)}
+        for name, timers in timed.items()
+    }
+
+
+def median_us(seconds: Sequence[float]) -> float:
+    return statistics.median(seconds) * 1e6
+
+
+def piece_edits(pieces: str) -> str:
+    """The override that puts the pieces behind the observations, in their order."""
+    edits = []
+    for piece in reversed(pieces.split("+")):
+        name, *argument = piece.split(":")
+        arguments = f", {argument[0]}: {argument[1]}" if argument else ""
+        edits.append(f"{{insert_after: {BEHIND_OBS}, piece: {{_target_: runner.pipelines.{name}{arguments}}}}}")
+    return f"connectors.env_to_module=[{', '.join(edits)}]"
+
+
+def config_of(cfg: PipelineSettings) -> ExperimentConfig:
+    given = [f"+experiment={cfg.experiment}", *overrides(cfg, "unused")]
+    return build_experiment_config(compose_experiment(given + ([piece_edits(cfg.pieces)] if cfg.pieces else []), None))
+
+
+def main() -> None:
+    cfg = parse_settings(__doc__, PipelineSettings)
+    torch.set_num_threads(1)
+    config = config_of(cfg)
+    whole = measure_whole(cfg, config)
+    report({"num_envs": cfg.num_envs, "pieces": cfg.pieces, **whole, "by_piece": measure_pieces(cfg, config)})
+
+
+if __name__ == "__main__":
+    main()

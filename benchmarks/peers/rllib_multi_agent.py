@@ -1,0 +1,79 @@
+"""RLlib's PPO on two-agent CartPole, a policy for each agent, with the settings of `peer_cli.Settings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+from peer_cli import parse_settings, report
+from ray.rllib.algorithms.ppo import PPOConfig
+from ray.rllib.env.multi_agent_env import MultiAgentEnv
+from rllib import RLlibSettings, ppo_config, run
+
+POLICY_OF = {"agent_0": "p0", "agent_1": "p1"}
+AgentDict = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MultiAgentSettings(RLlibSettings):
+    """RLlib 2.60 vectorises environments with several agents only by stepping them one by one."""
+
+    vectorize_mode: str = "sync"
+
+
+class TwoCartPoles(MultiAgentEnv):
+    """Each agent balances a pole of its own; the episode ends when the last one has ended.
+
+    The same work as `runner.environments.MultiAgentCartPole`: a Python CartPole without gymnasium's checker for each
+    agent, and a step for those that have not ended. RLlib wants `__all__` flags besides.
+    """
+
+    def __init__(self, config: dict[str, Any] | None = None) -> None:
+        super().__init__()
+        self.possible_agents = list(POLICY_OF)
+        self.agents = list(POLICY_OF)
+        self._envs = {agent: gymnasium.make("CartPole-v1", disable_env_checker=True) for agent in POLICY_OF}
+        self._running: list[str] = []
+        self.observation_spaces = {agent: env.observation_space for agent, env in self._envs.items()}
+        self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        self._running = list(self.possible_agents)
+        obs = {
+            agent: env.reset(seed=None if seed is None else (seed + number) % 2**31)[0]
+            for number, (agent, env) in enumerate(self._envs.items())
+        }
+        return obs, {}
+
+    def step(self, actions: AgentDict) -> tuple[AgentDict, AgentDict, AgentDict, AgentDict, AgentDict]:
+        obs, rewards, terminateds, truncateds = {}, {}, {}, {}
+        for agent in self._running:
+            obs[agent], rewards[agent], terminateds[agent], truncateds[agent], _ = self._envs[agent].step(
+                int(actions[agent])
+            )
+        self._running = [agent for agent in self._running if not (terminateds[agent] or truncateds[agent])]
+        terminateds["__all__"], truncateds["__all__"] = not self._running, False
+        return obs, rewards, terminateds, truncateds, {}
+
+    def close(self) -> None:
+        for env in self._envs.values():
+            env.close()
+
+
+def multi_agent_config(cfg: MultiAgentSettings) -> PPOConfig:
+    """`count_steps_by` says in what unit `train_batch_size_per_learner` is; env steps are RLlib's default and ours."""
+    return ppo_config(cfg, TwoCartPoles).multi_agent(
+        policies=set(POLICY_OF.values()),
+        policy_mapping_fn=lambda agent_id, episode, **kwargs: POLICY_OF[agent_id],
+        count_steps_by="env_steps",
+    )
+
+
+def main() -> None:
+    cfg = parse_settings(__doc__, MultiAgentSettings, remote_runners=True)
+    report(run(cfg, multi_agent_config(cfg)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Microseconds of the env-to-module and module-to-env pipelines in a vector step, while CartPole is sampled.
+
+The bar: the default pipelines take at most 25 us with 8 sub-environments, and with 64 less than double that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import bench_common as bc
+
+MAX_US = 25.0
+MAX_GROWTH = 2.0
+SIZES = (8, 64)  # sub-environments
+PEER = bc.Peer(bc.OURS, "pipelines.py", sys.executable)
+
+# Title -> what a process reports. `other`: what is done for many steps at once, as its share of one.
+WHOLE = {
+    "env-to-module": "env_to_module_us",
+    "module-to-env": "module_to_env_us",
+    "other": "other_us",
+    "all pipelines": "total_us",
+    "forward pass": "forward_us",
+    "env step": "env_step_us",
+    "whole vector step": "vector_step_us",
+}
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    flags: tuple[str, ...] = ()
+
+
+DEFAULT = Variant("default")
+VARIANTS = (
+    DEFAULT,
+    Variant("+ MeanStdFilter", ("--pieces", "MeanStdFilter")),
+    Variant("+ FrameStacking(4)", ("--pieces", "FrameStacking:num_frames:4")),
+    Variant("+ PrevActionsPrevRewards", ("--pieces", "PrevActionsPrevRewards")),
+    Variant("+ FrameStacking(4) + MeanStdFilter", ("--pieces", "FrameStacking:num_frames:4+MeanStdFilter")),
+    Variant("LSTM, CartPole without velocities", ("--experiment", "ppo_stateless_cartpole_lstm")),
+)
+
+Results = dict[tuple[Variant, int], list[bc.Result]]
+
+
+def measure_all(variants: Sequence[Variant], repeats: int, flags: Sequence[str]) -> Results:
+    """The variants take turns, a process each."""
+    results: Results = {(variant, size): [] for variant in variants for size in SIZES}
+    for repeat in range(repeats):
+        for (variant, size), found in results.items():
+            given = ["--num-envs", str(size), "--seed", str(repeat), *variant.flags, *flags]
+            found.append(bc.run_peer(PEER, given))
+            bc.log(f"[{repeat + 1}/{repeats}] {variant.name}, {size}: {found[-1]['total_us']:.1f} us")
+    return results
+
+
+def values(runs: Sequence[bc.Result], key: str) -> list[float]:
+    return [run[key] for run in runs]
+
+
+def total_us(results: Results, variant: Variant, size: int) -> float:
+    return statistics.median(values(results[variant, size], "total_us"))
+
+
+def whole_table(results: Results) -> str:
+    rows = [
+        [str(size), *(bc.spread(values(results[DEFAULT, size], key), 1) for key in WHOLE.values())] for size in SIZES
+    ]
+    return bc.markdown_table(["sub-environments", *WHOLE], rows)
+
+
+def piece_table(results: Results, variant: Variant) -> str:
+    by_size = [[run["by_piece"] for run in results[variant, size]] for size in SIZES]
+    rows = []
+    for pipeline, pieces in by_size[0][0].items():
+        for piece in pieces:
+            cells = [bc.spread([run[pipeline][piece] for run in runs], 1) for runs in by_size]
+            rows.append([pipeline.replace("_", "-"), piece, *cells])
+    return bc.markdown_table(["pipeline", "piece", *(f"{size} sub-environments" for size in SIZES)], rows)
+
+
+def variant_table(results: Results, variants: Sequence[Variant]) -> str:
+    rows = []
+    for variant in variants:
+        cells = [bc.spread(values(results[variant, size], "total_us"), 1) for size in SIZES]
+        rows.append([variant.name, *cells, f"{growth(results, variant):.2f}"])
+    return bc.markdown_table(["pipelines", *(f"{size} sub-environments" for size in SIZES), "growth"], rows)
+
+
+def growth(results: Results, variant: Variant) -> float:
+    small, large = (total_us(results, variant, size) for size in SIZES)
+    return large / small
+
+
+def verdict(results: Results) -> str:
+    found, times = total_us(results, DEFAULT, SIZES[0]), growth(results, DEFAULT)
+    is_met = found <= MAX_US and times < MAX_GROWTH
+    return (
+        f"Bar {'met' if is_met else 'NOT met'}: {found:.1f} us with {SIZES[0]} (at most {MAX_US:.0f}), "
+        f"{times:.2f} times that with {SIZES[1]} (less than {MAX_GROWTH:.0f})."
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, epilog="Other flags are handed on.", allow_abbrev=False)
+    parser.add_argument("--repeats", type=int, default=None, help="3, or 1 with --quick")
+    parser.add_argument("--vector-steps", type=int, default=None, help="5000, or 500 with --quick")
+    parser.add_argument("--default-only", action="store_true", help="leave the variants out")
+    parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "pipelines.json")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    args, extra = parser.parse_known_args()
+    repeats = args.repeats if args.repeats is not None else 1 if args.quick else 3
+    vector_steps = args.vector_steps if args.vector_steps is not None else 500 if args.quick else 5000
+    variants = [DEFAULT] if args.default_only else list(VARIANTS)
+    machine = bc.machine_facts([PEER])
+    flags = ["--vector-steps", str(vector_steps), *extra]
+    results = measure_all(variants, repeats, flags)
+    raw = [{"variant": variant.name, "num_envs": size, "results": found} for (variant, size), found in results.items()]
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "pipelines": raw})
+    print(f"Microseconds of a vector step, medians of {repeats} runs (min-max), {vector_steps:,} vector steps each.")
+    print("`other`: drawing the noise, and `action_logp` when a fragment is cut, as the share of one step.\n")
+    print(whole_table(results) + "\n\n" + verdict(results) + "\n")
+    print("Each piece with a timer of its own, which adds a little; without `other`:\n")
+    print(piece_table(results, DEFAULT) + "\n")
+    if len(variants) > 1:
+        print(f"All pipelines with other pieces:\n\n{variant_table(results, variants)}\n")
+    print(bc.machine_text(machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""Two systems on one setting: how fast whole iterations are, and what sampling and updating take of them.
+
+The systems may do slightly different amounts of work for the same settings, so that is counted and shown as well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import bench_common as bc
+
+ENV_STEPS = 4000  # seconds and work are given for so many env steps, one iteration
+
+
+@dataclass(frozen=True)
+class Column:
+    """One number of each run: `scale` times the value under `key`, for one of what `per` counts (if anything).
+
+    `is_better_high`: else low is better, None: neither.
+    """
+
+    title: str
+    key: str
+    per: str | None = None
+    scale: int = 1
+    digits: int = 0
+    is_better_high: bool | None = None
+
+    def values(self, results: Sequence[bc.Result], peer: str) -> list[float]:
+        runs = [r for r in results if r["peer"] == peer]
+        return [self.scale * r[self.key] / (r[self.per] if self.per else 1) for r in runs]
+
+    def ratio(self, ours: Sequence[float], theirs: Sequence[float]) -> str:
+        """How many times as fast ours is; of what is no speed, ours / theirs."""
+        return bc.ratio(theirs, ours) if self.is_better_high is False else bc.ratio(ours, theirs)
+
+
+COLUMNS = (
+    Column("env steps/s", "steps_per_s", is_better_high=True),
+    Column("sampling (s)", "sampling_s", "env_steps", ENV_STEPS, 3, is_better_high=False),
+    Column("update (s)", "update_s", "env_steps", ENV_STEPS, 3, is_better_high=False),
+    Column("update / gradient step (ms)", "update_s", "gradient_steps", 1000, 2, is_better_high=False),
+    Column("agent steps", "agent_steps", "env_steps", ENV_STEPS),
+    Column("loss rows", "loss_rows", "env_steps", ENV_STEPS),
+    Column("gradient steps", "gradient_steps", "env_steps", ENV_STEPS),
+    Column("parameters", "num_parameters"),
+)
+
+
+def measure_all(peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str]) -> list[bc.Result]:
+    """The systems take turns, a process each."""
+    results = []
+    for repeat in range(repeats):
+        for peer in peers:
+            result = bc.run_peer(peer, ["--seed", str(repeat), *flags])
+            results.append(result)
+            bc.log(f"[{repeat + 1}/{repeats}] {peer.name} {result['steps_per_s']:,.0f} env steps/s")
+    return results
+
+
+def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
+    """A row for each system, and one for each other system with what ours is to it."""
+    rows = []
+    for peer in peers:
+        cells = [column.values(results, peer.name) for column in COLUMNS]
+        rows.append([peer.name, *(_cell(values, column) for values, column in zip(cells, COLUMNS, strict=True))])
+    for peer in peers:
+        if peer.name != "ours":
+            ratios = [c.ratio(c.values(results, "ours"), c.values(results, peer.name)) for c in COLUMNS]
+            rows.append([f"ours/{peer.name}", *ratios])
+    return bc.markdown_table(["system", *(column.title for column in COLUMNS)], rows)
+
+
+def _cell(values: Sequence[float], column: Column) -> str:
+    if column.is_better_high is None:  # an amount of work; it hardly varies
+        return f"{statistics.median(values):,.{column.digits}f}"
+    return bc.spread(values, column.digits)
+
+
+def run(
+    description: str | None,
+    name: str,
+    num_envs: int,
+    known_peers: Callable[[argparse.Namespace], list[bc.Peer]],
+    default_peers: str,
+) -> None:
+    """The whole driver: measure, write `<name>.json`, print the table.
+
+    Args:
+        num_envs: sub-environments, in one process.
+        known_peers: the systems that `--peers` can name.
+        default_peers: what `--peers` is without being given.
+    """
+    parser = bc.parser(description, f"{name}.json", default_peers)
+    bc.add_repeats(parser)
+    args, extra = parser.parse_known_args()
+    repeats, iterations, warmup = bc.repeats_of(args)
+    peers = bc.named_peers(args, known_peers(args))
+    machine = bc.machine_facts(peers)
+    flags = ["--num-envs", str(num_envs), "--iterations", str(iterations), "--warmup", str(warmup), *extra]
+    results = measure_all(peers, repeats, flags)
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
+    print(f"Median of {repeats} runs (min-max), {iterations} iterations each, {num_envs} sub-environments, 1 process.")
+    print(f"Seconds and work are for {ENV_STEPS:,} env steps; `ours/...` of a speed or seconds: times as fast.\n")
+    print(table(results, peers))
+    print("\n" + bc.machine_text(machine))
