@@ -52,11 +52,12 @@ class GetActions(ConnectorPiece):
         if not explore:
             batch[ACTIONS] = dist.mode(dist_inputs)
             return batch
-        if self._position == len(self._noise) or len(self._noise[0]) < len(dist_inputs):
-            self._draw_noise(dist, dist_inputs, getattr(episodes, "max_rows", len(dist_inputs)))
+        num_rows = dist_inputs.shape[0]
+        if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
+            self._draw_noise(dist, dist_inputs, getattr(episodes, "max_rows", num_rows))
         noise = self._noise[self._position]
-        if len(noise) != len(dist_inputs):  # fewer rows act than could
-            noise = noise[: len(dist_inputs)]
+        if noise.shape[0] != num_rows:  # fewer rows act than could
+            noise = noise[:num_rows]
         batch[ACTIONS] = dist.sample(dist_inputs, noise)
         self._position += 1
         return batch
@@ -106,7 +107,7 @@ class TensorToNumpy(ConnectorPiece):
 
 def _to_numpy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.numpy() if value.device.type == "cpu" else value.cpu().numpy()
+        return value.numpy() if value.is_cpu else value.cpu().numpy()
     return value
 
 
