@@ -5,16 +5,21 @@ from __future__ import annotations
 import dataclasses
 import typing
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
-from runner.config.errors import Problem, show_value
+from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import option_of
-from runner.config.metrics import declared_module_ids
-from runner.config.schemas import ExperimentConfig
+from runner.config.metrics import DEFAULT_MODULE_ID, declared_module_ids
+from runner.config.schemas import ExperimentConfig, MultiAgentConfig
 from runner.config.targets import find_target_fault
+
+# Fields of the blocks that hold dotted paths, and those of the algorithm that the modules of a run share.
+_PATHS = ("_target_", "loss")
+_SHARED = ("schema", "dataflow", "train_batch_size_per_learner")
 
 
 def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
@@ -26,13 +31,15 @@ def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> I
         what = f"multi_agent is set, but {config.env.env} has a single agent"
         yield Problem(what, composed.where("multi_agent"), None, "env._target_: a MultiAgentEnv class")
     yield from _check_mapping(block.agent_to_module, composed)
+    if "_target_" not in block.agent_to_module:
+        yield from _check_module_ids(block, composed)
     for name, overrides, target in (
         ("modules", block.modules, config.module),
         ("algorithm_config_overrides_per_module", block.algorithm_config_overrides_per_module, config.algorithm),
     ):
         for module_id, values in overrides.items():
             yield from _check_overrides(f"multi_agent.{name}.{module_id}", values, type(target), composed)
-    if "_target_" not in block.agent_to_module and block.modules_to_train == []:
+    if block.modules_to_train == []:
         where = composed.where("multi_agent.modules_to_train")
         allowed = f"null for all, or some of {', '.join(declared_module_ids(config)) or 'the modules'}"
         yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", where, "[]", allowed)
@@ -43,14 +50,24 @@ def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[P
     if "_target_" in mapping:
         path = str(mapping["_target_"])
         arguments = [str(name) for name in mapping if name != "_target_"]
-        fault = find_target_fault(path, arguments)
-        if fault is not None:
-            yield describe_fault(f"{key}._target_", fault, composed.where(f"{key}._target_"), path)
+        yield from _check_path(f"{key}._target_", path, composed, arguments)
         return
     for pattern, module_id in mapping.items():
         if not isinstance(module_id, str) or not module_id:
             what = f"{key}.{pattern} is no module id"
             yield Problem(what, composed.where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
+
+
+def _check_module_ids(block: MultiAgentConfig, composed: Composed) -> Iterator[Problem]:
+    """Modules that no entry of the mapping leads to; whether an entry fits an agent, only the environment knows."""
+    known = list(dict.fromkeys(map(str, block.agent_to_module.values()))) or [DEFAULT_MODULE_ID]
+    patterns = [module_id.replace("{agent}", "*") for module_id in known]
+    for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
+        for module_id in getattr(block, name) or ():
+            if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
+                what = f"multi_agent.{name} names {module_id}, a module that acts for no agent"
+                where = composed.where(f"multi_agent.{name}.{module_id}") or composed.where(f"multi_agent.{name}")
+                yield Problem(what, where, module_id, ", ".join(known), nearest_match(module_id, known))
 
 
 def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed: Composed) -> Iterator[Problem]:
@@ -60,8 +77,20 @@ def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed
     for field in dataclasses.fields(schema):
         if field.name in values:
             name = f"{key}.{field.name}"
+            if field.name in _SHARED:
+                allowed = f"algorithm.{field.name}"
+                yield Problem(f"{name}: all modules share this field", composed.where(name), None, allowed)
+                continue
             problem = check_value(
                 name, values[field.name], annotations[field.name], option_of(field), composed.where(name)
             )
             if problem is not None:
                 yield problem
+            elif field.name in _PATHS:
+                yield from _check_path(name, str(values[field.name]), composed)
+
+
+def _check_path(key: str, path: str, composed: Composed, arguments: typing.Iterable[str] = ()) -> Iterator[Problem]:
+    fault = find_target_fault(path, arguments)
+    if fault is not None:
+        yield describe_fault(key, fault, composed.where(key), path)

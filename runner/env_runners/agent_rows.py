@@ -74,6 +74,8 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self.is_running = np.zeros(num_slots, np.bool_)
         self._is_used = np.zeros(num_slots, np.bool_)  # the row of the newest observation holds one
         self.is_waiting = np.zeros(num_slots, np.bool_)  # has acted and not been observed since
+        self.has_terminated = np.zeros(num_slots, np.bool_)  # so the newest episode has ended
+        self.has_truncated = np.zeros(num_slots, np.bool_)
         self._episode_start = np.full(num_slots, self._past, np.int64)  # may lie before row 0
         self._t_at_start = np.zeros(num_slots, np.int64)
         self._reward_before = np.zeros(num_slots, np.float64)
@@ -94,6 +96,9 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self._episode_start[slots] = self._row[slots]
         self._t_at_start[slots[self._row[slots] == self._past]] = 0
         self.is_running[slots] = self._is_used[slots] = True
+        self.has_terminated[slots] = self.has_truncated[slots] = False
+        for slot in slots.tolist() if self._infos else ():  # of a final observation that was in this row
+            self._infos.pop((int(self._row[slot]), slot), None)
 
     def act(self, slots: IntArray, outputs: Mapping[str, Column]) -> None:
         """What running agents (K,) do on their newest observations: actions and more, (K, ...) each."""
@@ -146,6 +151,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         at = (self._row[slots][has_step] - 1, slots[has_step])
         self._is_terminated[at] = is_terminated[has_step]
         self._is_truncated[at] = is_truncated[has_step]
+        self.has_terminated[slots], self.has_truncated[slots] = is_terminated, is_truncated
         self.is_running[slots] = False
 
     def end_env(self, env: int) -> None:
@@ -217,7 +223,8 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         rows = self._row[self.slots][:, None] + np.arange(is_obs - length, is_obs)
         is_there = rows >= self._episode_start[self.slots][:, None]
         values = nested.take(self._obs if is_obs else self._steps[column], (rows, self.slots[:, None]))
-        nested.assign(values, ~is_there, 0)
+        for leaf in nested.leaves(values):
+            leaf[~is_there] = 0
         return values, is_there
 
     @property
@@ -238,8 +245,6 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         rows = slice(first - seen_before, end)
         number = int(self._number[end, slot])
         infos = [dict(self._infos.get((row, slot), {})) for row in range(rows.start, end + 1)] if self._infos else None
-        last_step = (end - 1, slot)
-        has_ended = not self.is_running[slot] and end > first
         episode = SingleAgentEpisode.from_columns(
             id_=self._episode_id(slot, number),
             observations=nested.take(self._held_obs, (slice(rows.start, end + 1), slot)),
@@ -251,8 +256,8 @@ class AgentRows(Sequence[SingleAgentEpisode]):
                 if name not in (ACTIONS, REWARDS)
             },
             infos=infos,
-            terminated=bool(has_ended and self._is_terminated[last_step]),
-            truncated=bool(has_ended and self._is_truncated[last_step]),
+            terminated=bool(self.has_terminated[slot]),
+            truncated=bool(self.has_truncated[slot]),
             t_started=first - start,
             len_lookback_buffer=seen_before,
             agent_id=self.agent_of(slot),
@@ -296,7 +301,8 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         is_raw = self._written_obs is None
         columns = {OBS: raw_obs if is_raw else flat_rows(self._written_obs, obs_window, chunks.obs_rows)}
         columns |= {name: flat_rows(column, window, chunks.step_rows) for name, column in self._steps.items()}
-        complete(columns)
+        if len(slots):  # without a step there may be no outputs yet to complete
+            complete(columns)
         keys = list(zip(slots.tolist(), numbers, strict=True))
         block = ColumnBlock(
             columns=columns,
@@ -347,7 +353,8 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self._episode_start = self._episode_start - moved
         self._row[:] = self._past
         self._is_used = self.is_running.copy()
-        self._is_gap[: self._past + 1] = False
+        for flags in (self._is_gap, self._is_terminated, self._is_truncated):
+            flags[: self._past + 1] = False
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -382,7 +389,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
 
 
 _COUNTERS = ("is_used", "episode_start", "t_at_start", "reward_before")
-_FLAGS = ("slots", "is_running", "is_waiting")
+_FLAGS = ("slots", "is_running", "is_waiting", "has_terminated", "has_truncated")
 
 
 class _SlotInfos:

@@ -14,6 +14,7 @@ from runner.episodes.columns import DEFAULT_MODULE_ID
 
 # The key of terminateds and truncateds that ends the episode for everyone.
 ALL_AGENTS = "__all__"
+_WHERE = "multi_agent.agent_to_module"
 
 Space = gym.Space[Any]
 AgentDict = dict[str, Any]
@@ -84,7 +85,7 @@ class PatternMapping(AgentMapping):
                 return module_id.replace("{agent}", agent_id)
         problem = Problem(
             f"no module is mapped to agent {agent_id}",
-            where="multi_agent.agent_to_module",
+            where=_WHERE,
             got=", ".join(f"{pattern}: {module_id}" for pattern, module_id in self._patterns.items()),
             allowed=f"an entry that fits {agent_id}, for example '*': {DEFAULT_MODULE_ID}",
             nearest=nearest_match(agent_id, list(self._patterns)),
@@ -96,8 +97,12 @@ def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
     """The mapping of a configuration block; an empty one maps all agents to `default_policy`."""
     if "_target_" in block:
         arguments = dict(block)
-        mapping_class = import_target(arguments.pop("_target_"), "multi_agent.agent_to_module", AgentMapping)
-        mapping: AgentMapping = mapping_class(**arguments)
+        mapping_class = import_target(arguments.pop("_target_"), f"{_WHERE}._target_", AgentMapping)
+        try:
+            mapping: AgentMapping = mapping_class(**arguments)
+        except Exception as error:  # a user's class may raise anything
+            what = f"the mapping {block['_target_']} cannot be made: {type(error).__name__}: {error}"
+            raise ConfigError([Problem(what, _WHERE, str(arguments))]) from error
         return mapping
     return PatternMapping(block or {"*": DEFAULT_MODULE_ID})
 
@@ -116,10 +121,24 @@ def agents_by_module(env: MultiAgentEnv, mapping: AgentMapping) -> dict[str, lis
         for name in ("observation_spaces", "action_spaces"):
             if agent not in getattr(env, name, {}):
                 raise ConfigError([Problem(f"agent {agent} has no space in {owner}.{name}", "env")])
-        by_module.setdefault(mapping(agent), []).append(agent)
+        by_module.setdefault(_module_of(agent, mapping), []).append(agent)
     for module_id, agents in by_module.items():
         _check_same_spaces(env, module_id, agents)
     return by_module
+
+
+def _module_of(agent: str, mapping: AgentMapping) -> str:
+    try:
+        module_id = mapping(agent)
+    except ConfigError:
+        raise
+    except Exception as error:  # a user's mapping may raise anything
+        what = f"{type(mapping).__name__} raised {type(error).__name__} for agent {agent}: {error}"
+        raise ConfigError([Problem(what, _WHERE)]) from error
+    if not isinstance(module_id, str) or not module_id:
+        what = f"{type(mapping).__name__} maps agent {agent} to no module"
+        raise ConfigError([Problem(what, _WHERE, repr(module_id), "the id of a module, a text")])
+    return module_id
 
 
 def _check_same_spaces(env: MultiAgentEnv, module_id: str, agents: Sequence[str]) -> None:
@@ -129,7 +148,7 @@ def _check_same_spaces(env: MultiAgentEnv, module_id: str, agents: Sequence[str]
             if spaces[agent] != spaces[agents[0]]:
                 problem = Problem(
                     f"the agents of module {module_id} differ in their {name}",
-                    where="multi_agent.agent_to_module",
+                    where=_WHERE,
                     got=f"{agents[0]} {spaces[agents[0]]}, {agent} {spaces[agent]}",
                     allowed="agents with equal spaces; others need a module of their own",
                 )

@@ -338,10 +338,13 @@ class MultiAgentEnvRunner:
     def _take_in(self, steps: Sequence[EnvStep], explore: bool) -> None:
         """Write what the sub-environments returned to the rows, and make the batches of the next forward passes."""
         observed = {module_id: _Observed() for module_id in self._modules}
+        num_finished = len(self._finished)
         for n, step in enumerate(steps):
             self._sort_in(n, step, observed)
         for module_id, runner in self._modules.items():
             slots = runner.write(observed[module_id], self._env_t, self._numbers)
+            for episode in self._finished[num_finished:]:
+                runner.rows.end_env(episode.env)
             runner.prepare(slots, explore)
 
     def _sort_in(self, n: int, step: EnvStep, observed: Mapping[str, _Observed]) -> None:
@@ -356,7 +359,10 @@ class MultiAgentEnvRunner:
         own_returns = self._own_returns[n]
         for agent, reward in step.rewards.items():
             runner, slot = self._slot(agent, n, "rewards")
-            own_returns[agent] = own_returns.get(agent, 0.0) + float(reward)
+            try:
+                own_returns[agent] = own_returns.get(agent, 0.0) + float(reward)
+            except (TypeError, ValueError):
+                raise self._failure(f"the reward of agent {agent} is no number", n, repr(reward)) from None
             observed[runner.module_id].rewards.append((slot, reward))
         for agent, obs in step.obs.items():
             runner, slot = self._slot(agent, n, "observations")
@@ -377,10 +383,14 @@ class MultiAgentEnvRunner:
     def _sort_in_ends(self, n: int, step: EnvStep, observed: Mapping[str, _Observed]) -> None:
         """The agents whose episodes this step ended, and the env episode if it was the last."""
         all_terminated, all_truncated = (bool(ends.get(ALL_AGENTS)) for ends in (step.terminateds, step.truncateds))
+        for data_name, ends in (("terminateds", step.terminateds), ("truncateds", step.truncateds)):
+            for agent in ends:
+                if agent != ALL_AGENTS:
+                    self._slot(agent, n, data_name)
         for agent in sorted(self._running[n]):
-            own_truncated = bool(step.truncateds.get(agent))
-            is_terminated = bool(step.terminateds.get(agent)) or (all_terminated and not own_truncated)
-            if not (is_terminated or own_truncated or all_truncated):
+            flags = bool(step.terminateds.get(agent)), bool(step.truncateds.get(agent))
+            is_terminated, is_truncated = flags if any(flags) else (all_terminated, all_truncated)
+            if not (is_terminated or is_truncated):
                 continue
             runner, slot = self._slot(agent, n, "terminateds")
             data = observed[runner.module_id]
@@ -389,15 +399,13 @@ class MultiAgentEnvRunner:
                     what = f"agent {agent} is truncated without a final observation, so its value cannot be estimated"
                     raise self._failure(what, n)
                 data.ended_unseen.append(slot)
-            data.ends.append((slot, is_terminated, not is_terminated))
+            data.ends.append((slot, is_terminated, is_truncated))
             self._running[n].discard(agent)
             self._has_ended[n].add(agent)
         is_open = ALL_AGENTS in step.terminateds or ALL_AGENTS in step.truncateds
         if all_terminated or all_truncated or not (self._running[n] or is_open):
             self.env.end_episode(n)
             self._finished.append(_FinishedEpisode(n, self._env_t[n], self._own_returns[n]))
-            for runner in self._modules.values():
-                runner.rows.end_env(n)
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[_ModuleRunner, int]:
         try:

@@ -63,10 +63,10 @@ class MultiAgentEnvironments:
         return [self._reset_one(n) if self._is_done[n] else self._step_one(n, own) for n, own in enumerate(actions)]
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
+        if not self._has_own_state:
+            self._actions[n].append(dict(actions))  # the environment may take entries out of its own
         step = EnvStep(False, *self._call("step", n, actions))
         self._num_steps[n] += 1
-        if not self._has_own_state:
-            self._actions[n].append(actions)
         self._is_done[n] = bool(step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS))
         return step
 
@@ -116,8 +116,8 @@ class MultiAgentEnvironments:
                 own.set_state(state[f"env_{n}"])
             else:
                 for actions in state[f"env_{n}"]:
+                    self._actions[n].append(dict(actions))
                     env.step(actions)
-                    self._actions[n].append(actions)
         self._num_steps = [int(number) for number in state["num_steps"]]
         self._is_done = [bool(flag) for flag in state["is_done"]]
 

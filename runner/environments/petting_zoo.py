@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import warnings
 from typing import Any
 
 from runner.config.errors import nearest_match
@@ -86,14 +87,17 @@ def _import_module(name: str) -> Any:
             f"{name} is no module of {' or '.join(_PACKAGES)}; wrap other environments in a class of yours"
         )
     try:
-        module = importlib.import_module(name)
+        with warnings.catch_warnings():
+            # 1.27 deprecates these modules for a registry, which the oldest version that we admit has not.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            module = importlib.import_module(name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if not name.startswith(missing):
             raise ValueError(f"{name} needs the package {missing}: pip install {missing}") from error
         hint = nearest_match(name.rpartition(".")[2], _siblings(name))
         raise ValueError(f"there is no {name}" + (f"; did you mean {hint}?" if hint else "")) from error
-    if not (hasattr(module, "env") or hasattr(module, "parallel_env")):
+    if not (callable(getattr(module, "env", None)) or hasattr(module, "parallel_env")):
         raise ValueError(f"{name} is no environment: it has neither env nor parallel_env")
     return module
 

@@ -1,0 +1,320 @@
+"""Mistakes around several agents: each message names the agent, the module or the key, as early as it can be known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import ConfigError, RunFailure
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv, PatternMapping, StepDicts, agents_by_module
+from runner.module_parts import plan_modules
+from tests.env_runners.coded_agents import ACTIONS, FLAT, NESTED, NESTED_ACTIONS, coded_obs, make_coded_run
+
+Fault = Callable[[StepDicts], object]
+
+
+class TwoAgents(MultiAgentEnv):
+    """Agents a0 and a1 that both act in every step; `fault` spoils what the third step returns."""
+
+    possible_agents = ("a0", "a1")
+    observation_spaces = {"a0": FLAT, "a1": NESTED}  # noqa: RUF012
+    action_spaces = {"a0": ACTIONS, "a1": NESTED_ACTIONS}  # noqa: RUF012
+
+    def __init__(self, fault: Fault) -> None:
+        self._fault = fault
+
+    def _obs(self) -> dict[str, Any]:
+        return {f"a{a}": coded_obs((0, a, self._t, self._t, 0), is_nested=a == 1) for a in (0, 1) if a in self._alive}
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self._t, self._alive = 0, {0, 1}
+        return self._obs(), {}
+
+    def step(self, actions: dict[str, Any]) -> Any:
+        self._t += 1
+        terminateds = {"a0": False}
+        if self._t == 2:  # a1 has ended when the fault happens
+            terminateds["a1"] = True
+        returned = self._obs(), {"a0": 1.0}, terminateds, {"__all__": False}, {}
+        if self._t >= 2:
+            self._alive.discard(1)
+        if self._t == 3:
+            spoilt = self._fault(returned)
+            return returned if spoilt is None else spoilt
+        return returned
+
+
+def failure_of(fault: Fault) -> str:
+    """What sampling ends with, in the second of two sub-environments."""
+    faults = iter([lambda returned: None, fault])
+    coded = make_coded_run(0, 2, 2, 1, make_env=lambda *_: TwoAgents(next(faults)))
+    with pytest.raises(RunFailure) as caught:
+        coded.runner.sample(20, True, coded.weights, {})
+    return str(caught.value)
+
+
+PLACE = "sub-environment 1, episode 0, step 3"
+
+
+def raises(returned: StepDicts) -> None:
+    raise ZeroDivisionError("no wheels")
+
+
+def truncate_unseen(returned: StepDicts) -> None:
+    del returned[0]["a0"]
+    returned[3]["a0"] = True
+
+
+@pytest.mark.parametrize(
+    ("fault", "what", "details"),
+    [
+        (
+            lambda r: r[0].update(b0=r[0]["a0"]),
+            "the environment's observations name an agent that is none of its possible_agents",
+            {"where": PLACE, "got": "b0", "allowed": "a0, a1"},
+        ),
+        (
+            lambda r: r[1].update({"A0": 1.0}),
+            "the environment's rewards name an agent that is none of its possible_agents",
+            {"where": PLACE, "got": "A0", "allowed": "a0, a1", "nearest": "a0"},
+        ),
+        (
+            lambda r: r[2].update(b0=True),
+            "the environment's terminateds name an agent that is none of its possible_agents",
+            {"where": PLACE, "got": "b0"},
+        ),
+        (
+            lambda r: r[3].update(b0=True),
+            "the environment's truncateds name an agent that is none of its possible_agents",
+            {"where": PLACE, "got": "b0"},
+        ),
+        (
+            lambda r: r[0].update(a1=coded_obs((0, 1, 3, 3, 0), is_nested=True)),
+            "agent a1 is observed after its episode has ended",
+            {"where": PLACE},
+        ),
+        (
+            truncate_unseen,
+            "agent a0 is truncated without a final observation, so its value cannot be estimated",
+            {"where": PLACE},
+        ),
+        (lambda r: r[1].update(a0=None), "the reward of agent a0 is no number", {"where": PLACE, "got": "None"}),
+        (
+            lambda r: r[1].update(a0=float("nan")),
+            "the environment's reward is not finite",
+            {"where": "episode 0-env_runner-0-1-0-a0, time step 2"},
+        ),
+        (
+            lambda r: r[0].update(a0=np.zeros(4, np.float32)),
+            "an observation of agent a0 does not fit its space",
+            {"where": "sub-environment 1", "got": "ndarray of shape (4,)", "allowed": str(FLAT)},
+        ),
+        (
+            lambda r: r[0].update(a0={"code": 1.0}),
+            "an observation of agent a0 does not fit its space",
+            {"where": "sub-environment 1"},
+        ),
+        (
+            lambda r: r[0].update(a0=np.full(5, -1, np.float32)),
+            "an observation leaves the environment's observation space",
+            {"where": "episode 0-env_runner-0-1-0-a0, time step 3", "got": "obs[0] = -1.0"},
+        ),
+        (raises, "the environment raised ZeroDivisionError in step: no wheels", {"where": PLACE.replace("3", "2")}),
+        (
+            lambda r: r[:4],
+            "the environment's step returned a tuple of dict, dict, dict, dict",
+            {"where": PLACE.replace("3", "2"), "allowed": "a tuple of 5 dicts by agent id"},
+        ),
+        (
+            lambda r: (r[0], 1.0, *r[2:]),
+            "the environment's step returned a tuple of dict, float, dict, dict, dict",
+            {"allowed": "a tuple of 5 dicts by agent id"},
+        ),
+    ],
+)
+def test_what_an_environment_returns(fault: Fault, what: str, details: dict[str, str]) -> None:
+    lines = failure_of(fault).splitlines()
+    assert lines[0] == what
+    for name, text in details.items():
+        assert f"   {name:<9}{text}" in lines
+
+
+# -- mappings and spaces -------------------------------------------------------------------------------------------
+
+
+def problem_of(make: Callable[[], object]) -> str:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    return str(caught.value)
+
+
+def env_with(spaces: dict[str, gym.Space[Any]]) -> MultiAgentEnv:
+    env = MultiAgentEnv()
+    env.possible_agents, env.observation_spaces = list(spaces), spaces
+    env.action_spaces = dict.fromkeys(spaces, ACTIONS)
+    return env
+
+
+class OddMapping(AgentMapping):
+    """Does what a mapping should not."""
+
+    def __init__(self, fault: str = "none") -> None:
+        if fault == "raises":
+            raise OSError("no such table")
+        self.fault = fault
+
+    def __call__(self, agent_id: str) -> str:
+        if self.fault == "raises_when_called":
+            raise KeyError(agent_id)
+        return None if self.fault == "none" else "elsewhere"  # type: ignore[return-value]
+
+
+def test_the_first_pattern_that_fits_counts() -> None:
+    mapping = PatternMapping({"walker_1": "leader", "walker_?": "walkers", "*": "own_{agent}"})
+    agents = dict.fromkeys(["walker_0", "walker_1", "bird", "walker_2"], FLAT)
+    assert agents_by_module(env_with(agents), mapping) == {
+        "walkers": ["walker_0", "walker_2"],
+        "leader": ["walker_1"],
+        "own_bird": ["bird"],
+    }
+
+
+def test_an_agent_without_a_mapping() -> None:
+    text = problem_of(lambda: agents_by_module(env_with({"agent_1": FLAT}), PatternMapping({"agent_0": "p0"})))
+    assert "no module is mapped to agent agent_1" in text
+    assert "where    multi_agent.agent_to_module" in text
+    assert "got      agent_0: p0" in text
+    assert "nearest  agent_0" in text
+
+
+def test_agents_of_one_module_with_different_spaces() -> None:
+    text = problem_of(lambda: agents_by_module(env_with({"a": FLAT, "b": ACTIONS}), PatternMapping({"*": "p"})))
+    assert "the agents of module p differ in their observation_spaces" in text
+    assert f"got      a {FLAT}, b {ACTIONS}" in text
+    other = env_with({"a": FLAT, "b": FLAT})
+    other.action_spaces = {"a": ACTIONS, "b": NESTED_ACTIONS}
+    assert "the agents of module p differ in their action_spaces" in problem_of(
+        lambda: agents_by_module(other, PatternMapping({"*": "p"}))
+    )
+
+
+def test_an_environment_that_does_not_declare_its_agents() -> None:
+    mapping = PatternMapping({"*": "p"})
+    assert "MultiAgentEnv names no possible_agents" in problem_of(lambda: agents_by_module(env_with({}), mapping))
+    env = env_with({"a": FLAT})
+    env.possible_agents = ["a", "b"]
+    text = problem_of(lambda: agents_by_module(env, mapping))
+    assert "agent b has no space in MultiAgentEnv.observation_spaces" in text
+
+
+# -- the multi_agent block -----------------------------------------------------------------------------------------
+
+
+def config_of(*overrides: str, experiment: str = "ppo_multi_agent_cartpole") -> ExperimentConfig:
+    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+
+
+OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
+
+
+def test_one_report_tells_all_that_the_configuration_alone_shows() -> None:
+    mistakes = {
+        "multi_agent.modules_to_train=[p7]": "multi_agent.modules_to_train names p7, a module that acts for no agent",
+        "multi_agent.modules.px.fcnet_hiddens=[3]": "multi_agent.modules names px, a module that acts for no agent",
+        "multi_agent.modules.p0.fcnet_hidens=[3]": "unknown key multi_agent.modules.p0.fcnet_hidens",
+        "multi_agent.modules.p0.fcnet_hiddens=[0]": "multi_agent.modules.p0.fcnet_hiddens is out of range",
+        "multi_agent.modules.p0._target_=runner.modules.Nix": "multi_agent.modules.p0._target_: runner.modules has no",
+        f"{OVERRIDES}.p8.lr=1e-3": f"{OVERRIDES} names p8, a module that acts for no agent",
+        f"{OVERRIDES}.p0.lrr=1e-3": f"unknown key {OVERRIDES}.p0.lrr",
+        f"{OVERRIDES}.p0.lr=fast": f"{OVERRIDES}.p0.lr has the wrong type",
+        f"{OVERRIDES}.p0.gamma=1.5": f"{OVERRIDES}.p0.gamma is out of range",
+        f"{OVERRIDES}.p0.loss=runner.learners.ppo.Nix": f"{OVERRIDES}.p0.loss: runner.learners.ppo has no Nix",
+        f"{OVERRIDES}.p0.train_batch_size_per_learner=8": f"{OVERRIDES}.p0.train_batch_size_per_learner: all modules",
+    }
+    text = " ".join(problem_of(lambda: config_of(*mistakes)).split())
+    assert text.startswith(f"{len(mistakes)} problems")
+    for override, what in mistakes.items():
+        assert f". {what}" in text
+        assert f"where override {override}" in text
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("multi_agent.modules_to_train=[]", "multi_agent.modules_to_train is empty: nothing would be trained"),
+        ("multi_agent.modules_to_train=p0", "multi_agent.modules_to_train has the wrong type"),
+        (f"{OVERRIDES}.p0=3", f"{OVERRIDES} has the wrong type"),
+        ("multi_agent.agent_to_module={agent_0: 3}", "multi_agent.agent_to_module.agent_0 is no module id"),
+        (
+            "multi_agent.agent_to_module={_target_: runner.env_runners.multi_agent_env}",
+            "multi_agent.agent_to_module._target_: runner.env_runners.multi_agent_env is a module, not a class",
+        ),
+        (
+            "multi_agent.agent_to_module={_target_: runner.env_runners.multi_agent_env.Nix}",
+            "multi_agent.agent_to_module._target_: runner.env_runners.multi_agent_env has no Nix",
+        ),
+        ("env=cartpole", "multi_agent is set, but CartPole-v1 has a single agent"),
+    ],
+)
+def test_a_mistake_of_the_block(override: str, what: str) -> None:
+    text = " ".join(problem_of(lambda: config_of(override)).split())
+    assert f"1. {what}" in text
+    assert f"where override {override}" in text or override == "env=cartpole"
+
+
+def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
+    pattern = "multi_agent.agent_to_module={agent_*: 'p_{agent}'}"
+    shared = "ppo_multi_agent_cartpole_shared"
+    config = config_of(pattern, "multi_agent.modules_to_train=[p_agent_0]", experiment=shared)
+    assert list(plan_modules(config)) == ["p_agent_0", "p_agent_1"]
+    config = config_of(pattern, "multi_agent.modules_to_train=[p_agent_7]", experiment=shared)
+    assert "module p_agent_7 acts for no agent" in problem_of(lambda: plan_modules(config))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (
+            ["multi_agent.agent_to_module={agent_0: p0, x*: p1}"],
+            "no module is mapped to agent agent_1",
+        ),
+        (
+            ["multi_agent.agent_to_module={*: p0, x: p1}", "multi_agent.modules.p1.fcnet_hiddens=[3]"],
+            "module p1 acts for no agent",
+        ),
+        (
+            ["multi_agent.agent_to_module={_target_: runner.trainer.Trainer}"],
+            "runner.trainer.Trainer is no subclass of runner.env_runners.multi_agent_env.AgentMapping",
+        ),
+        (
+            [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: raises}}"],
+            f"the mapping {__name__}.OddMapping cannot be made: OSError: no such table",
+        ),
+        (
+            [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: raises_when_called}}"],
+            "OddMapping raised KeyError for agent agent_0: 'agent_0'",
+        ),
+        (
+            [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping}}"],
+            "OddMapping maps agent agent_0 to no module",
+        ),
+        (
+            [
+                f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: elsewhere}}",
+                "multi_agent.modules_to_train=[p0]",
+            ],
+            "module p0 acts for no agent",
+        ),
+    ],
+)
+def test_what_only_the_environment_and_the_mapping_tell(overrides: list[str], what: str) -> None:
+    config = config_of(*overrides, experiment="ppo_multi_agent_cartpole_shared")
+    text = problem_of(lambda: plan_modules(config))
+    assert what in " ".join(text.split())
+    assert "where    multi_agent." in text
