@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import ExperimentConfig
 from runner.run_records import EVALUATION_RETURN, RunRecords, Status
+from runner.stop_criteria import met_criteria
 from runner.trainer import Trainer
 
 EXIT_FINISHED, EXIT_INTERRUPTED = 0, 130
@@ -21,7 +23,13 @@ EXIT_FINISHED, EXIT_INTERRUPTED = 0, 130
 _log = logging.getLogger(__name__)
 
 
-def run_experiment(config: ExperimentConfig, composed: Composed, run_dir: Path, resume_from: Path | None = None) -> int:
+def run_experiment(
+    config: ExperimentConfig,
+    composed: Composed,
+    run_dir: Path,
+    resume_from: Path | None = None,
+    start_time_s: float | None = None,
+) -> int:
     """Train until a stop criterion is met; the exit code.
 
     Args:
@@ -29,16 +37,18 @@ def run_experiment(config: ExperimentConfig, composed: Composed, run_dir: Path, 
         composed: where its values came from; recorded with the run.
         run_dir: for progress.jsonl, result.json and checkpoints.
         resume_from: a checkpoint to go on from.
+        start_time_s: Unix time at which the command began with this run; None: now.
 
     Raises:
         ConfigError: the experiment cannot be built; nothing has been trained.
         RunFailure: the run failed; files and tracking are closed, the last checkpoint stands.
     """
+    start_time_s = time.time() if start_time_s is None else start_time_s
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
     last_result = manifest.get("result", {})
     with (
         _interrupts() as interrupted,
-        RunRecords(config, composed, run_dir.absolute(), last_result, resume_from) as records,
+        RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
         Trainer(config) as trainer,
     ):
         if state:
@@ -109,11 +119,8 @@ class _Run:
 
     def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
         """The first stop criterion that is met, None when the run goes on."""
-        for metric, bound in self._config.stop.items():
-            value = result.get(metric)
-            if value is not None and value >= bound:
-                return f"{metric} {value:g} >= {bound:g}"
-        return None
+        met = met_criteria(self._config.stop, result)
+        return str(met[0]) if met else None
 
     def _is_checkpoint_due(self) -> bool:
         every = self._config.checkpoint.every_iterations

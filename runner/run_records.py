@@ -66,6 +66,7 @@ class RunRecords:
         run_dir: absolute path.
         last_result: of the checkpoint that the run goes on from; empty for a new run.
         resume_from: that checkpoint.
+        start_time_s: Unix time, the start of a new run in MLflow.
 
     Raises:
         UserError: the run dir cannot be written.
@@ -78,6 +79,7 @@ class RunRecords:
         run_dir: Path,
         last_result: Result,
         resume_from: Path | None,
+        start_time_s: float,
     ) -> None:
         self.run_dir = run_dir
         self.last_result: Result = dict(last_result)
@@ -95,7 +97,7 @@ class RunRecords:
         self._known_run = _known_run(resume_from)
         self._store = self._find_store() if config.tracking.mlflow else None
         self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
-        self._tracker = self._start_tracker()
+        self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
@@ -104,6 +106,10 @@ class RunRecords:
         self._started = time.perf_counter()
 
     def __enter__(self) -> RunRecords:
+        config = self._config
+        num_remote = config.env_runners.num_env_runners + config.evaluation.evaluation_num_env_runners
+        if num_remote and config.engine != "inline":  # nothing else is shown until they are there
+            self._display.note(f"starting Ray and {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -118,6 +124,8 @@ class RunRecords:
     def start(self, iteration: int) -> None:
         """Training begins after `iteration`; lines of later iterations, which a kill left behind, are dropped."""
         self._progress.truncate_after(iteration)
+        returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
+        self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
         self._display.start(self._display_info())
 
@@ -166,7 +174,7 @@ class RunRecords:
             write_result(self.run_dir / "result.json", result)
         if self._tracker is not None:
             self._tracker.log_artifact(self.run_dir / "result.json")
-        self._display.finish(summary_lines(self._summary(status, reason)))
+        self._display.finish(summary_lines(self._summary(status, reason)), is_done=status == "finished")
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
@@ -179,17 +187,16 @@ class RunRecords:
             "algorithm": f"{type(config.algorithm).__name__.removesuffix('Config')}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }
-        return DisplayInfo(config.experiment_name or "", facts, config.stop, self._first_result)
+        return DisplayInfo(config.experiment_name or "", facts, config.stop, self._first_result, self._best_return)
 
     def _summary(self, status: Status, reason: str) -> RunSummary:
-        steps, before = (int(result.get(_ENV_STEPS) or 0) for result in (self.last_result, self._first_result))
+        earlier_s = float(self._first_result.get("time_total_s") or 0.0)
         return RunSummary(
             status=status,
             stop_reason=(reason.splitlines() or [""])[0],
             iterations=int(self.last_result.get("training_iteration") or 0),
-            env_steps=steps,
-            time_s=time.perf_counter() - self._started,
-            env_steps_this_run=steps - before,
+            env_steps=int(self.last_result.get(_ENV_STEPS) or 0),
+            time_s=earlier_s + time.perf_counter() - self._started,
             run_dir=self.run_dir,
             last_return=self.last_result.get(RETURN),
             best_return=self._best_return,
@@ -218,7 +225,7 @@ class RunRecords:
         tracking_uri = tracking.tracking_uri or self._known_run.get("tracking_uri")
         return resolve_store(tracking_uri, tracking.artifact_location, outputs)
 
-    def _start_tracker(self) -> MLflowTracker | None:
+    def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
         if self._store is None:
             return None
         tracking, git = self._config.tracking, self._info["git"]
@@ -232,6 +239,7 @@ class RunRecords:
             experiment_name=tracking.experiment_name or self._config.experiment_name or "custom",
             run_name=tracking.run_name or "/".join(self.run_dir.parts[-2:]),
             run_id=self._known_run.get("run_id") if is_same_store else None,
+            start_time_s=start_time_s,
             params=flatten_parameters(self._config),
             tags=tags,
             artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],

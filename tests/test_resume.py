@@ -177,8 +177,9 @@ def run_dir(run_main: Run, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def test_a_finished_run_stays_finished(run_main: Run, run_dir: Path) -> None:
+def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Path) -> None:
     before = _lines(run_dir)
+    (run_dir / "result.json").unlink()
     outcome = run_main("resume", str(run_dir))
     assert outcome.code == 0, outcome.err
     assert "no changes" in outcome.out
@@ -267,7 +268,9 @@ def test_going_back_to_an_older_checkpoint(run_main: Run, run_dir: Path) -> None
 
 
 def test_changes_reach_the_run(run_main: Run, run_dir: Path) -> None:
-    assert run_main("resume", str(run_dir), "algorithm.lr=5e-3", "stop.training_iteration=3").code == 0
+    outcome = run_main("resume", str(run_dir), "algorithm.lr=5e-3", "stop.training_iteration=3")
+    assert outcome.code == 0, outcome.err
+    assert "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it\n" in outcome.out
     rates = [line["learners/default_policy/default_optimizer_learning_rate"] for line in progress_of(run_dir)]
     assert rates[-1] == 5e-3
     assert rates[0] == rates[1] != 5e-3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,7 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
 
     train = [item for item in TRAIN if item != "tracking=none"]
     run_dir = tmp_path / "outputs" / "run"
+    started_s = time.time()
     outcome = run_main(*train, f"hydra.run.dir={run_dir}", "stop.training_iteration=2", "algorithm.lr=7e-4")
     assert outcome.code == 0, outcome.err
     run_id = result_of(run_dir)["mlflow_run_id"]
@@ -195,6 +197,8 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
     (run,) = client.search_runs(experiments)
     assert run.info.run_id == run_id
     assert run.info.status == "FINISHED"
+    written = (run_dir / ".hydra" / "config.yaml").stat().st_mtime  # by Hydra, as the run starts
+    assert started_s < run.info.start_time / 1000 < written + 0.5
     assert run.data.params["algorithm.lr"] == "0.0007"
     assert run.data.params["seed"] == "0"
     assert "git_revision" in run.data.tags
@@ -342,3 +346,32 @@ def test_one_line_per_metric_is_json(run_main: Run, tmp_path: Path) -> None:
         return value is None or isinstance(value, (int, float))
 
     assert all(is_flat(value) for value in record.values())
+
+
+def test_the_start_of_ray_is_told_before_it_is_waited_for(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    from runner import builder
+    from runner.config.errors import UserError
+
+    def ensure_ray(*_: float) -> bool:
+        raise UserError("no Ray here")
+
+    monkeypatch.setattr(builder, "ensure_ray", ensure_ray)
+    outcome = run_main(*TRAIN, "env_runners.num_env_runners=2")
+    assert (outcome.code, outcome.err) == (2, "no Ray here\n")
+    assert outcome.out.splitlines()[0] == "starting Ray and 2 env runners ..."
+
+
+def test_a_sweep_shows_the_overrides_as_they_were_typed(run_main: Run, tmp_path: Path) -> None:
+    settings = ["stop.training_iteration=1", "seed=1,2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
+    outcome = run_main("-m", "+experiment=ppo_cartpole", *QUICK, *settings)
+    assert outcome.code == 0, outcome.err
+    launched = [line for line in outcome.out.splitlines() if "stop.training_iteration=1" in line]
+    assert len(launched) == 2
+    assert all(" stop.training_iteration=1" in line and "++" not in line for line in launched), launched
+
+
+def test_a_log_that_cannot_be_written_is_told(run_main: Run, tmp_path: Path) -> None:
+    (tmp_path / "run" / "runner.log").mkdir(parents=True)
+    outcome = run_main(*TRAIN)
+    assert outcome.code == 2
+    assert outcome.err.startswith("the run dir cannot be made: [Errno 21] Is a directory: ")

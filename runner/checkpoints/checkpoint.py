@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-import torch
 from safetensors import SafetensorError
 
 from runner.config.errors import Problem, RunFailure
@@ -170,7 +169,7 @@ def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any
         return {_TUPLE: _without_arrays(list(value), name, arrays)}
     if isinstance(value, list):
         return [_without_arrays(item, f"{name}/{index}", arrays) for index, item in enumerate(value)]
-    if isinstance(value, torch.Tensor):
+    if hasattr(value, "detach"):  # a torch tensor; importing torch would delay every message of `resume`
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -109,8 +110,10 @@ def newest_checkpoint(path: Path) -> Path:
     """The checkpoint that a command-line argument means: a checkpoint itself, or the newest of a run.
 
     Raises:
-        UserError: there is none.
+        UserError: there is none, or it may not be read.
     """
+    if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
+        raise UserError(f"{path}: no permission to read this folder")
     if (path / MANIFEST).exists() or path.name.startswith("iteration_"):
         return path
     if not path.is_dir():

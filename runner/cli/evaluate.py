@@ -6,9 +6,12 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from runner.cli.stored_run import StoredRun, open_run
-from runner.dataflow.run_metrics import Result
+from runner.cli.stored_run import StoredRun, check_writable, naming_changes, open_run
+
+if TYPE_CHECKING:
+    from runner.dataflow.run_metrics import Result  # imports torch
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _PREFIX = "evaluation/env_runners/"
@@ -17,9 +20,11 @@ _PREFIX = "evaluation/env_runners/"
 def main(argv: Sequence[str]) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
     stored = open_run(argv, _FIXED)
-    result = _evaluate(stored)
-    record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     path = stored.run_dir / "evaluations.jsonl"
+    check_writable(stored.run_dir, path.name)
+    with naming_changes(stored):
+        result = _evaluate(stored)
+    record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     stored.run_dir.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")

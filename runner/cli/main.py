@@ -27,7 +27,7 @@ verbs
                                  python -m runner show +experiment=ppo_cartpole
   list               print the experiments and the options of each group
                                  python -m runner list
-  resume RUN_DIR     go on from the last checkpoint
+  resume RUN_DIR     go on from the last checkpoint; overrides stay in force for later resumes
                                  python -m runner resume RUN_DIR stop.training_iteration=50
   evaluate RUN_DIR   evaluate the last checkpoint
                                  python -m runner evaluate RUN_DIR evaluation.evaluation_duration=50

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
-from runner.cli.stored_run import StoredRun, log_to_file, open_run
+from runner.cli.stored_run import StoredRun, check_writable, log_to_file, naming_changes, open_run
 from runner.config.errors import UserError
+from runner.stop_criteria import MetCriterion, met_criteria
+from runner.tracking.mlflow_store import python_command
 
 _FIXED = {
     "seed": "the random streams go on from the checkpoint",
@@ -17,24 +22,47 @@ _FIXED = {
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what the overrides change, then train on."""
+    """Print what the overrides change, then train on. A run that is finished is left as it is."""
     stored = open_run(argv, _FIXED)
+    met = met_criteria(stored.config.stop, stored.manifest["result"])
+    if met and _is_finished(stored.checkpoint.parent.parent):
+        print("\n".join(_describe_finished(met, argv)))
+        return 0
     _prepare_run_dir(stored)
     print(f"resume {stored.checkpoint}")
-    print("\n".join(["changed by overrides", *stored.describe_changes()] if stored.changes else ["no changes"]))
+    heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
+    print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
     from runner.run import run_experiment
 
-    return run_experiment(stored.config, stored.composed, stored.run_dir, stored.checkpoint)
+    with naming_changes(stored):
+        return run_experiment(stored.config, stored.composed, stored.run_dir, stored.checkpoint)
+
+
+def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:
+    keys = [criterion.key for criterion in met]
+    others = shlex.join(text for text in argv if text.lstrip("+").partition("=")[0] not in keys)
+    command = " ".join([f"{python_command()} -m runner resume {others}", *(f"{key}=..." for key in keys)])
+    return [
+        f"already finished: {' and '.join(map(str, met))}; nothing was done",
+        f"  to go on raise {' and '.join(keys)}: {command}",
+    ]
+
+
+def _is_finished(run_dir: Path) -> bool:
+    """Whether the record says so; a run that was killed at its very end still gets its record."""
+    try:
+        return bool(json.loads((run_dir / "result.json").read_bytes())["status"] == "finished")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
 
 
 def _prepare_run_dir(stored: StoredRun) -> None:
     """A run that goes on elsewhere takes its progress so far along."""
-    log_to_file(stored.run_dir)
+    check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
     source = stored.checkpoint.parent.parent / "progress.jsonl"
     target = stored.run_dir / "progress.jsonl"
-    if source == target:
-        return
-    if target.exists():
+    if source != target and target.exists():
         raise UserError(f"{stored.run_dir} holds a run already\n   allowed  another hydra.run.dir")
-    if source.exists():
+    log_to_file(stored.run_dir)
+    if source != target and source.exists():
         shutil.copyfile(source, target)

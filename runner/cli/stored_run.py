@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from runner.checkpoints import read_manifest
 from runner.checkpoints.folder import check_intact, newest_checkpoint
 from runner.cli.arguments import UsageError, parse_arguments
 from runner.config.compose import Composed
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
@@ -82,6 +84,36 @@ def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: 
         for prefix, reason in fixed.items()
         if name.startswith(prefix)
     ]
+
+
+@contextmanager
+def naming_changes(stored: StoredRun) -> Iterator[None]:
+    """A problem that only shows when the run is built also names what the overrides changed: often its cause."""
+    try:
+        yield
+    except ConfigError as error:
+        if not stored.changes:
+            raise
+        changes = ", ".join(f"{name} ({old} -> {new})" for name, (old, new) in stored.changes.items())
+        told = f"changed by overrides: {changes}"
+        problems = [replace(one, where=f"{one.where}\n{told}" if one.where else told) for one in error.problems]
+        raise ConfigError(problems) from error
+
+
+def check_writable(run_dir: Path, *names: str) -> None:
+    """Check before any work what a command will write: the run dir, and those of `names` in it that are there.
+
+    Raises:
+        UserError: one of them may not be written.
+    """
+    base = next(path for path in (run_dir, *run_dir.parents) if os.path.exists(path))
+    if not base.is_dir():
+        raise UserError(Problem("the run dir cannot be made: this is no folder", str(base)).render_alone())
+    for path in (base, *(run_dir / name for name in names)):
+        if os.path.exists(path) and not os.access(path, os.W_OK):
+            allowed = "permission to write there, or hydra.run.dir=DIR to write into another folder"
+            problem = Problem("the run dir cannot be written: permission denied", str(path), allowed=allowed)
+            raise UserError(problem.render_alone())
 
 
 def log_to_file(run_dir: Path) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import re
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,17 +41,21 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
 
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
-    with _hydra_command_line(arguments):
+    with _hydra_command_line(arguments), _overrides_as_typed():
         try:
             run()
-        except OSError as error:  # the job turns its own into messages, so this is Hydra making the folder
-            raise UserError(f"the run dir cannot be made: {error}") from error
+        except (OSError, ValueError) as error:  # the job turns its own into messages: this is Hydra making the folder
+            reason = error if isinstance(error, OSError) else error.__cause__  # `logging` wraps that of runner.log
+            if not isinstance(reason, OSError):
+                raise
+            raise UserError(f"the run dir cannot be made: {reason}") from error
     return max(codes, default=0)
 
 
 def _run_job(arguments: Arguments, checked: Checked | None) -> int:
     from hydra.core.hydra_config import HydraConfig
 
+    start_time_s = time.time()  # before torch is imported
     hydra_config = HydraConfig.get()
     try:
         if checked is None:
@@ -57,10 +64,26 @@ def _run_job(arguments: Arguments, checked: Checked | None) -> int:
         from runner.run import run_experiment
 
         composed, config = checked
-        return run_experiment(config, composed, Path(hydra_config.runtime.output_dir))
+        return run_experiment(config, composed, Path(hydra_config.runtime.output_dir), start_time_s=start_time_s)
     except RunnerError as error:
         report_error(error, arguments.overrides)
         return error.exit_code
+
+
+@contextmanager
+def _overrides_as_typed() -> Iterator[None]:
+    """In a sweep Hydra logs the overrides of each run: without the `++` that only `_hydra_command_line` put there."""
+
+    def take_away(record: logging.LogRecord) -> bool:
+        record.msg, record.args = re.sub(r"(?<=\s)\+\+", "", record.getMessage()), ()
+        return True
+
+    launcher = logging.getLogger("hydra._internal.core_plugins.basic_launcher")
+    launcher.addFilter(take_away)
+    try:
+        yield
+    finally:
+        launcher.removeFilter(take_away)
 
 
 @contextmanager

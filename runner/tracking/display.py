@@ -17,18 +17,32 @@ DisplayMode = Literal["auto", "live", "plain", "none"]
 
 @dataclass(frozen=True)
 class DisplayInfo:
-    """What is known at the start: `facts` are shown as they are, `initial` is a resumed run's last result."""
+    """What is known at the start: `facts` are shown as they are.
+
+    `initial` and `best_return` are a resumed run's last result and its highest mean return so far.
+    """
 
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
     stop: Mapping[str, float] = field(default_factory=dict)
     initial: Mapping[str, Any] = field(default_factory=dict)
+    best_return: float | None = None
 
-    def lines(self) -> list[str]:
-        """Title, facts and stop criteria, one per line, aligned."""
-        facts = {**self.facts, "stop at": headline.stop_text(self.stop)}
-        width = max(map(len, facts))
-        return [self.title, *(f"  {name:<{width}}  {value}" for name, value in facts.items())]
+    def lines(self, width: int | None = None) -> list[str]:
+        """Title, facts and stop criteria, one per line, aligned.
+
+        In a terminal of `width` columns a criterion that does not fit starts a line; what is to be copied stays whole.
+        """
+        indent = max(map(len, ("stop at", *self.facts))) + 4
+        lines = [f"  {name}".ljust(indent) + value for name, value in self.facts.items()]
+        stop = "  stop at".ljust(indent)
+        for number, criterion in enumerate(headline.stop_texts(self.stop)):
+            joined = f" or {criterion}" if number else criterion
+            if number and width is not None and len(stop + joined) > width:
+                lines.append(stop)
+                stop = " " * (indent - 1)
+            stop += joined
+        return [self.title, *lines, stop]
 
 
 class Display(Protocol):
@@ -43,8 +57,11 @@ class Display(Protocol):
     def note(self, text: str) -> None:
         """Show a line that stays, between two updates."""
 
-    def finish(self, summary_lines: Sequence[str]) -> None:
-        """Show the last iteration and the closing lines. Safe to call twice, or without `start`."""
+    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
+        """Show the last iteration and the closing lines. Safe to call twice, or without `start`.
+
+        `is_done`: a stop criterion is met, so that nothing is left to do.
+        """
 
 
 class NoDisplay:
@@ -56,7 +73,7 @@ class NoDisplay:
 
     def note(self, text: str) -> None: ...
 
-    def finish(self, summary_lines: Sequence[str]) -> None: ...
+    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None: ...
 
 
 class PlainDisplay:
@@ -92,10 +109,12 @@ class PlainDisplay:
     def note(self, text: str) -> None:
         self._print(text)
 
-    def finish(self, summary_lines: Sequence[str]) -> None:
+    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
         if self._is_finished:
             return
         self._is_finished = True
+        if is_done:
+            self._time_left.end()
         self._print_pending()
         self._print(*summary_lines)
 
@@ -111,14 +130,14 @@ class PlainDisplay:
         fields = [
             ("iter", f"{headline.count_text(metrics.get(headline.ITERATION)):>5}"),
             ("steps", f"{headline.count_text(metrics.get(headline.ENV_STEPS)):>11}"),
-            ("return", f"{headline.number_text(metrics.get(headline.RETURN)):>9}"),
+            ("return", _number(metrics.get(headline.RETURN))),
             ("steps/s", f"{headline.count_text(metrics.get(headline.STEPS_PER_S)):>7}"),
         ]
-        fields += [(label, f"{text:>10}") for label, text in self._losses.texts(metrics)]
+        fields += [(label, f"{text:>{headline.NUMBER_WIDTH}}") for label, text in self._losses.texts(metrics)]
         fields.append(("elapsed", f"{headline.duration_text(now_s - self._started_s):>7}"))
         fields.append(("left", f"{self._time_left.text(now_s):>9}"))
         if self._evaluation is not None:
-            fields.append(("evaluation", f"{headline.number_text(self._evaluation):>9}"))
+            fields.append(("evaluation", _number(self._evaluation)))
         return fields
 
     def _print(self, *lines: str) -> None:
@@ -129,6 +148,10 @@ class PlainDisplay:
             self._stream.write("".join(f"{line}\n" for line in lines).encode("ascii", "replace").decode())
         except (OSError, ValueError):
             pass  # the reader of a pipe has left, or the stream is closed: training goes on
+
+
+def _number(value: object) -> str:
+    return f"{headline.number_text(value):>{headline.NUMBER_WIDTH}}"
 
 
 def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:

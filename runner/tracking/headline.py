@@ -14,6 +14,8 @@ EPISODE_LENGTH = "env_runners/episode_len_mean"
 STEPS_PER_S = "env_steps_per_s"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 
+NUMBER_WIDTH = 10  # of the longest `number_text` of a number that is neither huge nor tiny: -0.0001234, -1.234e-05
+
 # Name of a learner metric -> its label. Without any of them the display shows total_loss.
 LOSS_LABELS = {
     "policy_loss": "policy",
@@ -70,7 +72,6 @@ def duration_text(seconds: float) -> str:
     return f"{days}d {text}" if days else text
 
 
-def stop_text(stop: Mapping[str, float]) -> str:
-    """The stop criteria in one line."""
-    criteria = [f"{name} >= {float(value):,.10g}" for name, value in stop.items()]
-    return " or ".join(criteria) or "nothing: until interrupted"
+def stop_texts(stop: Mapping[str, float]) -> list[str]:
+    """The stop criteria; the run ends when one of them is met."""
+    return [f"{name} >= {float(value):,.10g}" for name, value in stop.items()] or ["nothing: until interrupted"]

@@ -20,7 +20,8 @@ from runner.tracking.time_left import TimeLeft
 
 MAX_REFRESHES_PER_S = 4.0
 IDLE_REFRESH_INTERVAL_S = 1.0  # so that the clock runs through a long iteration
-BAR_WIDTH = 30
+BAR_WIDTH = 30  # less on a narrow terminal
+SHORTEST_BAR = 5
 BAR = ("\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}")
 BAR_ASCII = ("#", "-")
 
@@ -38,7 +39,6 @@ class LiveDisplay:
         self._started_s = clock()
         self._time_left = TimeLeft({}, {}, self._started_s)
         self._losses = headline.Losses()
-        self._info = DisplayInfo("")
         self._metrics: Mapping[str, Any] = {}
         self._updated_s = self._started_s
         self._best_return: float | None = None
@@ -47,14 +47,14 @@ class LiveDisplay:
         self._has_news = threading.Event()
         self._is_stopping = threading.Event()
         self._thread = threading.Thread(target=self._refresh_until_stopped, name="live-display", daemon=True)
-        self._is_finished = False
+        self._finished_s: float | None = None
 
     def start(self, info: DisplayInfo) -> None:
-        self._info = info
+        self._best_return = info.best_return
         self._started_s = self._updated_s = self._clock()
         self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
         with suppress(OSError, ValueError):
-            self._print_lines(info.lines())
+            self._print_lines(info.lines(self._console.width))
             live = Live(console=self._console, auto_refresh=False, get_renderable=self.render)
             live.start()
             self._live = live
@@ -74,44 +74,48 @@ class LiveDisplay:
         with suppress(OSError, ValueError):
             self._print_lines([text])
 
-    def finish(self, summary_lines: Sequence[str]) -> None:
-        if self._is_finished:
+    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
+        if self._finished_s is not None:
             return
-        self._is_finished = True
+        self._finished_s = self._clock()
+        if is_done:
+            self._time_left.end()
         self._stop()
         with suppress(OSError, ValueError):
             self._print_lines(summary_lines)
 
     def render(self) -> RenderableType:
         """The block as it stands now."""
-        now_s = self._clock()
-        metrics = self._metrics
+        metrics, width = self._metrics, self._console.width
         self._time_left.update(metrics, self._updated_s)
-        lines: list[RenderableType] = [
-            _line(
-                [
-                    ("iteration", headline.count_text(metrics.get(headline.ITERATION))),
-                    ("env steps", headline.count_text(metrics.get(headline.ENV_STEPS))),
-                    ("steps/s", headline.count_text(metrics.get(headline.STEPS_PER_S))),
-                ]
-            ),
-            _line(self._returns(metrics), style="bold green"),
+        counts = [
+            ("iteration", headline.count_text(metrics.get(headline.ITERATION))),
+            ("env steps", headline.count_text(metrics.get(headline.ENV_STEPS))),
+            ("steps/s", headline.count_text(metrics.get(headline.STEPS_PER_S))),
         ]
-        if losses := self._losses.texts(metrics):
-            lines.append(_line(losses))
-        lines.append(self._progress_line(now_s))
-        return Group(*lines)
+        return Group(
+            *_lines(counts, width),
+            *_lines(self._returns(metrics), width, style="bold green"),
+            *_lines(self._losses.texts(metrics), width),
+            self._progress_line(width),
+        )
 
-    def _progress_line(self, now_s: float) -> Text:
+    def _progress_line(self, width: int) -> Text:
+        now_s = self._clock() if self._finished_s is None else self._finished_s
+        times = f"{headline.duration_text(now_s - self._started_s)} elapsed"
+        if self._finished_s is None:
+            times += f", {self._time_left.text(now_s)} left"
         text = Text(no_wrap=True, overflow="ellipsis")
         fraction = self._time_left.fraction_done
         if fraction is not None:
-            done, open_ = BAR_ASCII if self._console.options.ascii_only else BAR
-            num_done = int(fraction * BAR_WIDTH)
-            text.append(done * num_done, "cyan").append(open_ * (BAR_WIDTH - num_done), "dim")
-            text.append(f" {fraction:4.0%}  ")
-        elapsed = headline.duration_text(now_s - self._started_s)
-        return text.append(f"{elapsed} elapsed, {self._time_left.text(now_s)} left")
+            percent = f" {fraction:4.0%}  "
+            bar_width = min(BAR_WIDTH, width - len(percent + times))
+            if bar_width >= SHORTEST_BAR:
+                done, open_ = BAR_ASCII if self._console.options.ascii_only else BAR
+                num_done = int(fraction * bar_width)
+                text.append(done * num_done, "cyan").append(open_ * (bar_width - num_done), "dim")
+            text.append(percent if text else percent.lstrip())
+        return text.append(times)
 
     def _returns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
         fields = [
@@ -150,8 +154,14 @@ class LiveDisplay:
             self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def _line(fields: Sequence[tuple[str, str]], style: str = "bold") -> Text:
-    text = Text(no_wrap=True, overflow="ellipsis")
+def _lines(fields: Sequence[tuple[str, str]], width: int, style: str = "bold") -> list[Text]:
+    """The fields side by side in columns that stay; one that does not fit into the terminal's `width` starts a line."""
+    lines: list[Text] = []
     for label, value in fields:
-        text.append(f"{label} ", "dim").append(f"{value:<9}  ", style)
-    return text
+        text = f"{value:<{headline.NUMBER_WIDTH}}"
+        if not lines or len(lines[-1]) + len(f"{label} {text}") > width:
+            lines.append(Text(no_wrap=True, overflow="ellipsis"))
+        lines[-1].append(f"{label} ", "dim").append(f"{text}  ", style)
+    for line in lines:
+        line.rstrip()
+    return lines

@@ -1,7 +1,7 @@
 """`python -m runner.tracking.mlflow_process`: the child process that owns MLflow. `MLflowTracker` starts it.
 
 stdin and stdout carry one JSON object per line (`kind` says which).
-In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), finish (status).
+In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), finish (status, time_s).
 Out: run (run_id), written (num_metrics), warning (text), failed (text), finished.
 End of stdin without `finish` means that the trainer died: the run ends as KILLED.
 """
@@ -61,8 +61,8 @@ def main() -> int:
         _LOGGER.exception("the run could not be opened")
         reply("failed", text=error_line(error))
         return 1
-    status = _serve(writer, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
-    return _end_run(writer, status, reply)
+    end = _serve(writer, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
+    return _end_run(writer, end["status"], end["time_s"], reply)
 
 
 def _open_run(settings: Message, reply: Reply) -> RunWriter:
@@ -78,8 +78,8 @@ def _open_run(settings: Message, reply: Reply) -> RunWriter:
     return writer
 
 
-def _serve(writer: RunWriter, inbox: Inbox, reply: Reply, interval_s: float, parent_pid: int) -> str:
-    """Handle messages until the run is over; its final status."""
+def _serve(writer: RunWriter, inbox: Inbox, reply: Reply, interval_s: float, parent_pid: int) -> Message:
+    """Handle messages until the run is over; its final status and the time of its end."""
     flush_at = time.monotonic() + interval_s
     while True:
         wait_s = min(max(flush_at - time.monotonic(), 0.0), PARENT_CHECK_INTERVAL_S)
@@ -87,12 +87,12 @@ def _serve(writer: RunWriter, inbox: Inbox, reply: Reply, interval_s: float, par
             message = inbox.get(timeout=wait_s)
         except queue.Empty:
             if os.getppid() != parent_pid:  # a fork of the trainer may hold the pipe open
-                return "KILLED"
+                return {"status": "KILLED", "time_s": time.time()}
         else:
             if message is None:
-                return "KILLED"
+                return {"status": "KILLED", "time_s": time.time()}
             if message["kind"] == "finish":
-                return str(message["status"])
+                return message
             _handle(message, writer, reply)
         if time.monotonic() >= flush_at:
             if not writer.flush():
@@ -115,9 +115,9 @@ def _log_artifact(writer: RunWriter, path: str, artifact_path: str | None, reply
         reply("warning", text=f"artifact {path} was not stored: {error_line(error)}", is_loss=True)
 
 
-def _end_run(writer: RunWriter, status: str, reply: Reply) -> int:
+def _end_run(writer: RunWriter, status: str, time_s: float, reply: Reply) -> int:
     try:
-        if not writer.end(status, END_PATIENCE_S):
+        if not writer.end(status, time_s, END_PATIENCE_S):
             reply("warning", text=f"metrics could not be written: {writer.last_error}")
     except Exception as error:
         _LOGGER.exception("the run could not be ended as %s", status)

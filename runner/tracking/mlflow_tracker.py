@@ -45,6 +45,7 @@ class MLflowSettings:
     With a `run_id` that run goes on (`run_name` is then left as it is): params that it has and that are
     equal are not logged again, changed ones become a tag `override.<name>`, because MLflow's params cannot
     change. `run_file` is written with the run's id and tracking URI as soon as the run exists.
+    `start_time_s` is the Unix time at which a new run began; one that goes on keeps its own.
     """
 
     tracking_uri: str
@@ -52,6 +53,7 @@ class MLflowSettings:
     experiment_name: str
     run_name: str | None = None
     run_id: str | None = None
+    start_time_s: float = dataclasses.field(default_factory=time.time)
     params: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
     artifacts: Sequence[tuple[str, str | None]] = ()  # (path, folder in the run's artifacts)
@@ -137,7 +139,7 @@ class MLflowTracker:
         After `timeout_s` the child is left alone: it goes on writing when the trainer has exited.
         """
         if self._reader is not None:
-            self._outbox.put({"kind": "finish", "status": status})
+            self._outbox.put({"kind": "finish", "status": status, "time_s": time.time()})
             self._outbox.put(None)
             self._reader.join(timeout_s)
             if self._reader.is_alive():

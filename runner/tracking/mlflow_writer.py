@@ -55,7 +55,7 @@ class RunWriter:
 
     def add_metrics(self, step: int, time_s: float, metrics: Mapping[str, float]) -> None:
         """Take metrics for the next `flush`."""
-        timestamp_ms = int(time_s * 1000)
+        timestamp_ms = _milliseconds(time_s)
         for name, value in metrics.items():
             self._waiting.append(Metric(_valid_key(name), value, timestamp_ms, step))
 
@@ -84,12 +84,12 @@ class RunWriter:
         else:
             self._client.log_artifact(self.run_id, path, artifact_path)
 
-    def end(self, status: str, patience_s: float) -> bool:
-        """Write what waits, trying for about `patience_s`; set the final status. False when some is lost."""
+    def end(self, status: str, time_s: float, patience_s: float) -> bool:
+        """Write what waits, trying for about `patience_s`; False when some is lost. The run then ended at `time_s`."""
         give_up_at = time.monotonic() + patience_s
         while not (is_flushed := self.flush()) and time.monotonic() < give_up_at:
             time.sleep(0.5)
-        self._client.set_terminated(self.run_id, status)
+        self._client.set_terminated(self.run_id, status, _milliseconds(time_s))
         return is_flushed
 
     def _connect(self) -> str:
@@ -127,7 +127,8 @@ class RunWriter:
         tags = {"mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
         with suppress(Exception):  # no user name in some containers
             tags["mlflow.user"] = getpass.getuser()
-        return self._client.create_run(experiment_id, tags=tags, run_name=self._settings["run_name"])
+        start_time_ms = _milliseconds(self._settings["start_time_s"])
+        return self._client.create_run(experiment_id, start_time_ms, tags, self._settings["run_name"])
 
     def _continue_run(self) -> Run:
         run_id = self._settings["run_id"]
@@ -203,6 +204,10 @@ def _batches(items: Iterable[Item], kind: str, size_of: Callable[[Item], int]) -
 
 def _size_of_entry(entry: Param | RunTag) -> int:
     return len(json.dumps([entry.key, entry.value]))
+
+
+def _milliseconds(seconds: float) -> int:
+    return int(seconds * 1000)
 
 
 def _valid_key(name: str) -> str:

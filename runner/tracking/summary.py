@@ -18,8 +18,7 @@ class RunSummary:
     stop_reason: str
     iterations: int
     env_steps: int
-    time_s: float  # of this process, like `env_steps_this_run`
-    env_steps_this_run: int
+    time_s: float  # of the whole run, without the time between an end and a resume
     run_dir: str | os.PathLike[str]
     last_return: float | None = None
     best_return: float | None = None
@@ -32,7 +31,7 @@ class RunSummary:
 
 def summary_lines(summary: RunSummary) -> list[str]:
     """What `Display.finish` takes."""
-    steps_per_s = summary.env_steps_this_run / summary.time_s if summary.time_s > 0 else None
+    steps_per_s = summary.env_steps / summary.time_s if summary.time_s > 0 else None
     rows = {
         "iterations": count_text(summary.iterations),
         "env steps": f"{count_text(summary.env_steps)} ({count_text(steps_per_s)} per second)",

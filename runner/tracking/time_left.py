@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,11 +34,14 @@ class TimeLeft:
         self._initial = {name: finite_number(initial.get(name)) or 0.0 for name in self._limits}
         self._started_s = started_s
         self._ends_at_s: float | None = None
+        self._has_ended = False
         self.is_upper_bound = len(self._limits) < len(stop)
         self.fraction_done: float | None = None  # 0 to 1; None when nothing steady limits the run
 
     def update(self, metrics: Mapping[str, Any], now_s: float) -> None:
         """Take the metrics of the iteration that ended at `now_s` (same clock as `started_s`)."""
+        if self._has_ended:
+            return
         elapsed_s = now_s - self._started_s
         for name, limit in self._limits.items():
             value = finite_number(metrics.get(name))
@@ -47,6 +51,13 @@ class TimeLeft:
         all_left_s = [self._left_s(name, metrics, elapsed_s) for name in self._limits]
         left_s = min((left_s for left_s in all_left_s if left_s is not None), default=None)
         self._ends_at_s = None if left_s is None else now_s + left_s
+
+    def end(self) -> None:
+        """A stop criterion is met, a steady one or another: nothing is left."""
+        self._has_ended = True
+        self._ends_at_s = -math.inf
+        self.is_upper_bound = False
+        self.fraction_done = 1.0 if self._limits else None
 
     def seconds(self, now_s: float) -> float | None:
         """Seconds left at `now_s`; None while nothing is known."""

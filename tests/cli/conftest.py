@@ -12,6 +12,13 @@ import pytest
 
 ROOT = Path(__file__).parent.parent.parent
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
+# A program that runs the command line and prints which of the heavy packages it has imported.
+HEAVY_IMPORTS = (
+    "import sys; from runner.cli.main import main; code = main(sys.argv[1:]);"
+    "heavy = [name for name in ('torch', 'ray', 'mlflow', 'rich') if name in sys.modules];"
+    "print(heavy, file=sys.stderr);"
+    "sys.exit(code)"
+)
 
 
 @pytest.fixture

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
-from subprocess import CompletedProcess
 
 import pytest
 
-RunCli = Callable[..., CompletedProcess[str]]
+from tests.cli.conftest import HEAVY_IMPORTS, RunCli
+
 CARTPOLE = "+experiment=ppo_cartpole"
 
 
@@ -111,13 +110,7 @@ def test_show(run_cli: RunCli) -> None:
 
 @pytest.mark.parametrize("verb", ["validate", "list"])
 def test_no_heavy_imports(run_cli: RunCli, verb: str) -> None:
-    code = (
-        "import sys; from runner.cli.main import main; code = main(sys.argv[1:]);"
-        "heavy = [name for name in ('torch', 'ray', 'mlflow', 'rich') if name in sys.modules];"
-        "print(heavy, file=sys.stderr);"
-        "sys.exit(code)"
-    )
     start = time.perf_counter()
-    result = run_cli(verb, *([] if verb == "list" else [CARTPOLE]), code=code)
+    result = run_cli(verb, *([] if verb == "list" else [CARTPOLE]), code=HEAVY_IMPORTS)
     print(f"{verb}: {time.perf_counter() - start:.2f} s")
     assert (result.returncode, result.stderr) == (0, "[]\n")

@@ -3,6 +3,7 @@ import math
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,79 @@ def test_auto_is_live_on_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> Non
     assert isinstance(make_display("auto", Terminal()), PlainDisplay)
 
 
-def live_console() -> Console:
-    return Console(file=io.StringIO(), record=True, force_terminal=True, width=100, legacy_windows=False)
+def live_console(width: int = 100) -> Console:
+    return Console(file=io.StringIO(), record=True, force_terminal=True, width=width, legacy_windows=False)
+
+
+def block_of(display: LiveDisplay, width: int) -> list[str]:
+    """The lines that the display draws in a terminal of `width` columns."""
+    console = live_console(width)
+    console.print(display.render())
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_nothing_is_cut_off_or_wrapped_in_a_narrow_terminal(width: int) -> None:
+    console, clock = live_console(width), Clock()
+    display = LiveDisplay(console, clock=clock)
+    show(display, clock)
+    lines = block_of(display, width)
+    assert max(map(len, lines)) <= width
+    text = "\n".join(lines)
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
+    for words in ("iteration 10", "steps/s 31,010", "episode length 225", "evaluation 300", "kl 1.234e-05", "100%"):
+        assert words in text
+    display.finish([])
+    if width == 80:  # a criterion is never divided
+        assert "  stop at      num_env_steps_sampled_lifetime >= 40,000\n" in console.export_text(clear=False)
+        assert "\n               or env_runners/episode_return_mean >= 450\n" in console.export_text()
+
+
+def test_columns_stay_where_they_are_when_values_turn_negative() -> None:
+    texts = []
+    for sign in (1, -1):
+        metrics = metrics_of(3) | {
+            "env_runners/episode_return_mean": sign * 1234.56,
+            "learners/default_policy/policy_loss": sign * 0.000123456,
+            "learners/default_policy/vf_loss": sign * 1.23456e-5,
+        }
+        clock, stream = Clock(), io.StringIO()
+        live, plain = LiveDisplay(live_console(80), clock=clock), PlainDisplay(stream, clock=clock)
+        live.update(metrics)
+        plain.update(metrics)
+        texts.append([*block_of(live, 80), stream.getvalue()])
+    labels = ("best", "episode length", "vf", "entropy", "kl", "steps/s", "elapsed")
+    positions = [[line.find(f" {label} ") for label in labels for line in text] for text in texts]
+    assert positions[0] == positions[1]
+
+
+def test_a_run_that_reached_its_return_ends_with_a_full_bar_and_nothing_left() -> None:
+    clock, stream = Clock(), io.StringIO()
+    live, plain = LiveDisplay(live_console(), clock=clock), PlainDisplay(stream, clock=clock)
+    for display in (live, plain):
+        show(display, clock, last=3, seconds=0.3)  # 12,000 of 40,000 steps
+    assert " 30%  " in block_of(live, 100)[-1]
+    live.finish([], is_done=True)
+    plain.finish([], is_done=True)
+    assert "\N{BOX DRAWINGS HEAVY HORIZONTAL}" * 30 + " 100%  0:00:0" in block_of(live, 100)[-1]
+    assert block_of(live, 100)[-1].endswith(" elapsed")
+    assert stream.getvalue().splitlines()[-1].endswith("left   0:00:00")
+
+
+def test_the_bar_of_a_run_that_was_interrupted_stays() -> None:
+    clock = Clock()
+    live = LiveDisplay(live_console(), clock=clock)
+    show(live, clock, last=3)
+    live.finish([])
+    assert " 30%  0:00:01 elapsed" in block_of(live, 100)[-1]
+
+
+def test_the_best_return_goes_on_after_a_resume() -> None:
+    live = LiveDisplay(live_console())
+    live.start(replace(INFO, best_return=499.5))
+    live.update(metrics_of(3))
+    live.finish([])
+    assert any("best 499.5" in line for line in block_of(live, 100))
 
 
 def test_live_display_golden() -> None:
@@ -190,7 +262,6 @@ def test_summary_golden(monkeypatch: pytest.MonkeyPatch) -> None:
         iterations=50,
         env_steps=200_000,
         time_s=6.4,
-        env_steps_this_run=160_000,
         run_dir=Path("/outputs/ppo_cartpole/2026-01-31/10-00-00"),
         last_return=451.25,
         best_return=460.123456,
@@ -204,5 +275,5 @@ def test_summary_golden(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_summary_of_a_run_that_failed_early_leaves_out_what_is_not_there() -> None:
-    summary = RunSummary("failed", "the environment raised in reset", 0, 0, 7200.0, 0, "/outputs/r")
+    summary = RunSummary("failed", "the environment raised in reset", 0, 0, 7200.0, "/outputs/r")
     check_golden("summary_failed", "\n".join(summary_lines(summary)) + "\n")

@@ -28,6 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what 
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0
+STARTED_S = 1_700_000_000.25
 LOSS = "learners/default_policy/policy_loss"
 
 DYING_TRAINER = """
@@ -54,6 +55,7 @@ class Tracked:
     run_id: str | None
     report: str | None
     warnings: list[str]
+    finish_asked_s: float
 
 
 @dataclass
@@ -86,6 +88,7 @@ def full_settings(folder: Path, location: StoreLocation) -> MLflowSettings:
         params=params,
         tags={"git.revision": "abc", "long": "y" * 10_000},
         artifacts=[(str(config), "configuration")],
+        start_time_s=STARTED_S,
     )
 
 
@@ -128,9 +131,10 @@ def first_runs(folder: Path, location: StoreLocation) -> dict[str, Tracked]:
     first.log_artifact(folder / "checkpoint")
     first.log_artifact(folder / "no such file")
     run_ids = [tracker.run_id(TIMEOUT_S) for tracker in (first, second)]
+    asked_s = time.time()
     reports = [first.finish("FINISHED", TIMEOUT_S), second.finish("FAILED", TIMEOUT_S)]
     names = ("first", "second")
-    return {n: Tracked(i, r, warnings) for n, i, r in zip(names, run_ids, reports, strict=True)}
+    return {n: Tracked(i, r, warnings, asked_s) for n, i, r in zip(names, run_ids, reports, strict=True)}
 
 
 def resume(folder: Path, location: StoreLocation, run_id: str) -> Tracked:
@@ -139,12 +143,13 @@ def resume(folder: Path, location: StoreLocation, run_id: str) -> Tracked:
     settings = full_settings(folder, location)
     for gamma in ("0.5", "0.99"):
         changed = {**settings.params, "algorithm.lr": "0.1", "algorithm.gamma": gamma, "added": "new"}
-        resumed = replace(settings, run_id=run_id, params=changed, artifacts=())
+        resumed = replace(settings, run_id=run_id, params=changed, artifacts=(), start_time_s=STARTED_S + 1000)
         tracker = MLflowTracker(resumed, folder / "first", warnings.append)
         tracker.start()
         tracker.log_metrics(200_000, {LOSS: 0.01})
+        asked_s = time.time()  # the child is still importing MLflow
         report = tracker.finish("KILLED", TIMEOUT_S)
-    return Tracked(tracker.run_id(), report, warnings)
+    return Tracked(tracker.run_id(), report, warnings, asked_s)
 
 
 def test_metrics_are_on_the_step_axis(world: World) -> None:
@@ -155,6 +160,13 @@ def test_metrics_are_on_the_step_axis(world: World) -> None:
     assert [m.timestamp for m in history] == [int((1.7e9 + i) * 1000) for i in range(1, 31)]
     assert world.run("first").data.metrics["env_runners/episode_return_mean"] == 30.0
     assert world.run("second").data.metrics == {"loss": 30.0}
+
+
+def test_a_run_starts_and_ends_when_the_trainer_says(world: World) -> None:
+    for name in ("first", "resumed"):
+        assert world.run(name).info.start_time == int(STARTED_S * 1000)
+    asked_s = world.runs["resumed"].finish_asked_s
+    assert world.run("resumed").info.end_time / 1000 == pytest.approx(asked_s, abs=0.5)
 
 
 def test_only_finite_numbers_are_metrics(world: World) -> None:

@@ -1,0 +1,149 @@
+"""`resume` and `evaluate`: what they refuse, what they tell, and that nothing is written before."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.checkpoints import checkpoint
+from tests.cli.conftest import HEAVY_IMPORTS, RunCli
+from tests.conftest import QUICK, Outcome
+
+RunMain = Callable[..., Outcome]
+TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+
+
+@pytest.fixture
+def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
+    """A finished run of two iterations."""
+    outcome = run_main(*TRAIN, "stop.training_iteration=2")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "run"
+
+
+def files_of(run_dir: Path) -> dict[Path, tuple[bytes, int]]:
+    """Content and time of every file."""
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run_dir.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def permissions_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Permission bits mean something for root too, as far as `os.access` says."""
+
+    def access(path: str | Path, mode: int) -> bool:
+        return not (mode & os.W_OK) or bool(Path(path).stat().st_mode & stat.S_IWUSR)
+
+    monkeypatch.setattr(os, "access", access)
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate"])
+def test_a_run_dir_that_may_not_be_written(
+    run_main: RunMain, run_dir: Path, permissions_hold: None, verb: str, assert_golden: Callable[[str, str], None]
+) -> None:
+    before = files_of(run_dir)
+    run_dir.chmod(0o555)
+    try:
+        outcome = run_main(verb, str(run_dir), "stop.training_iteration=3")
+    finally:
+        run_dir.chmod(0o755)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert_golden("run_dir_not_writable", outcome.err)
+    assert files_of(run_dir) == before
+
+
+@pytest.mark.parametrize(("verb", "name"), [("resume", "checkpoints"), ("evaluate", "evaluations.jsonl")])
+def test_a_part_of_the_run_dir_that_may_not_be_written(
+    run_main: RunMain, run_dir: Path, permissions_hold: None, verb: str, name: str
+) -> None:
+    (run_dir / "evaluations.jsonl").touch()
+    before = files_of(run_dir)
+    (run_dir / name).chmod(0o555)
+    outcome = run_main(verb, str(run_dir), "stop.training_iteration=3")
+    (run_dir / name).chmod(0o755)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.splitlines()[1] == f"   where    {run_dir / name}"
+    assert files_of(run_dir) == before
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate"])
+def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, verb: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    outcome = run_main(verb, str(run_dir), "stop.training_iteration=3", "hydra.run.dir=file/new")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"the run dir cannot be made: this is no folder\n   where    {tmp_path / 'file'}\n"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told", "key"),
+    [
+        ([], "training_iteration 2 >= 2", "stop.training_iteration"),
+        (["algorithm.lr=1e-2", "stop.training_iteration=1"], "training_iteration 2 >= 1", "stop.training_iteration"),
+        (
+            ["stop.training_iteration=null", "stop.env_runners.episode_len_max=3"],
+            "env_runners/episode_len_max",
+            "stop.env_runners.episode_len_max",
+        ),
+    ],
+)
+def test_a_finished_run_is_left_as_it_is(
+    run_main: RunMain, run_dir: Path, overrides: list[str], told: str, key: str
+) -> None:
+    before = files_of(run_dir)
+    outcome = run_main("resume", str(run_dir), *overrides)
+    assert (outcome.code, outcome.err) == (0, "")
+    first, second = outcome.out.splitlines()
+    assert first.startswith(f"already finished: {told}")
+    assert second.startswith(f"  to go on raise {key}: ")
+    assert second.endswith(f" {key}=...")
+    assert second.count(key) == 2
+    assert files_of(run_dir) == before
+
+
+def test_resume_of_a_finished_run_elsewhere_makes_no_folder(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:
+    assert run_main("resume", str(run_dir), "hydra.run.dir=new").code == 0
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate"])
+def test_mistakes_are_told_before_anything_heavy_is_imported(
+    run_main: RunMain, run_cli: RunCli, run_dir: Path, verb: str
+) -> None:
+    commands = {("nowhere",): "no such folder", ("run", "algorithm.gama=1"): "unknown key algorithm.gama"}
+    for arguments, told in commands.items():
+        result = run_cli(verb, *arguments, code=HEAVY_IMPORTS)
+        assert result.returncode == 2
+        assert told in result.stderr
+        assert result.stderr.endswith("[]\n")
+    finished = run_cli("resume", "run", code=HEAVY_IMPORTS)
+    assert (finished.returncode, finished.stderr) == (0, "[]\n")
+
+
+def test_the_summary_of_a_resumed_run_covers_the_whole_run(run_main: RunMain, run_dir: Path) -> None:
+    (manifest,) = (run_dir / "checkpoints").glob("*/manifest.json")
+    lines = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+    lines[0]["env_runners/episode_return_mean"] = 499.5  # far above what a few iterations reach
+    (run_dir / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    content = json.loads(manifest.read_text())
+    content["result"]["time_total_s"] = 7200.0
+    content["digest"] = checkpoint._manifest_digest(content)
+    manifest.write_text(json.dumps(content))
+    outcome = run_main("resume", str(run_dir), "stop.training_iteration=3")
+    assert outcome.code == 0, outcome.err
+    closing = {line.split()[0]: line for line in outcome.out.partition("finished: ")[2].splitlines()[1:]}
+    assert ", best 499.5" in closing["return"]
+    assert closing["time"].split()[1].startswith("2:00:0")
+    assert closing["env"].endswith(" (0 per second)")
+
+
+@pytest.mark.parametrize("verb", ["resume", "evaluate"])
+def test_other_spaces_name_the_override_that_brought_them(
+    run_main: RunMain, run_dir: Path, verb: str, assert_golden: Callable[[str, str], None]
+) -> None:
+    outcome = run_main(verb, "run", "env.env=Pendulum-v1", "stop.training_iteration=3")
+    assert outcome.code == 2
+    assert_golden(f"{verb}_other_spaces", outcome.err)
