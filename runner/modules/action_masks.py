@@ -6,15 +6,18 @@ from typing import Any
 
 import gymnasium as gym
 
+# Standardised masks are negative where they forbid: such a mix-up must not go unseen.
+_UNFILTERED = "as the environment gives it (MeanStdFilter leaves the mask alone with keys_to_leave)"
 _ARRAYS = (gym.spaces.Box, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 
 
 def check_mask_space(action_space: gym.Space[Any], mask_space: gym.Space[Any], where: str = "actions") -> None:
     """Check that masks of `mask_space` can mask actions of `action_space`; 0 forbids.
 
-    A mask is a Box, MultiBinary or MultiDiscrete of shape (n,) for Discrete(n), (sum(nvec),) or a Tuple of (n_i,) for
-    MultiDiscrete, and `shape` for MultiBinary (0 forbids the 1). A Dict of actions has a Dict with the masks of some or
-    all of its entries, a Tuple a Tuple of its length with an empty Tuple where there is no mask. A Box has none.
+    A mask is a Box (without negative numbers), MultiBinary or MultiDiscrete of shape (n,) for Discrete(n), (sum(nvec),)
+    or a Tuple of (n_i,) for MultiDiscrete, and `shape` for MultiBinary (0 forbids the 1). A Dict of actions has a Dict
+    with the masks of some or all of its entries, a Tuple a Tuple of its length with an empty Tuple where there is no
+    mask. A Box has none.
 
     Args:
         action_space: the space of the actions.
@@ -62,11 +65,15 @@ def _check_choices(sizes: list[int], mask_space: gym.spaces.Tuple[Any], where: s
     shapes = [(size,) for size in sizes]
     if len(mask_space) != len(shapes) or not all(map(_has_shape, mask_space, shapes)):
         raise _misfit(where, mask_space, f"a Tuple of {len(shapes)} masks of shapes {', '.join(map(str, shapes))}")
+    for index, (mask, shape) in enumerate(zip(mask_space.spaces, shapes, strict=True)):
+        _check_shape(mask, shape, f"{where}[{index}]")
 
 
 def _check_shape(mask_space: gym.Space[Any], shape: tuple[int, ...], where: str) -> None:
     if not _has_shape(mask_space, shape):
         raise _misfit(where, mask_space, f"a Box, MultiBinary or MultiDiscrete of shape {shape}")
+    if isinstance(mask_space, gym.spaces.Box) and (mask_space.low < 0).any():
+        raise _misfit(where, mask_space, f"a Box of shape {shape} without negative numbers, {_UNFILTERED}")
 
 
 def _has_shape(space: gym.Space[Any], shape: tuple[int, ...]) -> bool:

@@ -33,7 +33,7 @@ _EXPORTS: dict[str, str] = {
     "MultiAgentObservationPreprocessor": "observation_pieces",
     "NormalizeAndClipActions": "module_to_env_pieces",
     "NumpyToTensor": "common_pieces",
-    "ObservationPiece": "observation_pieces",
+    "ObservationPiece": "observation_piece",
     "PrevActionsPrevRewards": "history_pieces",
     "RemoveSingleTsTimeRankFromBatch": "module_to_env_pieces",
     "ScaleRewards": "reward_pieces",

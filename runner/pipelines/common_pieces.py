@@ -44,6 +44,8 @@ class AgentToModuleMapping(ConnectorPiece):
     Pipelines run once for each module, over the chunks of all agents that it acts for.
     """
 
+    belongs_in = ("learner",)
+
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Return the batch by module."""
         return {episodes.module_id: batch}

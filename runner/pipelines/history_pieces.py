@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -10,17 +11,10 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.observation_pieces import (
-    FlatEncoding,
-    Floats,
-    ObservationPiece,
-    leaf_spaces,
-    observation_rows,
-    step_rows,
-)
+from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
+from runner.pipelines.observation_piece import ObservationPiece, check_keys, observation_rows, step_rows
 from runner.pipelines.piece import ACTIONS, OBS, REWARDS, Batch, ConnectorPiece
 
-Space = gym.Space[Any]
 ORIG_OBS = "_orig_obs"
 PREV_ACTIONS = "prev_n_actions"
 PREV_REWARDS = "prev_n_rewards"
@@ -39,15 +33,20 @@ class FrameStacking(ConnectorPiece):
     Args:
         num_frames: at least 1.
         as_learner_connector: the piece is in a learner pipeline; it sees that itself and only checks it.
+        keys_to_leave: keys of a Dict space (at its top) that are not stacked: an action mask, for example.
     """
 
     writes = (OBS,)
+    needs_episode_obs = True
 
-    def __init__(self, num_frames: int, as_learner_connector: bool = False) -> None:
+    def __init__(self, num_frames: int, as_learner_connector: bool = False, keys_to_leave: Sequence[str] = ()) -> None:
         if num_frames < 1:
             raise ValueError(f"FrameStacking: num_frames must be at least 1, got {num_frames}")
         self._num_frames = num_frames
+        self._left = frozenset(keys_to_leave)
         self._is_for_learner = as_learner_connector
+        if as_learner_connector:
+            self.belongs_in = ("learner",)
         self._is_order_checked = False
         self.num_lookback = num_frames - 1
 
@@ -55,13 +54,15 @@ class FrameStacking(ConnectorPiece):
         """The space with each Box stacked.
 
         Raises:
-            TypeError: a leaf is no Box.
+            TypeError: a leaf is no Box, or a key to leave is not there.
         """
-        return self._stacked_space(input_observation_space)
+        check_keys(type(self).__name__, "keys_to_leave", self._left, input_observation_space)
+        return self._stacked_space(input_observation_space, self._left)
 
-    def _stacked_space(self, space: Space) -> Space:
+    def _stacked_space(self, space: Space, left: Collection[str] = ()) -> Space:
         if isinstance(space, gym.spaces.Dict):
-            return gym.spaces.Dict([(key, self._stacked_space(part)) for key, part in space.spaces.items()])
+            parts = space.spaces.items()
+            return gym.spaces.Dict([(key, part if key in left else self._stacked_space(part)) for key, part in parts])
         if isinstance(space, gym.spaces.Tuple):
             return gym.spaces.Tuple([self._stacked_space(part) for part in space.spaces])
         if not isinstance(space, gym.spaces.Box):
@@ -84,8 +85,16 @@ class FrameStacking(ConnectorPiece):
         values, _ = _history(self, batch, episodes, OBS, self._num_frames)
         if not self._is_order_checked:
             self._check_order(batch, episodes, values)
-        batch[OBS] = _stacked(values) if type(values) is np.ndarray else nested.map_leaves(_stacked, values)
+        batch[OBS] = self._stacked_column(values)
         return batch
+
+    def _stacked_column(self, values: Any) -> Any:
+        if not self._left:
+            return _stacked(values) if type(values) is np.ndarray else nested.map_leaves(_stacked, values)
+        return {
+            key: nested.take(part, (slice(None), -1)) if key in self._left else nested.map_leaves(_stacked, part)
+            for key, part in values.items()
+        }
 
     def _check_order(self, batch: Batch, episodes: Any, values: Any) -> None:
         newest = nested.take(values, (slice(None), -1))

@@ -20,6 +20,7 @@ class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
     """
 
     writes = (LOSS_MASK,)
+    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the mask."""
@@ -40,6 +41,7 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
     """
 
     writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+    belongs_in = ("learner",)
 
     def __init__(self, recorded_columns: Sequence[str] = ()) -> None:
         self.writes = (*type(self).writes, *(column for column in recorded_columns if column != STATE_OUT))

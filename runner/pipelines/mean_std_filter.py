@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.pipelines.observation_pieces import ObservationPiece
+from runner.pipelines.observation_piece import ObservationPiece, check_keys
 from runner.pipelines.piece import LOSS_MASK, Batch
 
 Space = gym.Space[Any]
@@ -78,6 +78,7 @@ class MeanStdFilter(ObservationPiece):
     last merge; merged states equal those of all rows.
 
     Args:
+        keys_to_leave: keys of a Dict space (at its top) that pass unchanged: an action mask of floats, for example.
         de_mean_to_zero: subtract the mean.
         de_std_to_one: divide by the standard deviation.
         clip_by_value: largest absolute value of the result; None: no bound.
@@ -85,6 +86,7 @@ class MeanStdFilter(ObservationPiece):
     """
 
     writes_obs_to_episodes = True
+    belongs_in = ("env_to_module",)
 
     def __init__(
         self,
@@ -92,7 +94,9 @@ class MeanStdFilter(ObservationPiece):
         de_std_to_one: bool = True,
         clip_by_value: float | None = 10.0,
         update_stats: bool = True,
+        keys_to_leave: Sequence[str] = (),
     ) -> None:
+        self._left = frozenset(keys_to_leave)
         self._centres = de_mean_to_zero
         self._scales = de_std_to_one
         self._clip = clip_by_value
@@ -104,22 +108,24 @@ class MeanStdFilter(ObservationPiece):
         """The space with float Boxes within the clip bounds.
 
         Raises:
-            TypeError: the space has no Box of floats.
+            TypeError: the space has no Box of floats, or a key to leave is not there.
         """
         space = input_observation_space
+        check_keys(type(self).__name__, "keys_to_leave", self._left, space)
         shape: tuple[int, ...] = space.shape or ()
         self._places = None
         if not isinstance(space, gym.spaces.Box):
-            self._places, num_floats = _places_of(space, 0)
+            self._places, num_floats = _places_of(space, 0, self._left)
             shape = (num_floats,)
         if not (_is_filtered(space) or (self._places is not None and shape != (0,))):
             raise TypeError(f"MeanStdFilter needs float observations (a Box), the space here is {space}")
         self._merged = self._own = Moments.of_nothing(shape)
-        return self._filtered_space(space)
+        return self._filtered_space(space, self._left)
 
-    def _filtered_space(self, space: Space) -> Space:
+    def _filtered_space(self, space: Space, left: Collection[str] = ()) -> Space:
         if isinstance(space, gym.spaces.Dict):
-            return gym.spaces.Dict([(key, self._filtered_space(part)) for key, part in space.spaces.items()])
+            parts = space.spaces.items()
+            return gym.spaces.Dict([(key, part if key in left else self._filtered_space(part)) for key, part in parts])
         if isinstance(space, gym.spaces.Tuple):
             return gym.spaces.Tuple([self._filtered_space(part) for part in space.spaces])
         bound = np.inf if self._clip is None else self._clip
@@ -182,14 +188,17 @@ def _is_filtered(space: Space) -> bool:
     return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
 
 
-def _places_of(space: Space, start: int) -> tuple[Any, int]:
+def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[Any, int]:
     """The space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is not);
     and where the next one starts.
     """
     if isinstance(space, gym.spaces.Dict):
         parts: dict[Any, Any] = {}
         for key, part in space.spaces.items():
-            parts[key], start = _places_of(part, start)
+            if key in left:
+                parts[key] = _nowhere(part)
+            else:
+                parts[key], start = _places_of(part, start)
         return parts, start
     if isinstance(space, gym.spaces.Tuple):
         places = []
@@ -199,6 +208,13 @@ def _places_of(space: Space, start: int) -> tuple[Any, int]:
         return tuple(places), start
     stop = start + math.prod(space.shape or ()) if _is_filtered(space) else start
     return (slice(start, stop) if stop > start else None), stop
+
+
+def _nowhere(space: Space) -> Any:
+    """The structure of a space that passes unchanged."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _nowhere(part) for key, part in space.spaces.items()}
+    return tuple(map(_nowhere, space.spaces)) if isinstance(space, gym.spaces.Tuple) else None
 
 
 def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:

@@ -69,6 +69,7 @@ class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
         self._max_seq_len = max_seq_len
         if as_learner_connector:
             self.writes = (SEQ_LENS, LOSS_MASK)
+            self.belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Reshape every column; lists (of infos, for example) stay lists."""

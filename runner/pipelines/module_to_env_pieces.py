@@ -171,8 +171,7 @@ class NormalizeAndClipActions(ConnectorPiece):
             return tuple(self._scaling_of(part) for part in space.spaces)
         if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             return None
-        is_bounded = bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
-        if self._normalizes and is_bounded:
+        if self._normalizes and _is_bounded(space):
             return _Unsquashed(space.low, space.high)
         return _Clipped(space.low, space.high) if self._normalizes or self._clips else None
 
@@ -183,6 +182,23 @@ class NormalizeAndClipActions(ConnectorPiece):
             actions = nested.map_leaves(_scaled, self._scalings, actions)
         batch[ACTIONS_FOR_ENV] = actions
         return batch
+
+
+def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
+    """The space that a module acts in: that of the environment, its bounded Boxes of floats [-1, 1] if normalised."""
+    if not normalize_actions:
+        return space
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict([(key, acting_space(part, True)) for key, part in space.items()])
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Tuple([acting_space(part, True) for part in space.spaces])
+    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and _is_bounded(space):
+        return gym.spaces.Box(-1.0, 1.0, space.shape, space.dtype.type)
+    return space
+
+
+def _is_bounded(space: gym.spaces.Box) -> bool:
+    return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
 
 
 class _Clipped:

@@ -64,6 +64,10 @@ class ConnectorPiece:
     writes_obs_to_episodes: bool = False
     # Past steps of an episode that this piece looks back at; runners keep as many.
     num_lookback: int = 0
+    # Whether this piece reads observations from the episodes, so that none before it may change column `obs`.
+    needs_episode_obs: bool = False
+    # Names of the pipelines that this piece works in; None: all.
+    belongs_in: tuple[str, ...] | None = None
 
     is_training: bool = True
 

@@ -11,6 +11,7 @@ import numpy as np
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.pipeline_checks import check_rows, find_misplaced_piece, rows_to_learn_from
 
 Anchor = str | type[ConnectorPiece]
 
@@ -155,7 +156,7 @@ class ConnectorPipeline(ConnectorPiece):
         return self.action_space
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Check that every piece finds the columns it reads; return the columns after the last piece.
+        """Check that every piece is in its place and finds the columns it reads; return those after the last piece.
 
         Args:
             available: columns in the batch before the first piece.
@@ -163,6 +164,9 @@ class ConnectorPipeline(ConnectorPiece):
         Raises:
             PipelineError: names the piece, the column and, where there is one, the later piece that writes it.
         """
+        misplaced = find_misplaced_piece(list(self._single_pieces()), self.name)
+        if misplaced is not None:
+            raise PipelineError([misplaced])
         columns = list(available)
         for position, piece in enumerate(self._pieces):
             for column in piece.reads:
@@ -170,6 +174,14 @@ class ConnectorPipeline(ConnectorPiece):
                     raise PipelineError([self._order_problem(position, column, columns)])
             columns += [column for column in piece.writes if column not in columns]
         return tuple(columns)
+
+    def _single_pieces(self) -> Iterator[ConnectorPiece]:
+        """The pieces, and those of nested pipelines in their places."""
+        for piece in self._pieces:
+            if isinstance(piece, ConnectorPipeline):
+                yield from piece._single_pieces()
+            else:
+                yield piece
 
     def _order_problem(self, position: int, column: str, columns: Sequence[str]) -> Problem:
         name = type(self._pieces[position]).__name__
@@ -264,6 +276,17 @@ class EnvToModulePipeline(ConnectorPipeline):
     """From the running episodes to the batch of the next forward pass."""
 
     name = "env_to_module"
+    _are_rows_checked = False
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Build the batch; the first time, check how many rows each piece leaves."""
+        if self._are_rows_checked:
+            return super().__call__(batch=batch, episodes=episodes, **kwargs)
+        for piece in self._pieces:
+            batch = piece(batch=batch, episodes=episodes, **kwargs)
+            check_rows(self.name, piece, batch, len(episodes))
+        self._are_rows_checked = True
+        return batch
 
     @property
     def held_observation_space(self) -> gym.Space[Any]:
@@ -287,5 +310,14 @@ class LearnerConnectorPipeline(ConnectorPipeline):
     name = "learner"
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
-        """Build the batch. `episodes` may be a column block or any sequence of episodes."""
-        return super().__call__(batch=batch, episodes=block_from_episodes(episodes), **kwargs)
+        """Build the batch. `episodes` may be a column block or any sequence of episodes.
+
+        Raises:
+            RunFailure: a piece leaves a column with too many or too few rows.
+        """
+        block = block_from_episodes(episodes)
+        for piece in self._pieces:
+            batch = piece(batch=batch, episodes=block, **kwargs)
+            columns = batch.get(block.module_id, batch)
+            check_rows(self.name, piece, columns, rows_to_learn_from(columns, block))
+        return batch

@@ -24,6 +24,7 @@ class _RewardPiece(ConnectorPiece):
 
     reads = (REWARDS,)
     writes = (REWARDS,)
+    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Change column `rewards` (rows,), array or tensor, also one that is by module already; never in place."""

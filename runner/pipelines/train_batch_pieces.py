@@ -10,7 +10,7 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.common_pieces import step_rows_of_obs
-from runner.pipelines.observation_pieces import observation_rows
+from runner.pipelines.observation_piece import observation_rows
 from runner.pipelines.piece import LOSS_MASK, OBS, REWARDS, Batch, ConnectorPiece
 
 INFOS = "infos"
@@ -26,6 +26,7 @@ class AddInfosFromEpisodesToTrainBatch(ConnectorPiece):
     """
 
     writes = (INFOS,)
+    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the column; it stays a list until the end."""
@@ -48,6 +49,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorPiece):
 
     reads = (OBS,)
     writes = (NEXT_OBS,)
+    belongs_in = ("learner",)
 
     def __init__(self) -> None:
         self._is_checked = False
@@ -90,6 +92,7 @@ class ComputeReturnsToGo(ConnectorPiece):
 
     reads = (REWARDS,)
     writes = (RETURNS_TO_GO,)
+    belongs_in = ("learner",)
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma

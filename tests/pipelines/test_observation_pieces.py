@@ -22,7 +22,7 @@ from runner.pipelines import (
     SingleAgentObservationPreprocessor,
     WriteObservationsToEpisodes,
 )
-from runner.pipelines.observation_pieces import FlatEncoding, leaf_spaces
+from runner.pipelines.flat_encoding import FlatEncoding, leaf_spaces
 from runner.pipelines.piece import ConnectorPiece
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import CodedEnv

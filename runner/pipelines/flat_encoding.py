@@ -1,0 +1,123 @@
+"""Items of any space as flat float32 vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+Space = gym.Space[Any]
+# Keys and indices that lead to a leaf of a nested space.
+Path = tuple[Any, ...]
+Floats = npt.NDArray[np.float32]
+
+_ENCODABLE = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
+
+
+def leaf_spaces(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+    """The leaves of a space and their places, in the order of its keys; `((), space)` of one that is not nested."""
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from leaf_spaces(part, (*path, key))
+    elif isinstance(space, gym.spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaf_spaces(part, (*path, index))
+    else:
+        yield path, space
+
+
+def leaf_at(column: Any, path: Path) -> npt.NDArray[Any]:
+    """The leaf of a nested column at a place."""
+    for key in path:
+        column = column[key]
+    leaf: npt.NDArray[Any] = column
+    return leaf
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """Where a leaf of `num_numbers` numbers comes from and goes to.
+
+    `classes` (K,): the values that its K one-hot columns stand for, column k for number `components[k]`.
+    """
+
+    path: Path
+    num_numbers: int
+    columns: slice
+    classes: npt.NDArray[Any] | None
+    components: npt.NDArray[np.intp] | None
+
+
+class FlatEncoding:
+    """Items of a space as float32 vectors: Discrete and MultiDiscrete leaves one-hot, the others flattened.
+
+    Args:
+        leaves: as from `leaf_spaces`.
+        piece: named in errors.
+
+    Attributes:
+        size: D, the length of a vector.
+        low, high: (D,) float32, bounds of the vectors.
+
+    Raises:
+        TypeError: a leaf has no such encoding, or there is none.
+    """
+
+    def __init__(self, leaves: Iterable[tuple[Path, Space]], piece: str) -> None:
+        self._leaves: list[_Leaf] = []
+        self.size = 0
+        bounds: list[tuple[Floats, Floats]] = []
+        for path, space in leaves:
+            classes, components = _one_hot_columns(space)
+            bounds.append(_flat_bounds(space, path, piece) if classes is None else _unit_bounds(len(classes)))
+            columns = slice(self.size, self.size + len(bounds[-1][0]))
+            self._leaves.append(_Leaf(path, math.prod(space.shape or ()), columns, classes, components))
+            self.size = columns.stop
+        if not bounds:
+            raise TypeError(f"{piece} finds nothing in the space to make a vector of")
+        self.low, self.high = (np.concatenate(part) for part in zip(*bounds, strict=True))
+
+    def encode(self, items: Any, num_rows: int) -> Floats:
+        """(num_rows, D) vectors of a nested column with so many items.
+
+        A Discrete value outside of its space gives no one, only zeros.
+        """
+        vectors = np.empty((num_rows, self.size), np.float32)
+        for leaf in self._leaves:
+            rows = (leaf_at(items, leaf.path) if leaf.path else items).reshape(num_rows, leaf.num_numbers)
+            if leaf.classes is None:
+                vectors[:, leaf.columns] = rows
+            else:
+                values = rows if leaf.components is None else rows[:, leaf.components]
+                np.equal(values, leaf.classes, out=vectors[:, leaf.columns])
+        return vectors
+
+
+def _one_hot_columns(space: Space) -> tuple[npt.NDArray[Any] | None, npt.NDArray[np.intp] | None]:
+    if isinstance(space, gym.spaces.Discrete):
+        return np.arange(space.start, space.start + space.n, dtype=space.dtype), None
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        sizes = space.nvec.reshape(-1)
+        within = [np.arange(size) for size in sizes]
+        starts = np.repeat(space.start.reshape(-1), sizes)
+        return (np.concatenate(within) + starts).astype(space.dtype), np.repeat(np.arange(sizes.size), sizes)
+    return None, None
+
+
+def _unit_bounds(size: int) -> tuple[Floats, Floats]:
+    return np.zeros(size, np.float32), np.ones(size, np.float32)
+
+
+def _flat_bounds(space: Space, path: Path, piece: str) -> tuple[Floats, Floats]:
+    if isinstance(space, gym.spaces.MultiBinary):
+        return _unit_bounds(math.prod(space.shape))
+    if not isinstance(space, gym.spaces.Box):
+        where = f" at {list(path)}" if path else ""
+        raise TypeError(f"{piece} cannot make a vector of {space}{where}; it knows {_ENCODABLE}")
+    with np.errstate(over="ignore"):  # float64 bounds beyond float32 are none
+        return space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)

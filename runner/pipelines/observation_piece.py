@@ -1,0 +1,83 @@
+"""What pieces that make other observations of the environment's share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.pipelines.common_pieces import observations_of, step_rows_of_obs
+from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
+
+
+class ObservationPiece(ConnectorPiece):
+    """Base of pieces that make other observations; yours overrides `transform` and, mostly,
+    `recompute_output_observation_space`.
+
+    It may stand before or after `AddObservationsFromEpisodesToBatch`: without an `obs` column it takes the observations
+    from the episodes. In a learner pipeline rows are R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    """
+
+    writes = (OBS,)
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Transform all rows of `obs`."""
+        obs = batch.get(OBS)
+        if type(obs) is not np.ndarray:
+            obs = observation_rows(type(self).__name__, batch, episodes)
+        batch[OBS] = self.transform(obs, batch, episodes)
+        return batch
+
+    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
+        """The new observations.
+
+        Args:
+            obs: (rows, ...) arrays, nested as the space is; not to be written into.
+            batch: the other columns so far.
+            episodes: where the observations come from, one row each (env pipelines) or many (learner pipelines).
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no transform")
+
+
+def observation_rows(piece: str, batch: Batch, episodes: Any) -> Any:
+    """The batch's (rows, ...) observations, or those of the episodes if it has none.
+
+    Raises:
+        TypeError: they are no arrays any more; names the piece.
+    """
+    if OBS in batch:
+        return as_arrays(piece, batch[OBS])
+    if isinstance(episodes, ColumnBlock) and OBS in batch.get(episodes.module_id, ()):
+        raise TypeError(f"{piece} finds column 'obs' by module already; place it before AgentToModuleMapping")
+    return observations_of(episodes, batch)
+
+
+def as_arrays(piece: str, obs: Any) -> Any:
+    if type(obs) is Items:
+        return obs.stacked()
+    for leaf in nested.leaves(obs):
+        if not isinstance(leaf, np.ndarray):
+            kind = type(leaf).__name__
+            raise TypeError(f"{piece} needs arrays in column 'obs', got {kind}; place it before NumpyToTensor")
+    return obs
+
+
+def check_keys(piece: str, option: str, keys: Iterable[str], space: gym.Space[Any]) -> None:
+    """Check that a Dict space has the keys that an option of a piece names.
+
+    Raises:
+        TypeError: it has not, or it is no Dict.
+    """
+    known = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise TypeError(f"{piece}: {option} has {unknown}, the keys of {space} are {known}")
+
+
+def step_rows(column: Any, batch: Batch, block: ColumnBlock) -> Any:
+    """The rows of the batch, out of a (R + E, ...) column with a row for each observation."""
+    return column if LOSS_MASK in batch else nested.take(column, step_rows_of_obs(block))

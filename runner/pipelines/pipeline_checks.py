@@ -1,0 +1,74 @@
+"""What a pipeline checks of its pieces besides the columns that they read: their places, and the rows they leave."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from runner.config.errors import Problem, RunFailure
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch
+from runner.pipelines.piece import LOSS_MASK, OBS, SEQ_LENS, ConnectorPiece, Items
+
+
+def find_misplaced_piece(pieces: Sequence[ConnectorPiece], pipeline: str) -> Problem | None:
+    """The first piece that belongs in another pipeline, or that stands after one that spoils its observations.
+
+    Args:
+        pieces: in the order of their calls.
+        pipeline: name of the pipeline.
+    """
+    changer: str | None = None
+    for piece in pieces:
+        name = type(piece).__name__
+        if piece.belongs_in is not None and pipeline not in piece.belongs_in:
+            return Problem(
+                f"{name} does not belong in the {pipeline} pipeline",
+                where=f"connectors.{pipeline}",
+                got=_order_of(pieces),
+                allowed=f"{name} in connectors.{' or connectors.'.join(piece.belongs_in)}",
+            )
+        if piece.needs_episode_obs and changer is not None:
+            return Problem(
+                f"{name} reads observations from the episodes, but {changer} before it has changed column 'obs'",
+                where=f"connectors.{pipeline}",
+                got=_order_of(pieces),
+                allowed=f"{name} before the pieces that change observations",
+            )
+        if OBS in piece.writes and not isinstance(piece, AddObservationsFromEpisodesToBatch):
+            changer = name
+    return None
+
+
+def _order_of(pieces: Sequence[ConnectorPiece]) -> str:
+    return " -> ".join(type(piece).__name__ for piece in pieces)
+
+
+def rows_to_learn_from(columns: Mapping[str, Any], block: ColumnBlock) -> int:
+    """How many rows each column has now: S sequences, R + E rows with the bootstrap rows, or R env steps."""
+    if SEQ_LENS in columns:
+        return len(columns[SEQ_LENS])
+    has_bootstrap_rows = LOSS_MASK in columns and len(columns[LOSS_MASK]) != block.num_rows
+    return block.num_rows + len(block) * has_bootstrap_rows
+
+
+def check_rows(pipeline: str, piece: ConnectorPiece, columns: Mapping[str, Any], num_rows: int) -> None:
+    """Check that a piece has left every column with `num_rows` rows; lists and items are not arrays yet.
+
+    Raises:
+        RunFailure: names the piece and the column.
+    """
+    for column, rows in columns.items():
+        if isinstance(rows, (list, Items)):
+            continue
+        for leaf in nested.leaves(rows):
+            shape = tuple(getattr(leaf, "shape", ()))
+            if shape[:1] != (num_rows,):
+                problem = Problem(
+                    f"{type(piece).__name__} leaves column {column!r} with another number of rows than the batch has",
+                    where=f"connectors.{pipeline}",
+                    got=f"an array of shape {shape}" if hasattr(leaf, "shape") else repr(leaf),
+                    allowed=f"arrays with {num_rows} rows, one for each that the pipeline is given",
+                )
+                raise RunFailure(problem)

@@ -1,0 +1,59 @@
+"""Runs with memory, nested observations, masks and images go on from a checkpoint bit for bit, on Ray actors too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.trainer import Trainer
+from tests.conftest import QUICK, without_times
+
+LSTM = "ppo_stateless_cartpole_lstm"
+SYNC = ("env_runners.gym_env_vectorize_mode=sync", "env._target_=null", "env.env=CartPole-v1")
+TINY = (*QUICK, "algorithm.train_batch_size_per_learner=160", "module.fcnet_hiddens=[8]", "module.max_seq_len=7")
+
+
+def results_of(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(iterations)]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides"),
+    [
+        (LSTM, []),
+        (LSTM, ["module.use_lstm=false", "module.use_gru=true", "module.vf_share_layers=false"]),
+        (LSTM, ["env_runners.rollout_fragment_length=10", "env_runners.episode_lookback_horizon=0"]),
+        (LSTM, [*SYNC, "connectors=mean_std_filter"]),
+        ("ppo_dict_cartpole", []),
+        ("ppo_dict_cartpole", ["module.use_lstm=true", "connectors=mean_std_filter"]),
+        ("ppo_masked_cartpole", []),
+        ("ppo_masked_cartpole", ["module.use_gru=true"]),
+        ("ppo_catch", []),
+    ],
+    ids=["lstm", "gru", "lstm-fragments", "lstm-sync", "dict", "dict-lstm", "masked", "masked-gru", "catch"],
+)
+def test_interrupted_is_straight(experiment: str, overrides: list[str], tmp_path: Path) -> None:
+    with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:
+        expected = results_of(trainer, 3)
+        weights = trainer.learners.get_weights()["default_policy"]
+    with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:
+        first = results_of(trainer, 1)
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+    with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        assert first + results_of(trainer, 2) == expected
+        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+
+
+@pytest.mark.ray
+def test_memory_inline_and_on_ray_actors_is_the_same(ray_cluster: None) -> None:
+    results = []
+    for engine in ("inline", "ray"):
+        overrides = [*TINY, f"engine={engine}", "env_runners.num_env_runners=2", "evaluation.evaluation_interval=2"]
+        with Trainer.from_experiment(LSTM, overrides) as trainer:
+            results.append((results_of(trainer, 2), trainer.learners.get_weights()["default_policy"].tolist()))
+    assert results[0] == results[1]

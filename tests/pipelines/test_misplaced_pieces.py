@@ -1,0 +1,170 @@
+"""Pieces in a wrong place, with a wrong number of rows, or that would spoil an action mask: errors that teach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.config.errors import ConfigError, RunFailure
+from runner.episodes import nested
+from runner.pipelines import FrameStacking, LearnerConnectorPipeline, MeanStdFilter
+from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.trainer import Trainer
+from tests.conftest import QUICK
+from tests.modules.random_spaces import RandomSpaces
+
+Golden = Callable[[str, str], None]
+TINY = (*QUICK, "algorithm.train_batch_size_per_learner=64", "algorithm.minibatch_size=32")
+PIECES = "runner.pipelines"
+HERE = "tests.pipelines.test_misplaced_pieces"
+
+
+def added(pipeline: str, *pieces: str, after: str = "AddObservationsFromEpisodesToBatch") -> str:
+    """The override that puts pieces, written as YAML, one after the other behind `after`."""
+    edits = ", ".join(f"{{insert_after: {after}, piece: {{_target_: {piece}}}}}" for piece in reversed(pieces))
+    return f"connectors.{pipeline}=[{edits}]"
+
+
+MISPLACED = {
+    "stacking_of_changed_observations": [
+        added("env_to_module", f"{PIECES}.FlattenObservations", f"{PIECES}.FrameStacking, num_frames: 2")
+    ],
+    "stacking_of_filtered_observations": [
+        added("env_to_module", f"{PIECES}.MeanStdFilter", f"{PIECES}.FrameStacking, num_frames: 2")
+    ],
+    "stacking_for_learners_in_env_to_module": [
+        added("env_to_module", f"{PIECES}.FrameStacking, num_frames: 2, as_learner_connector: true")
+    ],
+    "filter_in_both_pipelines": [  # would filter twice what is learned from
+        added("env_to_module", f"{PIECES}.MeanStdFilter"),
+        added("learner", f"{PIECES}.MeanStdFilter"),
+    ],
+    "written_observations_in_the_learner_pipeline": [added("learner", f"{PIECES}.WriteObservationsToEpisodes")],
+    "rewards_in_env_to_module": [added("env_to_module", f"{PIECES}.ClipRewards")],
+    "unencodable_observations": ["env.env=null", f"env._target_={HERE}.Texts"],
+}
+
+
+class Texts(gym.Env[Any, Any]):
+    """An environment that says something."""
+
+    observation_space = gym.spaces.Dict({"seen": gym.spaces.Box(-1, 1, (2,)), "said": gym.spaces.Text(3, charset="ab")})
+    action_space = gym.spaces.Discrete(2)
+
+
+@pytest.mark.parametrize("name", MISPLACED)
+def test_what_is_refused_when_it_is_built(name: str, assert_golden: Golden) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer.from_experiment("ppo_cartpole", [*TINY, *MISPLACED[name]])
+    assert_golden(name, str(caught.value))
+
+
+def test_nested_pieces_are_checked_in_their_places() -> None:
+    space = gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2)
+    inner = LearnerConnectorPipeline([MeanStdFilter()], *space)
+    with pytest.raises(ConfigError, match="MeanStdFilter does not belong in the learner pipeline"):
+        LearnerConnectorPipeline([inner], *space).check_order(("obs",))
+
+
+def test_stacking_before_other_pieces_is_fine() -> None:
+    pieces = (f"{PIECES}.FrameStacking, num_frames: 2", f"{PIECES}.MeanStdFilter")
+    with Trainer.from_experiment("ppo_cartpole", [*TINY, added("env_to_module", *pieces)]) as trainer:
+        trainer.train()
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+class DropsARow(ConnectorPiece):
+    """Leaves the last row of a column out."""
+
+    def __init__(self, column: str = "obs") -> None:
+        self.reads = (column,)
+        self._column = column
+
+    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        columns = batch.get("default_policy", batch)
+        columns[self._column] = nested.take(columns[self._column], slice(-1))
+        return batch
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("rows_of_observations", [added("env_to_module", f"{HERE}.DropsARow")]),
+        ("rows_of_rewards", [added("learner", f"{HERE}.DropsARow, column: rewards", after="NumpyToTensor")]),
+        (
+            "rows_of_sequences",
+            [
+                "module.use_lstm=true",
+                added("learner", f"{HERE}.DropsARow, column: state_in", after="AddStatesFromEpisodesToBatch"),
+            ],
+        ),
+    ],
+)
+def test_a_piece_that_changes_the_number_of_rows(name: str, overrides: list[str], assert_golden: Golden) -> None:
+    with Trainer.from_experiment("ppo_cartpole", [*TINY, *overrides]) as trainer, pytest.raises(RunFailure) as caught:
+        trainer.train()
+    text = "\n".join(line for line in str(caught.value).splitlines() if "allowed" not in line and "got" not in line)
+    assert_golden(name, text)  # how many rows there are depends on where episodes end
+
+
+# -- action masks ------------------------------------------------------------------------------------------------------
+
+
+MASKED = (
+    *TINY,
+    "env.env=null",
+    "env._target_=tests.modules.random_spaces.RandomSpaces",
+    "env.env_config={obs: box, actions: discrete, mask: 3}",  # a mask of floats
+    "module.action_mask_key=mask",
+)
+
+
+@pytest.mark.parametrize("piece", ["MeanStdFilter", "FrameStacking, num_frames: 2"])
+def test_a_mask_that_a_piece_would_change(piece: str, assert_golden: Golden) -> None:
+    overrides = [*MASKED, added("env_to_module", f"{PIECES}.{piece}")]
+    with pytest.raises(ConfigError) as caught:
+        Trainer.from_experiment("ppo_cartpole", overrides)
+    assert_golden(f"mask_changed_by_{piece.split(',')[0]}", str(caught.value))
+
+
+def test_pieces_that_leave_the_mask_alone() -> None:
+    pieces = (
+        f"{PIECES}.FrameStacking, num_frames: 2, keys_to_leave: [mask]",
+        f"{PIECES}.MeanStdFilter, keys_to_leave: [mask]",
+    )
+    with Trainer.from_experiment("ppo_cartpole", [*MASKED, added("env_to_module", *pieces)]) as trainer:
+        for _ in range(2):
+            trainer.train()  # the environment complains of forbidden actions
+        obs = trainer.env_runners.sample(60, True)[0].rollout.blocks["default_policy"].columns["obs"]
+    assert set(np.unique(obs["mask"])) == {0, 1}
+    assert obs["mask"].shape[1:] == (4,)
+    assert obs["seen"].shape[1:] == (6,)
+    assert np.abs(obs["seen"]).max() > 1.2, "what is not left is standardised"
+
+
+@pytest.mark.parametrize("piece", [MeanStdFilter(keys_to_leave=["mast"]), FrameStacking(2, keys_to_leave=["mast"])])
+def test_keys_to_leave_must_be_there(piece: ConnectorPiece) -> None:
+    env = RandomSpaces(mask=3)
+    for space in (env.observation_space, gym.spaces.Box(-1, 1, (2,))):
+        with pytest.raises(TypeError, match=r"keys_to_leave has \['mast'\], the keys of"):
+            piece.recompute_output_observation_space(space, env.action_space)
+
+
+def test_a_nested_part_can_be_left_alone() -> None:
+    box = gym.spaces.Box(-5, 5, (2,))
+    space = gym.spaces.Dict({"a": box, "left": gym.spaces.Tuple((box, gym.spaces.Dict({"d": gym.spaces.Discrete(2)})))})
+    piece = MeanStdFilter(keys_to_leave=["left"])
+    filtered = piece.recompute_output_observation_space(space, gym.spaces.Discrete(2))
+    assert filtered["left"] == space["left"]
+    obs = nested.stack([space.sample() for _ in range(9)])
+    rows = piece(rl_module=None, batch={"obs": obs}, episodes=[])["obs"]
+    assert nested.equal(rows["left"], obs["left"])
+    np.testing.assert_allclose(rows["a"].mean(0), 0, atol=1e-6)
+    assert torch.from_numpy(rows["a"]).dtype == torch.float32
