@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Before anything imports torch, also in processes that tests start: small networks are slower on two threads.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import hypothesis
 import pytest
+
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 ROOT = Path(__file__).parent.parent
 GOLDEN_DIR = Path(__file__).parent / "golden"
