@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
+import gymnasium as gym
+
+from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
+from runner.dataflow.experience import Experience
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import EnvRunner, LocalHandle, RemoteHandle, ensure_ray
@@ -15,6 +22,7 @@ from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.vector_envs import make_multi_agent_env, make_vector_env
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
+from runner.learners.loss import Loss
 from runner.module_parts import (
     ActingParts,
     ModuleParts,
@@ -22,10 +30,15 @@ from runner.module_parts import (
     build_acting_parts,
     build_module_parts,
     is_multi_agent,
+    learner_device,
     plan_modules,
 )
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.streams import random_stream
+
+if TYPE_CHECKING:
+    from runner.offline.prelearner import PreLearnerParts
+    from runner.offline.recorder import EpisodeRecorder
 
 TRAINING, EVALUATION = "env_runner", "evaluation"
 
@@ -36,7 +49,12 @@ def build_parts(config: ExperimentConfig) -> dict[str, ModuleParts]:
 
 
 def build_env_runner(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], role: str, index: int, generation: int
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    role: str,
+    index: int,
+    generation: int,
+    is_recording: bool = False,
 ) -> EnvRunner:
     """One env runner with everything it needs; runs in the process that will step it."""
     is_evaluation = role == EVALUATION
@@ -54,9 +72,22 @@ def build_env_runner(
         return MultiAgentEnvRunner(envs, acting, seed_name, config.seed, num_lookback)
     own = parts[DEFAULT_MODULE_ID]
     env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
-    return SingleAgentEnvRunner(
+    runner = SingleAgentEnvRunner(
         env, own.module, own.env_to_module, own.module_to_env, seed_name, config.seed, num_lookback
     )
+    if is_recording:
+        runner.recorder = _build_recorder(config, own.plan, f"{role}-{index}-{generation}")
+    return runner
+
+
+def _build_recorder(config: ExperimentConfig, plan: ModulePlan, writer_id: str) -> EpisodeRecorder:
+    from runner.offline.layout import Spaces
+    from runner.offline.recorder import EpisodeRecorder
+    from runner.offline.writer import EpisodeWriter
+
+    spaces = Spaces(plan.observation_space, plan.action_space)
+    env_name = config.env.env or config.env._target_
+    return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id))
 
 
 def _acting_module(parts: ActingParts) -> ActingModule:
@@ -69,14 +100,79 @@ def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> i
     return max(config.env_runners.episode_lookback_horizon, *needed)
 
 
-def build_env_runner_group(config: ExperimentConfig, role: str, parts: Mapping[str, ModuleParts]) -> EnvRunnerGroup:
-    """The env runners of a role: Ray actors, or in this process for 0 of them and for `engine: inline`."""
+def build_experience(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], is_recording: bool = False
+) -> Experience:
+    """What the experiment learns from: recorded data if `offline` names some, else env runners."""
+    if not learns_offline(config):
+        return build_env_runner_group(config, TRAINING, parts, is_recording)
+    return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
+
+
+def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experience:
+    from runner.offline.offline_data import OfflineData
+    from runner.offline.workers import ModuleBoard
+
+    readers = [type(piece).__name__ for piece in parts.learner if piece.reads_module]
+    if readers and config.offline.materialize_mapped_data:
+        problem = Problem(
+            f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
+            where="offline.materialize_mapped_data",
+            got="true",
+            allowed="false; offline.materialize_data=true keeps what is read in memory",
+        )
+        raise ConfigError([problem])
+    data_class = OfflineData
+    if config.offline.offline_data_class is not None:
+        data_class = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)
+    data = data_class(config)
+    data.connect(PlannedModule(config, parts.plan), learner_device(config), ModuleBoard() if readers else None)
+    return data
+
+
+@dataclass(frozen=True)
+class PlannedModule:
+    """Makes the parts of a pre-learner in the worker that it is sent to."""
+
+    config: ExperimentConfig
+    plan: ModulePlan
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """Of the environment."""
+        return self.plan.observation_space
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """Of the environment."""
+        return self.plan.action_space
+
+    def build(self) -> PreLearnerParts:
+        """Module and learner pipeline on the CPU."""
+        from runner.offline.prelearner import PreLearnerParts
+
+        on_cpu = replace(self.config, learners=replace(self.config.learners, device="cpu"))
+        parts = build_module_parts(on_cpu, self.plan)
+        loss = import_target(self.plan.algorithm.loss, "algorithm.loss", Loss)
+        return PreLearnerParts(parts.module, parts.learner, tuple(dict.fromkeys((*parts.module.inputs, *loss.reads))))
+
+
+def build_env_runner_group(
+    config: ExperimentConfig, role: str, parts: Mapping[str, ModuleParts], is_recording: bool = False
+) -> EnvRunnerGroup:
+    """The env runners of a role: Ray actors, or in this process for 0 of them and for `engine: inline`.
+
+    Raises:
+        ConfigError: they shall record, but not to a folder that can be written and has no data.
+    """
+    if is_recording:
+        _prepare_recording(config)
     runners = config.env_runners
     is_evaluation = role == EVALUATION
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
     plans = {module_id: own.plan for module_id, own in parts.items()}
     pipelines = {module_id: own.env_to_module for module_id, own in parts.items()}
-    make_runner = partial(build_env_runner, config, plans, role)
+    make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording)
     title = "evaluation runner" if is_evaluation else "env runner"
     max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
     if num_remote == 0 or config.engine == "inline":
@@ -94,13 +190,31 @@ def build_env_runner_group(config: ExperimentConfig, role: str, parts: Mapping[s
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put)
 
 
+def _prepare_recording(config: ExperimentConfig) -> None:
+    from runner.offline.writer import prepare_output
+
+    if is_multi_agent(config):
+        what = "episodes of several agents cannot be recorded yet"
+        raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
+    prepare_output(config.offline)
+
+
 def start_ray(config: ExperimentConfig) -> bool:
     """Make sure of a Ray cluster where the configuration needs one; true when this call started it."""
-    num_remote = config.env_runners.num_env_runners + config.evaluation.evaluation_num_env_runners
-    if num_remote == 0 or config.engine == "inline":
-        return False
     runners = config.env_runners
-    return ensure_ray(num_remote * runners.num_cpus_per_env_runner, num_remote * runners.num_gpus_per_env_runner)
+    is_offline = learns_offline(config)
+    num_remote = config.evaluation.evaluation_num_env_runners + (0 if is_offline else runners.num_env_runners)
+    if config.engine == "inline":
+        num_remote = 0
+    num_cpus, num_gpus = num_remote * runners.num_cpus_per_env_runner, num_remote * runners.num_gpus_per_env_runner
+    if is_offline:
+        from runner.offline.workers import resources_asked_for
+
+        for_data = resources_asked_for(config.offline)
+        num_cpus, num_gpus = num_cpus + for_data.num_cpus, num_gpus + for_data.num_gpus
+    elif num_remote == 0:
+        return False
+    return ensure_ray(num_cpus, num_gpus)
 
 
 def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> LearnerGroup:
@@ -112,6 +226,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 
 def _build_learner(config: ExperimentConfig, parts: ModuleParts) -> Learner:
-    algorithm = parts.plan.algorithm
-    loss = import_target(algorithm.loss, "algorithm.loss")(algorithm)
-    return Learner(parts.module, loss, algorithm, random_stream(config.seed, parts.plan.name("learner"), 0))
+    plan, algorithm = parts.plan, parts.plan.algorithm
+    loss: Loss = import_target(algorithm.loss, "algorithm.loss", Loss)(algorithm)
+    loss.use_stream(random_stream(config.seed, plan.name("loss"), 0))
+    return Learner(parts.module, loss, algorithm, random_stream(config.seed, plan.name("learner"), 0))

@@ -16,12 +16,14 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
-from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv, agents_by_module, make_mapping
 from runner.env_runners.vector_envs import env_class, make_multi_agent_env, make_vector_env
+from runner.learners.loss import Loss, find_misfit
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from runner.pipelines.module_to_env_pieces import acting_space
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
 from runner.streams import integer_seed, random_stream
@@ -90,6 +92,7 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
         ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
     """
     if not is_multi_agent(config):
+        _check_no_agents_named(config)
         env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)
         spaces = env.single_observation_space, env.single_action_space
         env.close()
@@ -112,6 +115,15 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
         )
         for module_id, agents in by_module.items()
     }
+
+
+def _check_no_agents_named(config: ExperimentConfig) -> None:
+    if config.multi_agent != MultiAgentConfig():
+        problem = Problem(
+            f"multi_agent is set, but {config.env._target_ or config.env.env} has a single agent",
+            allowed="env._target_: a MultiAgentEnv class",
+        )
+        raise ConfigError([problem])
 
 
 def _with_fields(block: B, fields: Mapping[str, Any]) -> B:
@@ -192,7 +204,10 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
             plan.module.max_seq_len if acting.module.is_stateful else None,
         )
     _check_same_observations(acting, learner)
-    loss = import_target(plan.algorithm.loss, "algorithm.loss")
+    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
+    misfit = find_misfit(loss, acting.module, plan.algorithm)
+    if misfit is not None:
+        raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
     _check_reads((*loss.reads, *acting.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
     learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
@@ -265,10 +280,11 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
     """The module for the spaces between the pipelines; its weights follow from the run's seed alone."""
     module_class = import_target(plan.module._target_, "module._target_", RLModule)
     where = "module" if plan.agents is None else f"module {plan.module_id}"
+    spaces = env_to_module.observation_space, acting_space(plan.action_space, config.env.normalize_actions)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer_seed(config.seed, plan.name("module")))
         try:
-            module: RLModule = module_class(env_to_module.observation_space, plan.action_space, plan.module)
+            module: RLModule = module_class(*spaces, plan.module)
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(str(error), where=where, got=plan.module._target_)]) from error
     return module

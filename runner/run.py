@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints import CheckpointError, load_checkpoint
+from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import ExperimentConfig
@@ -51,17 +51,10 @@ def run_experiment(
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
         Trainer(config) as trainer,
     ):
-        if state:
-            _restore(trainer, state, str(resume_from))
+        if resume_from is not None:
+            with naming_checkpoint(resume_from):
+                trainer.set_state(state)
         return _Run(config, trainer, records, interrupted).train_until_stopped()
-
-
-def _restore(trainer: Trainer, state: Mapping[str, Any], where: str) -> None:
-    try:
-        trainer.set_state(state)
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"the checkpoint does not fit this version of runner: {type(error).__name__}: {error}"
-        raise CheckpointError(Problem(what, where=where)) from error
 
 
 class _Run:
@@ -90,6 +83,9 @@ class _Run:
                 if self._is_checkpoint_due():
                     records.save_checkpoint(trainer)
             records.save_checkpoint(trainer)
+            recorded = trainer.finish_recording()
+            if recorded is not None:
+                records.note(f"recorded {recorded} in {self._config.offline.output}")
             status = "finished" if reason else "interrupted"
             reason = reason or f"{self._interrupted[0]} after iteration {trainer.training_iteration}"
         except KeyboardInterrupt:

@@ -13,6 +13,7 @@ from typing import Literal
 from runner.checkpoints import CheckpointFolder
 from runner.config.compose import Composed
 from runner.config.errors import UserError
+from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.dataflow.run_metrics import Result
 from runner.tracking import (
@@ -53,6 +54,14 @@ def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
             f"{run_dir} holds a run already ({', '.join(used)})\n"
             f"   allowed  another hydra.run.dir, or: python -m runner resume {run_dir}"
         )
+
+
+def _what_is_learned_from(config: ExperimentConfig) -> str:
+    if learns_offline(config):
+        source = config.offline.input_ or config.offline.offline_data_class
+        return f"recorded in {', '.join(source) if isinstance(source, list) else source}"
+    num_envs, num_remote = config.env_runners.num_envs_per_env_runner, config.env_runners.num_env_runners
+    return f"{num_remote} env runners x {num_envs}" if num_remote else f"{num_envs} in this process"
 
 
 class RunRecords:
@@ -134,11 +143,11 @@ class RunRecords:
         self.last_result = result
         self._progress.append(result)
         self._display.update(result)
-        restarts = int(result["fault_tolerance/num_remote_worker_restarts"] or 0)
+        restarts = int(result.get("fault_tolerance/num_remote_worker_restarts") or 0)
         if restarts > self._num_restarts:
             self._num_restarts = restarts
             self._display.note(f"{restarts} env runner restarts so far, see {self.run_dir / 'runner.log'}")
-        value = result[RETURN]
+        value = result.get(RETURN)
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value
         if self._tracker is not None:
@@ -176,14 +185,16 @@ class RunRecords:
             self._tracker.log_artifact(self.run_dir / "result.json")
         self._display.finish(summary_lines(self._summary(status, reason)), is_done=status == "finished")
 
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._display.note(text)
+
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def _display_info(self) -> DisplayInfo:
         config = self._config
-        num_envs, num_remote = config.env_runners.num_envs_per_env_runner, config.env_runners.num_env_runners
-        where = f"{num_remote} env runners x {num_envs}" if num_remote else f"{num_envs} in this process"
         facts = {
-            "environment": f"{config.env._target_ or config.env.env}, {where}",
+            "environment": f"{config.env._target_ or config.env.env}, {_what_is_learned_from(config)}",
             "algorithm": f"{type(config.algorithm).__name__.removesuffix('Config')}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }

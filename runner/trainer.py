@@ -13,10 +13,11 @@ from runner import builder
 from runner.checkpoints import load_checkpoint
 from runner.config.compose import compose_experiment
 from runner.config.imports import import_target
-from runner.config.metrics import check_metric_names
+from runner.config.metrics import check_metric_names, learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
+from runner.dataflow.experience import Experience
 from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own_return_metrics, returns_by_kind
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import stop_ray
@@ -25,35 +26,44 @@ from runner.env_runners.rollout_buffer import FinishedEpisodes
 if TYPE_CHECKING:
     from ray import tune
 
+    from runner.offline.recorder import Recorded
+
 
 class Trainer:
     """Trains a policy as a configuration says. `train` is one iteration; `runner.run` loops over it and records.
 
     Args:
         config: the experiment, complete and checked.
+        recorded_role: whose episodes are recorded where `offline.output` names a folder: those that are trained on, or
+            with "evaluation" those of evaluations.
 
     Attributes:
+        experience: what is learned from: env runners, or recorded data.
         last_result: of the newest iteration; there also when its evaluation failed.
 
     Raises:
         ConfigError: something in it cannot be built (environment, pipeline, module, cluster resources).
     """
 
-    def __init__(self, config: ExperimentConfig) -> None:
+    def __init__(self, config: ExperimentConfig, recorded_role: str = builder.TRAINING) -> None:
         self.config = config
+        self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
         self._parts = builder.build_parts(config)
         agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}
         check_metric_names(config, agents)
         self.learners = builder.build_learner_group(config, self._parts)
         self._started_ray = builder.start_ray(config)
-        self.env_runners = builder.build_env_runner_group(config, builder.TRAINING, self._parts)
+        self.experience: Experience = builder.build_experience(
+            config, self._parts, is_recording=self._recorded_role == builder.TRAINING
+        )
         self._evaluation_runners: EnvRunnerGroup | None = None
-        self._metrics = RunMetrics(config.env_runners.metrics_num_episodes_for_smoothing)
-        self.env_runners.set_weights(self.learners.get_weights())
+        smoothing = config.env_runners.metrics_num_episodes_for_smoothing
+        self._metrics = RunMetrics(smoothing, samples_episodes=not learns_offline(config))
+        self.experience.set_weights(self.learners.get_weights())
         make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
         self.last_result: Result = {}
-        self._dataflow = make_dataflow(config, self.env_runners, self.learners, self._metrics)
+        self._dataflow = make_dataflow(config, self.experience, self.learners, self._metrics)
 
     @classmethod
     def from_experiment(cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Trainer:
@@ -142,11 +152,26 @@ class Trainer:
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
         if self._evaluation_runners is None:
-            self._evaluation_runners = builder.build_env_runner_group(self.config, builder.EVALUATION, self._parts)
+            is_recording = self._recorded_role == builder.EVALUATION
+            self._evaluation_runners = builder.build_env_runner_group(
+                self.config, builder.EVALUATION, self._parts, is_recording
+            )
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
-        runners.shared_state = self.env_runners.shared_state
+        runners.shared_state = self.experience.shared_state
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore)
+
+    def finish_recording(self) -> Recorded | None:
+        """Finish the files of recorded episodes; None if none are recorded.
+
+        Raises:
+            RunFailure: what was recorded is not on disk.
+        """
+        is_evaluation = self._recorded_role == builder.EVALUATION
+        runners = self._evaluation_runners if is_evaluation else self.experience
+        if self._recorded_role is None or not isinstance(runners, EnvRunnerGroup):
+            return None
+        return runners.finish_recording()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -154,26 +179,27 @@ class Trainer:
         """Everything the next iteration depends on, as nested dicts of arrays and plain values."""
         return {
             "learners": self.learners.get_state(),
-            "env_runners": self.env_runners.get_state(),
+            "experience": self.experience.get_state(),
             "metrics": self._metrics.get_state(),
-            "sub_environments": self._sub_environments,
+            "sources": self._sources,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
 
         With another number of env runners or sub-environments, or another environment, the running episodes cannot
-        go on: new ones are started with new seeds, everything else stands.
+        go on: new ones are started with new seeds, everything else stands. Other recorded data are read from the
+        start.
 
         Raises:
             ConfigError: the state is of another network.
         """
         self.set_policy_state(state)
         self._metrics.set_state(state["metrics"])
-        if self._has_same_sub_environments(state):
-            self.env_runners.set_state(state["env_runners"])
+        if state["sources"] == self._sources:
+            self.experience.set_state(state["experience"])
         else:
-            self.env_runners.start_anew(1 + max(state["env_runners"]["generations"]))
+            self.experience.start_anew(state["experience"])
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over what acting needs: parameters and the state of pieces that runners share.
@@ -182,15 +208,21 @@ class Trainer:
             ConfigError: the state is of another network.
         """
         self.learners.set_state(state["learners"])
-        self.env_runners.shared_state = dict(state["env_runners"]["shared"])
-        self.env_runners.set_weights(self.learners.get_weights())
-
-    def _has_same_sub_environments(self, state: Mapping[str, Any]) -> bool:
-        return bool(state["sub_environments"] == self._sub_environments)
+        self.experience.shared_state = dict(state["experience"]["shared"])
+        self.experience.set_weights(self.learners.get_weights())
 
     @property
-    def _sub_environments(self) -> dict[str, Any]:
-        """What the running episodes depend on."""
+    def env_runners(self) -> EnvRunnerGroup:
+        """The runners that sample; runs that learn from recorded data have none."""
+        if not isinstance(self.experience, EnvRunnerGroup):
+            raise AttributeError("this trainer learns from recorded data, it has no env runners")
+        return self.experience
+
+    @property
+    def _sources(self) -> dict[str, Any]:
+        """What the state of `experience` depends on."""
+        if not isinstance(self.experience, EnvRunnerGroup):
+            return {"offline": asdict(self.config.offline)}
         runners = self.config.env_runners
         return {
             "env": asdict(self.config.env),
@@ -202,7 +234,7 @@ class Trainer:
 
     def close(self) -> None:
         """Close environments and runners, and the Ray cluster if this trainer started it."""
-        self.env_runners.close()
+        self.experience.close()
         if self._evaluation_runners is not None:
             self._evaluation_runners.close()
         if self._started_ray:

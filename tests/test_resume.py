@@ -225,7 +225,7 @@ def test_another_number_of_sub_environments_starts_new_episodes(run_main: Run, r
     assert [line["training_iteration"] for line in lines] == [1, 2, 3]
     assert lines[2]["num_env_steps_sampled_lifetime"] == sum(line["num_env_steps_sampled"] for line in lines)
     state, _ = load_checkpoint(run_dir / "checkpoints" / "iteration_000003")
-    assert state["env_runners"]["generations"] == [1]
+    assert state["experience"]["generations"] == [1]
     assert run_main("resume", str(run_dir), "stop.training_iteration=4").code == 0  # and goes on from there
     assert len(progress_of(run_dir)) == 4
 

@@ -1,6 +1,19 @@
 """Checkpoints: folders of safetensors and JSON with a digest per file; no pickle."""
 
-from runner.checkpoints.checkpoint import CheckpointError, load_checkpoint, read_manifest, save_checkpoint
+from runner.checkpoints.checkpoint import (
+    CheckpointError,
+    load_checkpoint,
+    naming_checkpoint,
+    read_manifest,
+    save_checkpoint,
+)
 from runner.checkpoints.folder import CheckpointFolder
 
-__all__ = ["CheckpointError", "CheckpointFolder", "load_checkpoint", "read_manifest", "save_checkpoint"]
+__all__ = [
+    "CheckpointError",
+    "CheckpointFolder",
+    "load_checkpoint",
+    "naming_checkpoint",
+    "read_manifest",
+    "save_checkpoint",
+]

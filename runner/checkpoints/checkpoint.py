@@ -11,7 +11,8 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,16 @@ _TUPLE = "$tuple"
 
 class CheckpointError(RunFailure):
     """A checkpoint is cut off, altered or of another version."""
+
+
+@contextmanager
+def naming_checkpoint(folder: Path) -> Iterator[None]:
+    """A state that does not fit raises CheckpointError."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        what = f"the checkpoint does not fit this version of runner: {type(error).__name__}: {error}"
+        raise CheckpointError(Problem(what, where=str(folder))) from error
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:

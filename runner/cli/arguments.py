@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.config.errors import UserError, nearest_match
 
-VERBS = ("validate", "show", "list", "resume", "evaluate")
+VERBS = ("validate", "show", "list", "resume", "evaluate", "record", "inspect", "convert")
 _FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile")
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from runner.cli.stored_run import StoredRun, check_writable, naming_changes, open_run
+from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
 
 if TYPE_CHECKING:
     from runner.dataflow.run_metrics import Result  # imports torch
@@ -22,8 +21,7 @@ def main(argv: Sequence[str]) -> int:
     stored = open_run(argv, _FIXED)
     path = stored.run_dir / "evaluations.jsonl"
     check_writable(stored.run_dir, path.name)
-    with naming_changes(stored):
-        result = _evaluate(stored)
+    result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     stored.run_dir.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
@@ -39,15 +37,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _evaluate(stored: StoredRun) -> Result:
-    from runner.checkpoints import load_checkpoint
-    from runner.trainer import Trainer
-
-    state, _ = load_checkpoint(stored.checkpoint)
-    # Only evaluation runners act; the number of training runners must not matter here.
-    config = replace(stored.config, env_runners=replace(stored.config.env_runners, num_env_runners=0))
     started = time.perf_counter()
-    with Trainer(config) as trainer:
-        trainer.set_policy_state(state)
+    with policy_of(stored) as trainer:
         result = trainer.evaluate()
     metrics = {name.removeprefix(_PREFIX): value for name, value in result.items() if name.startswith(_PREFIX)}
     return metrics | {"seconds": round(time.perf_counter() - started, 3)}

@@ -31,6 +31,12 @@ verbs
                                  python -m runner resume RUN_DIR stop.training_iteration=50
   evaluate RUN_DIR   evaluate the last checkpoint
                                  python -m runner evaluate RUN_DIR evaluation.evaluation_duration=50
+  record RUN_DIR     record whole episodes of the last checkpoint's policy
+                                 python -m runner record RUN_DIR offline.output=data/expert
+  inspect DATA       describe recorded data: schema, episodes, returns, actions
+                                 python -m runner inspect data/expert
+  convert            rewrite recorded data: tables or other formats to episodes, or back
+                                 python -m runner convert offline.input_=table offline.output=episodes
 
 options
   --config-dir DIR   a folder with your own experiments and group options
@@ -56,6 +62,9 @@ _MODULES = {
     "list": "runner.cli.list_options",
     "resume": "runner.cli.resume",
     "evaluate": "runner.cli.evaluate",
+    "record": "runner.cli.record",
+    "inspect": "runner.cli.inspect",
+    "convert": "runner.cli.convert",
 }
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.checkpoints import read_manifest
 from runner.checkpoints.folder import check_intact, newest_checkpoint
@@ -18,6 +18,9 @@ from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
+
+if TYPE_CHECKING:
+    from runner.trainer import Trainer  # imports torch
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,29 @@ def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: 
         for prefix, reason in fixed.items()
         if name.startswith(prefix)
     ]
+
+
+@contextmanager
+def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer]:
+    """A trainer with the checkpoint's policy, filters included, to evaluate; nothing is trained with it.
+
+    Args:
+        stored: the run.
+        is_recording: record the episodes of evaluations in `offline.output`.
+    """
+    from runner.checkpoints import load_checkpoint, naming_checkpoint
+    from runner.trainer import Trainer
+
+    config, state = stored.config, load_checkpoint(stored.checkpoint)[0]
+    # Only evaluation runners act, whatever the run learns from.
+    offline = replace(config.offline, input_=None, offline_data_class=None)
+    config = replace(config, offline=offline, env_runners=replace(config.env_runners, num_env_runners=0))
+    if not is_recording:
+        config = replace(config, offline=replace(offline, output=None))
+    with naming_changes(stored), Trainer(config, recorded_role="evaluation") as trainer:
+        with naming_checkpoint(stored.checkpoint):
+            trainer.set_policy_state(state)
+        yield trainer
 
 
 @contextmanager

@@ -6,6 +6,7 @@ An algorithm is three neighbours: its loss (`runner/learners/ppo.py`), its datac
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -39,14 +40,20 @@ class AlgorithmConfig:
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
     dataflow: str = option("runner.dataflow.on_policy", "dotted path of the training dataflow")
     learner_pipeline: list[dict[str, Any]] = option([], "edits of the default learner pipeline for this algorithm")
-    lr: Schedule = option(5e-5, "learning rate of Adam", minimum=0, is_schedule=True)
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
-    grad_clip: float | None = option(None, "largest global norm of the gradient; null: no clipping", above=0)
+    grad_clip: float | None = option(
+        None, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
+    )
     train_batch_size_per_learner: int = option(4000, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
 
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
+    # Names of the coefficients that the loss reports besides.
+    coefficients: ClassVar[tuple[str, ...]] = ()
+    # Optimiser -> field with its learning rate; each steps the module's parameter group of its name, `default` alone
+    # steps all parameters.
+    optimizers: ClassVar[Mapping[str, str]] = {"default": "lr"}
 
 
 @dataclass(frozen=True)
@@ -56,6 +63,7 @@ class PPOConfig(AlgorithmConfig):
     Where `use_kl_loss`, the KL penalty's coefficient adapts to `kl_target` (section 4 of the paper).
     """
 
+    lr: Schedule = option(5e-5, "learning rate of Adam", minimum=0, is_schedule=True)
     num_epochs: int = option(30, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(128, "most rows of one gradient step; null: the whole batch", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
@@ -68,3 +76,161 @@ class PPOConfig(AlgorithmConfig):
     kl_target: float = option(0.01, "KL to the sampling policy that the coefficient is adapted to", above=0)
 
     metrics: ClassVar[type[LossMetrics]] = PPOMetrics
+    coefficients: ClassVar[tuple[str, ...]] = ("curr_kl_coeff", "curr_entropy_coeff")
+
+
+@dataclass(frozen=True)
+class BCMetrics(LossMetrics):
+    """What one gradient step of behaviour cloning reports; means over the minibatch."""
+
+    policy_loss: Any
+
+
+@dataclass(frozen=True)
+class BCConfig(AlgorithmConfig):
+    """Behaviour cloning: the policy that is most likely to have acted as recorded."""
+
+    lr: Schedule = option(1e-4, "learning rate of Adam", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
+    bc_logstd_coeff: float = option(0.0, "Gaussian actions: weight of a bonus for the log std", minimum=0)
+
+    metrics: ClassVar[type[LossMetrics]] = BCMetrics
+
+
+@dataclass(frozen=True)
+class MARWILMetrics(LossMetrics):
+    """What one gradient step of MARWIL reports; means over the minibatch."""
+
+    policy_loss: Any
+    vf_loss: Any
+    squared_advantages: Any
+    mean_weight: Any
+
+
+@dataclass(frozen=True)
+class MARWILConfig(AlgorithmConfig):
+    """MARWIL (Wang et al., 2018), behaviour cloning weighted by exp(beta A / c), with RLlib's names and defaults."""
+
+    lr: Schedule = option(1e-4, "learning rate of Adam", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
+    lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
+    beta: float = option(1.0, "how much advantages count; 0 is behaviour cloning", minimum=0)
+    vf_coeff: float = option(1.0, "weight of the value loss", minimum=0)
+    bc_logstd_coeff: float = option(0.0, "Gaussian actions: weight of a bonus for the log std", minimum=0)
+    moving_average_sqd_adv_norm_start: float = option(100.0, "initial moving average of squared advantages", above=0)
+    moving_average_sqd_adv_norm_update_rate: float = option(
+        1e-8, "rate at which this average follows each update", minimum=0, maximum=1
+    )
+
+    metrics: ClassVar[type[LossMetrics]] = MARWILMetrics
+    coefficients: ClassVar[tuple[str, ...]] = ("moving_average_sqd_adv_norm",)
+
+
+@dataclass(frozen=True)
+class IQLMetrics(LossMetrics):
+    """What one gradient step of IQL reports; means over the minibatch, of `qf_loss` the sum over the Q functions."""
+
+    policy_loss: Any
+    qf_loss: Any
+    vf_loss: Any
+    qf_mean: Any
+    vf_mean: Any
+    mean_weight: Any
+
+
+@dataclass(frozen=True)
+class IQLConfig(AlgorithmConfig):
+    """Implicit Q-learning (Kostrikov et al., 2021) with RLlib's names and defaults.
+
+    The paper has beta 3 and expectile 0.7 (locomotion) or 10 and 0.9 (mazes), and tau 0.005.
+    """
+
+    actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
+    critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
+    value_lr: Schedule = option(3e-4, "learning rate of the value function", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
+    beta: float = option(0.1, "inverse temperature of the weights exp(beta (Q - V)); 0 is behaviour cloning", minimum=0)
+    expectile: float = option(0.8, "expectile of Q over the recorded actions that V estimates", above=0, below=1)
+    tau: float = option(
+        1.0, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
+    )
+    target_network_update_freq: int = option(
+        0, "rows trained on between updates of the targets; 0: after each gradient step", unit="env steps", minimum=0
+    )
+
+    metrics: ClassVar[type[LossMetrics]] = IQLMetrics
+    optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "value": "value_lr"}
+
+
+@dataclass(frozen=True)
+class CQLMetrics(LossMetrics):
+    """What one gradient step of CQL reports; means over the minibatch, of Q's losses the sum over the Q functions."""
+
+    policy_loss: Any
+    qf_loss: Any
+    cql_loss: Any
+    alpha_loss: Any
+    alpha_value: Any
+    alpha_prime_value: Any
+    qf_mean: Any
+    logp_mean: Any
+
+
+@dataclass(frozen=True)
+class CQLConfig(AlgorithmConfig):
+    """Conservative Q-learning CQL(H) for real-valued actions, on SAC (Kumar et al., 2020), with RLlib's defaults."""
+
+    actor_lr: Schedule = option(1e-4, "learning rate of the policy", minimum=0, is_schedule=True)
+    critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
+    alpha_lr: Schedule = option(
+        1e-3, "learning rate of the temperature alpha and of the Lagrange multiplier", minimum=0, is_schedule=True
+    )
+    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    tau: float = option(
+        5e-3, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
+    )
+    target_network_update_freq: int = option(
+        0, "rows trained on between updates of the targets; 0: after each gradient step", unit="env steps", minimum=0
+    )
+    initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
+    target_entropy: float | str = option(
+        "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
+    )
+    bc_iters: int = option(20000, "the policy clones the recorded behaviour at first", unit="gradient steps", minimum=0)
+    temperature: float = option(1.0, "of the log-sum-exp over actions", above=0)
+    num_actions: int = option(10, "sampled actions of each kind: random, current policy, next state", minimum=1)
+    min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
+    deterministic_backup: bool = option(True, "Q's target has no entropy term")
+    lagrangian: bool = option(False, "adapt the conservative term's weight until it is at lagrangian_thresh")
+    lagrangian_thresh: float = option(5.0, "value that the weighted conservative term is adapted to")
+
+    metrics: ClassVar[type[LossMetrics]] = CQLMetrics
+    coefficients: ClassVar[tuple[str, ...]] = ("curr_bc_iters_left",)
+    optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "alpha": "alpha_lr"}
+
+
+@dataclass(frozen=True)
+class DiscreteCQLMetrics(LossMetrics):
+    """What one gradient step of CQL on double Q-learning reports; means over the minibatch."""
+
+    qf_loss: Any
+    cql_loss: Any
+    qf_mean: Any
+
+
+@dataclass(frozen=True)
+class DiscreteCQLConfig(AlgorithmConfig):
+    """Conservative Q-learning CQL(H) for discrete actions, on double Q-learning (Kumar et al., 2020)."""
+
+    lr: Schedule = option(1e-3, "learning rate of Adam", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    tau: float = option(
+        5e-3, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
+    )
+    target_network_update_freq: int = option(
+        0, "rows trained on between updates of the targets; 0: after each gradient step", unit="env steps", minimum=0
+    )
+    temperature: float = option(1.0, "of the log-sum-exp over actions", above=0)
+    min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
+
+    metrics: ClassVar[type[LossMetrics]] = DiscreteCQLMetrics

@@ -19,12 +19,19 @@ _RUN_METRICS: Mapping[str, str] = {
     "env_steps_per_s": "env steps of this iteration per second, sampling and update together",
     "time_this_iter_s": "seconds this iteration took",
     "time_total_s": "seconds of training so far, over all resumes",
-    "timers/env_runner_sampling": "seconds this iteration spent sampling",
     "timers/learner_update": "seconds this iteration spent in the update, learner pipeline included",
     "timers/learner_connector": "seconds this iteration spent in the learner pipeline",
     "timers/synch_weights": "seconds this iteration spent sending weights and connector states to env runners",
+}
+
+_ONLINE_METRICS: Mapping[str, str] = {
+    "timers/env_runner_sampling": "seconds this iteration spent sampling",
     "fault_tolerance/num_remote_worker_restarts": "env runners restarted so far",
     "fault_tolerance/num_healthy_workers": "env runners that answered in this iteration",
+}
+
+_OFFLINE_METRICS: Mapping[str, str] = {
+    "timers/offline_sampling": "seconds this iteration waited for train batches",
 }
 
 _EPISODE_METRICS: Mapping[str, str] = {
@@ -40,15 +47,31 @@ _EPISODE_METRICS: Mapping[str, str] = {
 
 _LEARNER_METRICS: Mapping[str, str] = {
     "total_loss": "what the optimiser minimised, mean over minibatches",
-    "policy_loss": "negative clipped surrogate, mean over minibatches",
-    "vf_loss": "squared error of the value function (capped), mean over minibatches",
+    "policy_loss": "loss of the policy (PPO: negative clipped surrogate), mean over minibatches",
+    "vf_loss": "loss of the value function (PPO: squared error, capped), mean over minibatches",
     "entropy": "entropy of the policy in nats, mean over the last epoch",
     "mean_kl_loss": "KL from the sampling policy to the updated one in nats, mean over the last epoch",
     "curr_kl_coeff": "weight of the KL penalty in this update",
     "curr_entropy_coeff": "weight of the entropy bonus in this update",
-    "default_optimizer_learning_rate": "learning rate of this update",
-    "gradients_default_optimizer_global_norm": "norm of the gradient before clipping, mean over minibatches",
+    "qf_loss": "squared TD error of the Q functions, their sum, mean over minibatches",
+    "cql_loss": "log-sum-exp of Q over actions minus Q of the recorded ones, unweighted, sum over the Q functions",
+    "alpha_loss": "loss of the entropy's weight alpha",
+    "alpha_value": "weight of the policy's entropy",
+    "alpha_prime_value": "Lagrange multiplier of the conservative term; 1 without lagrangian",
+    "qf_mean": "mean Q of the recorded actions",
+    "vf_mean": "mean value of the recorded observations",
+    "logp_mean": "mean log probability of the policy's own actions",
+    "mean_weight": "mean weight of the recorded actions' log probabilities",
+    "squared_advantages": "mean squared advantage",
+    "moving_average_sqd_adv_norm": "moving average of squared advantages that advantages are divided by (its root)",
+    "curr_bc_iters_left": "gradient steps in which the policy still clones the recorded behaviour",
     "num_minibatch_updates": "gradient steps in this iteration",
+}
+
+# Metrics of each optimiser.
+_OPTIMIZER_METRICS: Mapping[str, str] = {
+    "{}_optimizer_learning_rate": "learning rate of this update",
+    "gradients_{}_optimizer_global_norm": "norm of the gradient before clipping, mean over minibatches",
 }
 
 
@@ -68,27 +91,41 @@ def producible_metrics(
         agents_by_module: module id -> its agents, where the environment has several; None: not known (yet).
     """
     has_evaluation = config.evaluation.evaluation_interval is not None
-    prefixes = ["env_runners", *(["evaluation/env_runners"] if has_evaluation else [])]
-    names = dict(_RUN_METRICS)
+    is_offline = learns_offline(config)
+    prefixes = [*([] if is_offline else ["env_runners"]), *(["evaluation/env_runners"] if has_evaluation else [])]
+    names = {**_RUN_METRICS, **(_OFFLINE_METRICS if is_offline else _ONLINE_METRICS)}
     for prefix in prefixes:
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
         for module_id, agents in (agents_by_module or {}).items():
             ids = {"agent": agents, "module": [module_id]}
             for kind, meaning in _OWN_RETURNS.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
+    trained = config.multi_agent.modules_to_train
     for module_id in agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID]:
-        for name in _learner_metrics(config):
-            names[f"learners/{module_id}/{name}"] = _LEARNER_METRICS.get(name, f"{name} of the loss")
+        if trained is not None and module_id not in trained:
+            continue
+        for name, meaning in _learner_metrics(config).items():
+            names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
     return names
 
 
-def _learner_metrics(config: ExperimentConfig) -> list[str]:
-    always = ["default_optimizer_learning_rate", "gradients_default_optimizer_global_norm", "num_minibatch_updates"]
-    if hasattr(config.algorithm, "entropy_coeff"):
-        always += ["curr_kl_coeff", "curr_entropy_coeff"]
-    return [*names_of(config.algorithm.metrics), *always]
+def learns_offline(config: ExperimentConfig) -> bool:
+    """Whether the experiment learns from recorded data."""
+    return config.offline.input_ is not None or config.offline.offline_data_class is not None
+
+
+def _learner_metrics(config: ExperimentConfig) -> dict[str, str]:
+    algorithm = config.algorithm
+    of_loss = {name: _LEARNER_METRICS.get(name, f"{name} of the loss") for name in names_of(algorithm.metrics)}
+    of_optimizers = {
+        pattern.format(optimizer): meaning
+        for optimizer in algorithm.optimizers
+        for pattern, meaning in _OPTIMIZER_METRICS.items()
+    }
+    others = ["num_minibatch_updates", *algorithm.coefficients]
+    return of_loss | of_optimizers | {name: _LEARNER_METRICS.get(name, f"{name} of the loss") for name in others}
 
 
 def declared_module_ids(config: ExperimentConfig) -> list[str]:

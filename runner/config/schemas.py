@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.fields import option
+from runner.config.offline import OfflineConfig
 
 Number = int | float
 
@@ -104,6 +105,7 @@ class ModuleConfig:
     head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     head_fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
+    twin_q: bool = option(True, "modules with Q functions: two of them, the lower counts; false: one")
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
     use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")
@@ -209,6 +211,7 @@ class ExperimentConfig:
     multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
+    offline: OfflineConfig = field(default_factory=OfflineConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)

@@ -36,6 +36,19 @@ def build_experiment_config(composed: Composed) -> ExperimentConfig:
     return config
 
 
+def build_blocks(composed: Composed) -> ExperimentConfig:
+    """The configuration with each block checked by itself; raises `ConfigError`.
+
+    For verbs that train nothing: what blocks demand of each other (an environment, ...) is not asked for.
+    """
+    reader = _Reader(composed)
+    config = reader.read_experiment()
+    problems = [*composed.problems, *reader.problems]
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return config
+
+
 class _Reader:
     """Reads blocks into dataclasses; a field with a problem keeps its default, so that reading goes on."""
 

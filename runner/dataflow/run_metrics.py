@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.env_runners.rollout_buffer import FinishedEpisodes
+
+_NUM_GRADIENT_STEPS = "/num_minibatch_updates"
 
 # Metric name with slashes -> number; None where there is nothing to average yet.
 Result = dict[str, float | int | None]
@@ -30,9 +33,11 @@ class RunMetrics:
 
     Args:
         smoothing: finished episodes in the running means.
+        samples_episodes: whether the run samples episodes; recorded data have no returns to report.
     """
 
-    def __init__(self, smoothing: int) -> None:
+    def __init__(self, smoothing: int, samples_episodes: bool = True) -> None:
+        self._samples_episodes = samples_episodes
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._own_returns: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
@@ -48,7 +53,7 @@ class RunMetrics:
         """Count time and steps of an iteration from now on."""
         self._started = time.perf_counter()
         self._timers: defaultdict[str, float] = defaultdict(float)
-        self._learners: Result = {}
+        self._updates: list[Mapping[str, Mapping[str, float]]] = []
         self._num_env_steps = 0
         self._num_episodes = 0
 
@@ -84,14 +89,13 @@ class RunMetrics:
         self.num_episodes_lifetime += len(finished.returns)
 
     def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
-        """Take over what an update reports, by module id."""
+        """Take over what an update reports, by module id; an iteration reports the means over its updates."""
         self._timers["learner_connector"] += connector_s
         self.num_env_steps_trained_lifetime += num_rows
-        for module_id, values in metrics.items():
-            self._learners |= {f"learners/{module_id}/{name}": value for name, value in values.items()}
+        self._updates.append(metrics)
 
-    def end_iteration(self, num_runners: int, num_restarts: int) -> Result:
-        """The result of this iteration."""
+    def end_iteration(self, more: Mapping[str, float] = MappingProxyType({})) -> Result:
+        """The result of this iteration, with what `more` says."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1
         self.time_total_s += seconds
@@ -105,15 +109,14 @@ class RunMetrics:
             "time_total_s": self.time_total_s,
             "env_steps_per_s": self._num_env_steps / seconds,
         }
-        result |= episode_metrics("env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps)
+        if self._samples_episodes:
+            result |= episode_metrics(
+                "env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps
+            )
         result |= own_return_metrics("env_runners", self._own_returns)
-        result |= self._learners
+        result |= _means_by_module(self._updates)
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
-        result |= {
-            "fault_tolerance/num_healthy_workers": num_runners,
-            "fault_tolerance/num_remote_worker_restarts": num_restarts,
-        }
-        return result
+        return result | dict(more)
 
     def get_state(self) -> dict[str, Any]:
         """Counters and running means, as plain values."""
@@ -143,6 +146,18 @@ class RunMetrics:
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
         self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
         self.time_total_s = float(state["time_total_s"])
+
+
+def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Result:
+    """`learners/<module>/<metric>`: means over the updates that report it; of counts, the sum."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for update in updates:
+        for module_id, metrics in update.items():
+            for name, value in metrics.items():
+                values[f"learners/{module_id}/{name}"].append(value)
+    return {
+        name: sum(own) if name.endswith(_NUM_GRADIENT_STEPS) else sum(own) / len(own) for name, own in values.items()
+    }
 
 
 def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str, npt.NDArray[np.float64]]], ...]:

@@ -49,4 +49,8 @@ def train_one_step(
 def report_metrics(updates: Iterator[Rollout], env_runners: EnvRunnerGroup, metrics: RunMetrics) -> Iterator[Result]:
     """Yield the metrics of the iteration that each update ends."""
     for _ in updates:
-        yield metrics.end_iteration(env_runners.num_runners, env_runners.num_restarts)
+        workers = {
+            "fault_tolerance/num_healthy_workers": env_runners.num_runners,
+            "fault_tolerance/num_remote_worker_restarts": env_runners.num_restarts,
+        }
+        yield metrics.end_iteration(workers)

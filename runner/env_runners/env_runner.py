@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,16 +13,19 @@ import torch
 from runner.config.errors import RunFailure
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks, check_fragment
-from runner.env_runners.rollout_buffer import FinishedEpisodes, RolloutBuffer
+from runner.env_runners.rollout_buffer import FinishedEpisodes, Fragment, RolloutBuffer
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.episodes import nested
-from runner.episodes.columns import Column, Rollout
+from runner.episodes.columns import OBS, Column, Rollout
 from runner.episodes.spaces import blank_item
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import ACTIONS_FOR_ENV, DEFAULT_MODULE_ID
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.streams import random_stream
+
+if TYPE_CHECKING:
+    from runner.offline.recorder import EpisodeRecorder, Recorded
 
 # Module id -> (P,) parameters.
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -79,6 +82,7 @@ class SingleAgentEnvRunner:
         blank_obs, blank_action = blank_item(env.single_observation_space), blank_item(module.action_space)
         self._buffer = RolloutBuffer(env.num_envs, blank_obs, blank_action, f"{seed}-{prefix}", num_lookback)
         self._to_module: dict[str, Any] | None = None
+        self.recorder: EpisodeRecorder | None = None
         self._give_streams()
 
     def _give_streams(self) -> None:
@@ -106,8 +110,8 @@ class SingleAgentEnvRunner:
             self._start_if_needed(explore)
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
-            fragment = buffer.cut(lambda columns: self.module_to_env.complete_fragment(columns, self.module))
-        check_fragment(fragment.block, fragment.raw_obs, self._checks)
+            fragment = self._cut_checked()
+        self._record(fragment)
         rollout = Rollout({DEFAULT_MODULE_ID: fragment.block}, fragment.block.num_rows)
         return Sample(rollout, fragment.finished, {DEFAULT_MODULE_ID: self.env_to_module.get_state()})
 
@@ -130,16 +134,28 @@ class SingleAgentEnvRunner:
             while (remaining > 0).any():
                 self._step(explore)
                 remaining -= buffer.awaits_reset
-                if buffer.t == EVALUATION_FRAGMENT:
-                    parts.append(self._cut_checked())
-            if buffer.t:
-                parts.append(self._cut_checked())
+                if buffer.t == EVALUATION_FRAGMENT or (buffer.t and not (remaining > 0).any()):
+                    fragment = self._cut_checked(with_outputs_per_fragment=explore)
+                    self._record(fragment, fragment.episode_numbers < quotas[fragment.env_of])
+                    parts.append(fragment.finished)
         return _first_of_each(parts, quotas)
 
-    def _cut_checked(self) -> FinishedEpisodes:
-        fragment = self._buffer.cut()
+    def _cut_checked(self, with_outputs_per_fragment: bool = True) -> Fragment:
+        """The fragment so far. Its `action_logp` would say nothing of how likely greedy actions were."""
+
+        def complete(columns: dict[str, Column]) -> None:
+            if with_outputs_per_fragment:
+                self.module_to_env.complete_fragment(columns, self.module)
+
+        fragment = self._buffer.cut(complete)
         check_fragment(fragment.block, fragment.raw_obs, self._checks)
-        return fragment.finished
+        return fragment
+
+    def _record(self, fragment: Fragment, is_recorded: npt.NDArray[np.bool_] | None = None) -> None:
+        """Observations are recorded as the environment returned them, whatever the pipeline made of them."""
+        if self.recorder is not None:
+            columns = {**fragment.block.columns, OBS: fragment.raw_obs}
+            self.recorder.add(replace(fragment.block, columns=columns), is_recorded)
 
     def _start_if_needed(self, explore: bool) -> None:
         if self._to_module is not None:
@@ -226,8 +242,15 @@ class SingleAgentEnvRunner:
         """The pipelines around the module."""
         return self.env_to_module, self.module_to_env
 
+    def finish_recording(self) -> Recorded:
+        """Finish the files of recorded episodes."""
+        assert self.recorder is not None
+        return self.recorder.close()
+
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments; recorded episodes that are in no whole file are dropped."""
+        if self.recorder is not None:
+            self.recorder.abort()
         self.env.close()
 
 

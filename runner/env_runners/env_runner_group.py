@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,9 @@ from runner.env_runners.handles import Pending, RunnerHandle, RunnerLost
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.episodes import nested
 from runner.pipelines.pipeline import EnvToModulePipeline
+
+if TYPE_CHECKING:
+    from runner.offline.recorder import Recorded
 
 MakeHandle = Callable[[int, int], RunnerHandle]
 
@@ -135,6 +138,11 @@ class EnvRunnerGroup:
         self._generations[index] = generation
         self._handles[index] = self._make_handle(index, generation)
 
+    def finish_recording(self) -> Recorded:
+        """Finish the files of all runners."""
+        recorded: list[Recorded] = self._submit_all([("finish_recording",)] * self.num_runners)()
+        return sum(recorded[1:], recorded[0])
+
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
@@ -164,8 +172,9 @@ class EnvRunnerGroup:
         self.shared_state = dict(state["shared"])
         self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
 
-    def start_anew(self, generation: int) -> None:
-        """Replace all runners by ones with the seeds of `generation`; their next sample starts new episodes."""
+    def start_anew(self, state: Mapping[str, Any]) -> None:
+        """Replace all runners by ones whose seeds are none of those in `state`; they start new episodes."""
+        generation = 1 + max(state.get("generations", [0]))  # recorded data have none
         for index, handle in enumerate(self._handles):
             handle.close()
             self._make(index, generation)

@@ -57,11 +57,21 @@ class FinishedEpisodes:
 
 @dataclass(frozen=True)
 class Fragment:
-    """What a cut yields. `raw_obs` are the block's observations as the environment returned them."""
+    """What a cut yields.
+
+    Attributes:
+        block: E chunks of episodes.
+        finished: the episodes that ended.
+        raw_obs: the block's observations as the environment returned them.
+        env_of: (E,) int64, sub-environment of each chunk.
+        episode_numbers: (E,) int64, which episode of its sub-environment each chunk is of, from 0.
+    """
 
     block: ColumnBlock
     finished: FinishedEpisodes
     raw_obs: Column
+    env_of: npt.NDArray[np.int64]
+    episode_numbers: npt.NDArray[np.int64]
 
 
 class RolloutBuffer(Sequence[SingleAgentEpisode]):
@@ -323,7 +333,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         )
         finished = self._finish_episodes(block, chunks, continues)
         self._begin_next_fragment(resets)
-        return Fragment(block, finished, raw_obs)
+        return Fragment(block, finished, raw_obs, env_of, numbers)
 
     def _lookback(self, env_of: Array, num_before: Array, complete: AddColumns) -> PastRows | None:
         if not num_before.any():

@@ -21,6 +21,7 @@ from runner.episodes.nested import (
     read_key,
     row_count,
     stack,
+    take,
     to_plain,
     unstack,
 )
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from gymnasium import Space
 
 _INT64 = np.dtype(np.int64)
+_NUMBERS = frozenset({bool, int, float})
 
 Indices = int | slice | Sequence[int] | Array | None
 
@@ -64,7 +66,8 @@ class LookbackBuffer:
         return max(self.len_incl_lookback() - self.lookback, 0)
 
     def len_incl_lookback(self) -> int:
-        return len(self.data) if isinstance(self.data, (list, np.ndarray)) else row_count(self.data)
+        data = self.data
+        return len(data) if type(data) is list or type(data) is np.ndarray else row_count(data)
 
     def __getitem__(self, indices: Indices) -> Any:
         return self.get(indices)
@@ -74,7 +77,7 @@ class LookbackBuffer:
 
     def __add__(self, other: LookbackBuffer) -> LookbackBuffer:
         """A new buffer: this one's rows, then the other's without its lookback."""
-        joined = LookbackBuffer(map_leaves(lambda rows: rows[:], self.data), self.lookback, self.space)
+        joined = LookbackBuffer(take(self.data, slice(None)), self.lookback, self.space)
         joined.concat(other)
         return joined
 
@@ -131,7 +134,7 @@ class LookbackBuffer:
         if isinstance(self.data, list):
             del self.data[position]
         elif position == self.len_incl_lookback() - 1:
-            self.data = map_leaves(lambda column: column[:position], self.data)
+            self.data = take(self.data, slice(position))
         else:
             self.data = map_leaves(lambda column: np.delete(column, position, axis=0), self.data)
         self.lookback -= position < self.lookback
@@ -139,7 +142,7 @@ class LookbackBuffer:
 
     def truncate(self, rows: int) -> None:
         """Keep the first `rows` rows, lookback included."""
-        self.data = map_leaves(lambda column: column[:rows], self.data)
+        self.data = take(self.data, slice(rows))
 
     def finalize(self) -> None:
         """Turn the list of items into columns; nothing to do in numpy mode. Raises as `nested.stack` does."""
@@ -212,7 +215,7 @@ class LookbackBuffer:
         known = self._storage is not None and self._storage[0] is self.data
         spare = self._storage[1] if known else map_leaves(lambda column: None, self.data)
         storage = map_leaves(_grown, self.data, spare, rows)
-        self.data = map_leaves(lambda column: column[:count], storage)
+        self.data = take(storage, slice(count))
         self._storage = (self.data, storage)
 
     def _append_flat_rows(self, column: Array, rows: Array) -> None:
@@ -241,32 +244,36 @@ class LookbackBuffer:
         index types, `ValueError` for a fill value that the column cannot hold, or one-hot encoding without a
         space.
         """
-        data = self.data
-        if indices is None and not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
-            return data[self.lookback :]
-        if type(indices) is int and not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
-            at = indices + (self.lookback if indices >= 0 or neg_index_as_lookback else len(data))
-            if 0 <= at < len(data):
-                return data[at]
-        if type(indices) is list and indices and not one_hot_discrete:
-            shift = self.lookback if neg_index_as_lookback else self.len_incl_lookback()
-            try:
-                positions = [i + self.lookback if i >= 0 else i + shift for i in indices]
-                if min(positions) >= 0 and type(data) is list:
-                    return [data[position] for position in positions]
-                if min(positions) >= 0 and type(data) is np.ndarray:
-                    return data[positions]
-            except (IndexError, TypeError):
-                pass  # `_get_many` fills it, or says what is wrong
+        return self._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
+
+    def _get(self, indices: Indices, neg: bool = False, fill: Any = None, one_hot_discrete: bool = False) -> Any:
+        """As `get`; arguments by position take less time than those by name."""
+        data, lookback = self.data, self.lookback
+        if not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
+            if indices is None:
+                return data[lookback:]
+            if type(indices) is int:
+                at = indices + (lookback if indices >= 0 or neg else len(data))
+                if 0 <= at < len(data):
+                    return data[at]
+            elif type(indices) is slice:
+                return self._get_slice(indices, neg, fill, False)
+            elif type(indices) is list and not neg:
+                try:
+                    if type(data) is np.ndarray:
+                        return data[[i if i < 0 else i + lookback for i in indices]]
+                    return [data[i if i < 0 else i + lookback] for i in indices]
+                except (IndexError, TypeError):
+                    pass  # `_get_many` fills it, or says what is wrong
         if one_hot_discrete and self.space is None:
             raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
         if indices is None:
             indices = slice(None)
         if isinstance(indices, slice):
-            return self._get_slice(indices, neg_index_as_lookback, fill, one_hot_discrete)
+            return self._get_slice(indices, neg, fill, one_hot_discrete)
         if isinstance(indices, (list, tuple, range, np.ndarray)):
-            return self._get_many(indices, neg_index_as_lookback, fill, one_hot_discrete)
-        position = self._position(indices, neg_index_as_lookback)
+            return self._get_many(indices, neg, fill, one_hot_discrete)
+        position = self._position(indices, neg)
         if 0 <= position < self.len_incl_lookback():
             item = self._item(position)
             return one_hot(self.space, item) if one_hot_discrete and self.space is not None else item
@@ -276,10 +283,10 @@ class LookbackBuffer:
         return unstack(filled)[0] if self.finalized else filled[0]
 
     def _get_slice(self, slice_: slice, neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
-        data, is_flat = self.data, type(self.data) is list or type(self.data) is np.ndarray
-        if is_flat and slice_.step is None:
+        data = self.data
+        if slice_.step is None and (type(data) is list or type(data) is np.ndarray):
             rows = len(data)
-            start, stop = self._slice_bounds(slice_, neg, self.lookback, rows)
+            start, stop = self._slice_bounds(slice_, neg, rows, self.lookback, rows)
             if 0 <= start <= stop <= rows:
                 return self._encoded(data[start:stop], one_hot_discrete) if one_hot_discrete else data[start:stop]
             if fill is not None and start < stop:
@@ -290,7 +297,7 @@ class LookbackBuffer:
             return self._gather(positions, fill, one_hot_discrete)
         stop_or_none = positions.stop if positions.stop >= 0 else None
         selected = slice(positions.start, stop_or_none, positions.step) if positions else slice(0, 0)
-        return self._encoded(map_leaves(lambda column: column[selected], data), one_hot_discrete)
+        return self._encoded(take(data, selected), one_hot_discrete)
 
     def _get_many(self, indices: Collection[Any], neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
         positions, rows = self._positions(indices, neg), self.len_incl_lookback()
@@ -301,18 +308,16 @@ class LookbackBuffer:
             return self._gather(positions, fill, one_hot_discrete)
         if isinstance(self.data, list):
             return self._encoded([self.data[position] for position in positions], one_hot_discrete)
-        where = np.array(positions, np.intp)
-        return self._encoded(map_leaves(lambda column: column[where], self.data), one_hot_discrete)
+        return self._encoded(take(self.data, np.array(positions, np.intp)), one_hot_discrete)
 
     def _padded(self, start: int, stop: int, fill: Any, one_hot_discrete: bool) -> Any:
         """The rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous range."""
-        known = self.data[max(start, 0) : max(stop, 0)]
+        known = self.data[start:stop] if start >= 0 else self.data[: max(stop, 0)]
         if one_hot_discrete:
             known = self._encoded(known, one_hot_discrete)
-        before = min(max(-start, 0), stop - start)
-        after = stop - start - before - len(known)
-        if isinstance(known, list):
-            filled = self._filled_items(before + after, fill, one_hot_discrete)
+        before = min(-start, stop - start) if start < 0 else 0
+        if type(known) is list:
+            filled = self._filled_items(stop - start - len(known), fill, one_hot_discrete)
             return [*filled[:before], *known, *filled[before:]]
         if isinstance(known, np.ndarray) and known.dtype.kind in "biufc" and not isinstance(fill, (dict, tuple)):
             column = full((stop - start, *known.shape[1:]), fill, known.dtype)
@@ -329,7 +334,7 @@ class LookbackBuffer:
             return [next(known) if 0 <= p < rows else next(filled) for p in positions]
         where = np.asarray(positions, dtype=np.intp)
         inside = (where >= 0) & (where < rows)
-        columns = self._encoded(map_leaves(lambda column: column[where[inside]], self.data), one_hot_discrete)
+        columns = self._encoded(take(self.data, where[inside]), one_hot_discrete)
         return columns if inside.all() else _spread(columns, inside, fill)
 
     def _filled_items(self, count: int, fill: Any, one_hot_discrete: bool) -> list[Any]:
@@ -337,7 +342,10 @@ class LookbackBuffer:
         if not count:
             return []
         template = self.data[0] if self.data else None
-        if type(template) is np.ndarray and not one_hot_discrete and not isinstance(fill, (dict, tuple)):
+        is_number = type(fill) in _NUMBERS
+        if is_number and type(template) in _NUMBERS and not one_hot_discrete:
+            return [fill] * count
+        if type(template) is np.ndarray and not one_hot_discrete and (is_number or not isinstance(fill, (dict, tuple))):
             return list(full((count, *template.shape), fill, template.dtype))
         first = self._filled_item(fill, one_hot_discrete)
         if isinstance(first, np.ndarray):
@@ -361,7 +369,7 @@ class LookbackBuffer:
         return _fill_like(template, fill)
 
     def _item(self, position: int) -> Any:
-        return map_leaves(lambda column: column[position], self.data)
+        return take(self.data, position)
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -447,24 +455,28 @@ class LookbackBuffer:
             raise ValueError("slice step cannot be 0")
         rows = self.len_incl_lookback()
         first, last = (self.lookback, rows) if step > 0 else (rows - 1, self.lookback - 1)
-        start, stop = self._slice_bounds(slice_, neg, first, last)
-        if clip:
+        start, stop = self._slice_bounds(slice_, neg, rows, first, last)
+        if clip and not (step > 0 and 0 <= start <= stop <= rows):
             low, high = (0, rows) if step > 0 else (-1, rows - 1)
             start, stop = min(max(start, low), high), min(max(stop, low), high)
         return range(start, stop, step)
 
-    def _slice_bounds(self, slice_: slice, neg: bool, first: int, last: int) -> tuple[int, int]:
+    def _slice_bounds(self, slice_: slice, neg: bool, rows: int, first: int, last: int) -> tuple[int, int]:
         """Positions of start and stop, `first` and `last` where the slice does not say."""
-        start, stop = slice_.start, slice_.stop
+        start, stop, lookback = slice_.start, slice_.stop, self.lookback
         if start is None:
             start = first
         elif type(start) is int:
-            start += self.lookback if start >= 0 or neg else self.len_incl_lookback()
+            start += lookback if start >= 0 or neg else rows
         else:
             start = self._position(start, neg)
         if stop is None:
-            return start, last
-        return start, stop + self.lookback if type(stop) is int and (stop >= 0 or neg) else self._position(stop, neg)
+            stop = last
+        elif type(stop) is int:
+            stop += lookback if stop >= 0 or neg else rows
+        else:
+            stop = self._position(stop, neg)
+        return start, stop
 
     # --- state ------------------------------------------------------------------------------------
 
@@ -520,10 +532,11 @@ def _joined_arrays(items: list[Any]) -> Array | None:
     if type(first) is not np.ndarray or not first.ndim:
         return None
     try:
-        column = np.array(items)
+        rows = np.concatenate(items)
+        same_length = len(set(map(len, items))) == 1  # all other axes are as long, or they could not be joined
     except (TypeError, ValueError):
         return None  # `stack` says why
-    return column if column.dtype.kind in "biufc" and column.shape[1:] == first.shape else None
+    return rows.reshape(len(items), *first.shape) if same_length and rows.dtype.kind in "biufc" else None
 
 
 def _row_like(column: Array, value: Any) -> Array:
@@ -540,7 +553,7 @@ def _row_like(column: Array, value: Any) -> Array:
 
 
 def _check_row_shape(column: Array, rows: Array) -> None:
-    if (column.dtype.kind in "US") != (rows.dtype.kind in "US"):
+    if column.dtype != rows.dtype and (column.dtype.kind in "US") != (rows.dtype.kind in "US"):
         raise ValueError(f"rows have dtype {column.dtype}, got an item of dtype {rows.dtype}")
     if rows.shape[1:] != column.shape[1:]:
         raise ValueError(f"rows have shape {column.shape[1:]}, got an item of shape {rows.shape[1:]}")

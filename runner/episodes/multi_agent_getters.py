@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 
 from runner.episodes.lookback_buffer import Indices, LookbackBuffer
 from runner.episodes.multi_agent_fields import AgentID, MultiAgentFields
-from runner.episodes.nested import row_count, unstack
+from runner.episodes.nested import row_count, take, unstack
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.episodes.spaces import one_hot
-
-if TYPE_CHECKING:
-    pass
 
 AgentDict = dict[AgentID, Any]
 Field = Literal["observations", "infos", "actions", "rewards", "extra_model_outputs"]
@@ -263,7 +261,7 @@ class MultiAgentGetters(MultiAgentFields):
         return _Column(LookbackBuffer() if buffer is None else buffer, hanging)
 
     def _num_env_rows(self, field: Field) -> int:
-        return self._len_lookback_buffer + len(self) + (field in ("observations", "infos"))
+        return self._len_lookback_buffer + self.env_t - self.env_t_started + (field in ("observations", "infos"))
 
     def _env_ts(self, query: _Query) -> range | list[int]:
         """The (global) env steps that many indices name; without `fill` a slice is clipped to the known ones."""
@@ -293,7 +291,7 @@ class MultiAgentGetters(MultiAgentFields):
             position = index + (lookback if index >= 0 or query.neg else rows)
         else:
             position = LookbackBuffer(range(rows), lookback)._position(index, query.neg)
-        is_inside = 0 <= position < rows
+        is_inside, field = 0 <= position < rows, query.field
         if query.fill is None and not is_inside:
             self._check_inside(query, position, query.indices)
         env_t = self.env_t_started - lookback + position
@@ -302,6 +300,11 @@ class MultiAgentGetters(MultiAgentFields):
             times = self._obs_env_t[agent_id]
             row = len(times) - 1 if times[-1] == env_t else bisect_left(times, env_t)
             is_seen = is_inside and row < len(times) and times[row] == env_t
+            if is_seen and not query.one_hot and field != "extra_model_outputs":
+                data = getattr(self.agent_episodes[agent_id], field).data
+                if (type(data) is list or type(data) is np.ndarray) and row < len(data):
+                    result[agent_id] = data[row]
+                    continue
             column = self._column(query, agent_id) if is_seen or query.fill is not None else None
             if column is None:
                 continue
@@ -313,9 +316,10 @@ class MultiAgentGetters(MultiAgentFields):
 
     def _as_rows(self, query: _Query, columns: list[tuple[AgentID, _Column]], env_ts: range | list[int]) -> AgentDict:
         result = {}
+        no_gaps = env_ts if query.fill is None and isinstance(env_ts, range) and env_ts.step == 1 else None
         for agent_id, column in columns:
-            if query.fill is None and isinstance(env_ts, range) and env_ts.step == 1:
-                first, last = self._row_range(agent_id, column, env_ts)
+            if no_gaps is not None:
+                first, last = self._row_range(agent_id, column, no_gaps)
                 if first < last:
                     result[agent_id] = column.range(first, last, query)
             elif rows := [row for row in self._rows(query, agent_id, column, env_ts) if row is not None]:
@@ -342,27 +346,31 @@ class MultiAgentGetters(MultiAgentFields):
 
     def _row_range(self, agent_id: AgentID, column: _Column, env_ts: range) -> tuple[int, int]:
         """First and last (exclusive) of the agent's rows in consecutive env steps."""
-        times = self._obs_env_t[agent_id]
-        return bisect_left(times, env_ts.start), min(bisect_left(times, env_ts.stop), column.num_rows)
+        times, rows = self._obs_env_t[agent_id], column.num_rows
+        first, last = bisect_left(times, env_ts.start), bisect_left(times, env_ts.stop)
+        return first, last if last < rows else rows
 
     def _rows(self, query: _Query, agent_id: AgentID, column: _Column, env_ts: range | list[int]) -> list[int | None]:
         """The agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
         if not env_ts:
             return []
         times, known_from = self._obs_env_t[agent_id], self.env_t_started - self._len_lookback_buffer
-        first = bisect_left(times, max(min(env_ts), known_from))
-        last = min(bisect_left(times, max(env_ts) + 1), column.num_rows)
+        no_gaps = isinstance(env_ts, range) and env_ts.step == 1
+        low, high = (env_ts[0], env_ts[-1]) if no_gaps else (min(env_ts), max(env_ts))
+        first = bisect_left(times, max(low, known_from))
+        last = min(bisect_left(times, high + 1), column.num_rows)
         absent = None if query.fill is None else _MISSING
-        if isinstance(env_ts, range) and env_ts.step == 1:
+        if no_gaps:
             rows: list[int | None] = [absent] * len(env_ts)
             for row in range(first, last):
-                rows[times[row] - env_ts.start] = row
+                rows[times[row] - low] = row
             return rows
         row_at = {times[row]: row for row in range(first, last)}
         return [row_at.get(env_t, absent) for env_t in env_ts]
 
 
-class _Query(NamedTuple):
+@dataclass(slots=True)
+class _Query:
     """What a getter was asked for."""
 
     field: Field
@@ -386,28 +394,24 @@ class _Column:
         return self.buffer.len_incl_lookback() + (self.hanging is not _NOTHING)
 
     def item(self, row: int, query: _Query) -> Any:
-        data = self.buffer.data
-        if not query.one_hot and (type(data) is list or type(data) is np.ndarray):
-            return data[row] if row < len(data) else self.hanging
         if row < self.buffer.len_incl_lookback():
-            at = row - self.buffer.lookback
-            return self.buffer.get(at, neg_index_as_lookback=True, one_hot_discrete=query.one_hot)
+            return self.buffer._get(row - self.buffer.lookback, True, None, query.one_hot)
         encode = query.one_hot and self.buffer.space is not None
         return one_hot(self.buffer.space, self.hanging) if encode and self.buffer.space else self.hanging
 
     def range(self, first: int, last: int, query: _Query) -> Any:
         """The rows `first` to `last`, both counted with the lookback; views in numpy mode."""
-        buffer = self.buffer if last < self.num_rows or self.hanging is _NOTHING else self.joined()
-        at = slice(first - buffer.lookback, last - buffer.lookback)
-        return buffer.get(at, neg_index_as_lookback=True, one_hot_discrete=query.one_hot)
+        buffer = self.buffer if self.hanging is _NOTHING or last < self.num_rows else self.joined()
+        if not query.one_hot:
+            return take(buffer.data, slice(first, last))
+        return buffer._get(slice(first - buffer.lookback, last - buffer.lookback), True, None, True)
 
     def rows(self, rows: list[int], query: _Query) -> Any:
         """These rows, counted with the lookback; `_MISSING` ones are filled."""
         buffer = self.joined()
         if query.fill is not None and not query.one_hot and not buffer.finalized:
             return buffer._gather(rows, query.fill, False)  # as `get` does, which would count the rows once more
-        at = [row - buffer.lookback for row in rows]
-        return buffer.get(at, neg_index_as_lookback=True, fill=query.fill, one_hot_discrete=query.one_hot)
+        return buffer._get([row - buffer.lookback for row in rows], True, query.fill, query.one_hot)
 
     def items(self, rows: list[int], query: _Query) -> list[Any]:
         return _listed(self.rows(rows, query))
@@ -427,12 +431,7 @@ def _by_agent_steps(query: _Query, columns: list[tuple[AgentID, _Column]]) -> Ag
     is_one = _is_one(query.indices)
     for agent_id, column in columns:
         try:
-            found = column.joined().get(
-                query.indices,
-                neg_index_as_lookback=query.neg,
-                fill=query.fill,
-                one_hot_discrete=query.one_hot,
-            )
+            found = column.joined()._get(query.indices, query.neg, query.fill, query.one_hot)
         except IndexError as error:
             raise IndexError(f"get_{query.field}: agent {agent_id!r}: {error}") from None
         if is_one or row_count(found) > 0:
@@ -445,7 +444,7 @@ def _listed(rows: Any) -> list[Any]:
 
 
 def _is_one(indices: Indices) -> bool:
-    return not (indices is None or isinstance(indices, (slice, list, tuple, range, np.ndarray)))
+    return type(indices) is int or not (indices is None or isinstance(indices, (slice, list, tuple, range, np.ndarray)))
 
 
 def _swap_levels(by_key: Mapping[str, Any]) -> AgentDict:

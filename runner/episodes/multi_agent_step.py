@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from runner.episodes.multi_agent_fields import ALL, AgentID, MultiAgentFields
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 
-class EnvStep(NamedTuple):
+@dataclass(slots=True)
+class EnvStep:
     """What agents did and what came back, each by agent id; a key that is there counts, whatever its value."""
 
     observations: Mapping[AgentID, Any]

@@ -72,6 +72,8 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 def row_count(columns: Any) -> int:
     """Length of axis 0, taken from the first leaf; `ValueError` without any leaf."""
+    if not isinstance(columns, (dict, tuple)):
+        return len(columns)
     for leaf in leaves(columns):
         return len(leaf)
     raise ValueError(f"a nested column needs at least one array, got {_outline(columns)}")
@@ -119,7 +121,7 @@ def unstack(columns: Any) -> list[Any]:
 
 def take(columns: Any, index: Any) -> Any:
     """`leaf[index]` for every leaf."""
-    if type(columns) is np.ndarray:
+    if type(columns) is np.ndarray or type(columns) is list:
         return columns[index]
     return map_leaves(lambda leaf: leaf[index], columns)
 
@@ -146,6 +148,8 @@ def zeros(template: Any, leading: tuple[int, ...]) -> Any:
 
 def equal(a: Any, b: Any) -> bool:
     """Same structure, shapes and values; NaN equals NaN, dtypes may differ."""
+    if type(a) is np.ndarray and type(b) is np.ndarray:
+        return _leaf_equal(a, b)
     try:
         return all(leaves(map_leaves(_leaf_equal, a, b)))
     except ValueError:
@@ -154,12 +158,16 @@ def equal(a: Any, b: Any) -> bool:
 
 def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
     """An array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
-    if dtype.kind in "US":
+    kind = dtype.kind
+    if kind in "US":
         return np.full(shape, fill)
     out = np.empty(shape, dtype)
+    if kind == "f" and type(fill) is float:
+        out.fill(fill)  # in half the time
+        return out
     try:
         out[...] = fill
-        exact = dtype.kind not in "biu" or np.array_equal(out, np.broadcast_to(fill, shape))
+        exact = kind not in "biu" or np.array_equal(out, np.broadcast_to(fill, shape))
     except (TypeError, ValueError, OverflowError):
         exact = False
     if not exact:
@@ -214,7 +222,9 @@ def _leaf_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
     a, b = np.asarray(a), np.asarray(b)
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc" and b.dtype.kind in "fc"))
+    if np.array_equal(a, b):  # looking for NaN takes twice as long
+        return True
+    return a.dtype.kind in "fc" and b.dtype.kind in "fc" and bool(np.array_equal(a, b, equal_nan=True))
 
 
 def _outline(tree: Any) -> str:

@@ -16,6 +16,7 @@ from runner.episodes.nested import (
     from_plain,
     map_leaves,
     read_key,
+    take,
     to_plain,
 )
 from runner.episodes.spaces import space_from_dict, space_to_dict
@@ -129,7 +130,7 @@ class SingleAgentEpisode:
         self._custom_data: dict[Any, Any] | None = None
         self._start_time: float | None = None
         self._last_step_time: float | None = None
-        if any(buffer.finalized for _, buffer in self._columns()):
+        if any(buffer.finalized for buffer in self._buffers()):
             self.to_numpy()
         self.validate()
 
@@ -250,8 +251,8 @@ class SingleAgentEpisode:
                 buffer.finalize()
 
     def _append_rows(self, observation: Any, action: Any, reward: Any, extra: dict[str, Any]) -> None:
-        items = [observation, action, reward, *(extra[key] for key in self.extra_model_outputs)]
-        buffers = (self.observations, self.actions, self.rewards, *self.extra_model_outputs.values())
+        items = [observation, action, reward, *[extra[key] for key in self.extra_model_outputs]]
+        buffers = self._buffers()
         if all(map(LookbackBuffer.has_room_for, buffers, items)):
             for buffer, item in zip(buffers, items, strict=True):
                 buffer.append_fitting(item)
@@ -326,18 +327,20 @@ class SingleAgentEpisode:
             self.custom_data.update(other._custom_data)
 
     def _append_chunk(self, other: SingleAgentEpisode) -> None:
-        theirs, rows = dict(other._columns()), self.rewards.len_incl_lookback()
-        for name, buffer in self._columns():
+        rows, are_columns = self.rewards.len_incl_lookback(), self.is_numpy and other.is_numpy
+        theirs = [other.observations, other.actions, other.rewards]
+        theirs += [other.extra_model_outputs[key] for key in self.extra_model_outputs]
+        for place, (buffer, their_buffer) in enumerate(zip(self._buffers(), theirs, strict=True)):
             try:
-                added = theirs[name].get(slice(int(name == "observations"), None))
-                if buffer.finalized and theirs[name].finalized:
+                added = take(their_buffer.data, Slice(their_buffer.lookback + (place == 0), None))
+                if are_columns:
                     buffer.append_rows(added)
                 else:
                     buffer.concat(LookbackBuffer(added))
             except (TypeError, ValueError) as error:
-                for done_name, done in self._columns():
-                    done.truncate(rows + (done_name == "observations"))
-                raise type(error)(f"concat_episode: {name}: {error}") from None
+                for done in self._buffers():
+                    done.truncate(rows + (done is self.observations))
+                raise type(error)(f"concat_episode: {self._columns()[place][0]}: {error}") from None
 
     def _check_successor(self, other: SingleAgentEpisode) -> None:
         problem = None
@@ -374,7 +377,7 @@ class SingleAgentEpisode:
         lookback = min(_checked_lookback(len_lookback_buffer), end)
         chunk = self._chunk(end - lookback, end, lookback)
         if self.is_numpy:
-            for _, buffer in chunk._columns():
+            for buffer in chunk._buffers():
                 flat = type(buffer.data) is np.ndarray
                 buffer.data = buffer.data.copy() if flat else map_leaves(np.array, buffer.data)
         chunk.t_started = chunk.t = self.t
@@ -405,15 +408,13 @@ class SingleAgentEpisode:
     def _chunk(self, first: int, last: int, lookback: int) -> SingleAgentEpisode:
         """An episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
 
-        def rows(buffer: LookbackBuffer, stop: int) -> Any:
-            return map_leaves(lambda column: column[first:stop], buffer.data)
-
+        steps, extra = Slice(first, last), self.extra_model_outputs
         chunk = SingleAgentEpisode.from_columns(
             id_=self.id_,
-            observations=rows(self.observations, last + 1),
-            actions=rows(self.actions, last),
-            rewards=rows(self.rewards, last),
-            extra_model_outputs={key: rows(buffer, last) for key, buffer in self.extra_model_outputs.items()},
+            observations=take(self.observations.data, Slice(first, last + 1)),
+            actions=take(self.actions.data, steps),
+            rewards=take(self.rewards.data, steps),
+            extra_model_outputs={key: take(buffer.data, steps) for key, buffer in extra.items()},
             infos=None if self._infos is None else self._infos.data[first : last + 1],
             terminated=False,
             truncated=False,
@@ -452,12 +453,7 @@ class SingleAgentEpisode:
         one_hot_discrete: bool = False,
     ) -> Any:
         """One observation at an int, else several; None: all T + 1 from timestep 0 on."""
-        return self.observations.get(
-            indices,
-            neg_index_as_lookback=neg_index_as_lookback,
-            fill=fill,
-            one_hot_discrete=one_hot_discrete,
-        )
+        return self.observations._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_actions(
         self,
@@ -468,26 +464,21 @@ class SingleAgentEpisode:
         one_hot_discrete: bool = False,
     ) -> Any:
         """One action at an int, else several; None: all T."""
-        return self.actions.get(
-            indices,
-            neg_index_as_lookback=neg_index_as_lookback,
-            fill=fill,
-            one_hot_discrete=one_hot_discrete,
-        )
+        return self.actions._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One reward at an int, else several; None: all T."""
-        return self.rewards.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+        return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
         """One info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
-        return self.infos.get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+        return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
         self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
         """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key."""
-        return self._extra(key).get(indices, neg_index_as_lookback=neg_index_as_lookback, fill=fill)
+        return self._extra(key)._get(indices, neg_index_as_lookback, fill)
 
     def get_data_dict(self) -> dict[str, Any]:
         """T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
@@ -511,9 +502,11 @@ class SingleAgentEpisode:
 
     def get_return(self) -> float:
         """Undiscounted sum of the T rewards (float64)."""
-        rewards = self.rewards.get()
+        rewards = self.rewards._get(None)
         if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
-            rewards = np.fromiter(rewards, np.float64, len(rewards))  # faster than np.asarray, and adds up the same
+            total = sum(rewards)
+            if type(total) is float:  # else there are numpy numbers among them, which may be of a smaller dtype
+                return total
         return float(np.add.reduce(rewards, axis=None, dtype=np.float64))
 
     def get_duration_s(self) -> float:
@@ -594,6 +587,10 @@ class SingleAgentEpisode:
         """Terminated or truncated."""
         return self.is_terminated or self.is_truncated
 
+    def _buffers(self) -> list[LookbackBuffer]:
+        """Every field that becomes an array, in the order of `_columns`."""
+        return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
+
     def _columns(self) -> list[tuple[str, LookbackBuffer]]:
         """Every field that becomes an array, by its name."""
         main = [("observations", self.observations), ("actions", self.actions), ("rewards", self.rewards)]
@@ -669,7 +666,7 @@ class SingleAgentEpisode:
         episode._custom_data = None if custom_data is None else from_plain(custom_data, "episode.custom_data")
         episode._start_time, episode._last_step_time = _read_clock(state)
         try:
-            if any(buffer.finalized for _, buffer in episode._columns()):
+            if any(buffer.finalized for buffer in episode._buffers()):
                 episode.to_numpy()
             episode.validate()
         except (TypeError, ValueError) as error:

@@ -224,6 +224,13 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
     """
     from gymnasium import spaces as gs
 
+    if isinstance(space, gs.Discrete):
+        if isinstance(tree, (int, np.integer)) and 0 <= (place := int(tree) - int(space.start)) < space.n:
+            encoded = np.zeros(space.n, np.float32)
+            encoded[place] = 1.0
+            return encoded
+        values = np.asarray(tree)
+        return _one_hot(values[..., None] - space.start, np.array([space.n]))
     if isinstance(space, gs.Dict):
         if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
             raise ValueError(f"one_hot_discrete: the data is no dict with the space's keys {list(space.spaces)}")
@@ -232,9 +239,6 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
         if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
             raise ValueError(f"one_hot_discrete: the data is no tuple of the space's {len(space.spaces)} parts")
         return tuple(one_hot(part, branch) for part, branch in zip(space.spaces, tree, strict=True))
-    if isinstance(space, gs.Discrete):
-        values = np.asarray(tree)
-        return _one_hot(values[..., None] - space.start, np.array([space.n]))
     if isinstance(space, gs.MultiDiscrete):
         values = np.asarray(tree) - space.start
         rows = values.shape[: values.ndim - space.nvec.ndim]
@@ -246,7 +250,8 @@ def _one_hot(values: Array, sizes: Array) -> Array:
     """`values` (..., K) in [0, sizes[k]) -> float32 (..., sum(sizes))."""
     if ((values < 0) | (values >= sizes)).any():
         raise ValueError(f"one_hot_discrete: a value lies outside of its Discrete space of size {sizes.tolist()}")
-    offsets = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    encoded = np.zeros((*values.shape[:-1], int(sizes.sum())), np.float32)
-    np.put_along_axis(encoded, (values + offsets).astype(np.intp), 1.0, axis=-1)
-    return encoded
+    rows, width = math.prod(values.shape[:-1]), int(sizes.sum())
+    places = (values + (np.cumsum(sizes) - sizes)).astype(np.intp).reshape(rows, len(sizes))
+    encoded = np.zeros((rows, width), np.float32)
+    encoded[np.arange(rows)[:, None], places] = 1.0
+    return encoded.reshape(*values.shape[:-1], width)

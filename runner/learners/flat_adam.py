@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -17,41 +18,47 @@ class FlatAdam:
 
     Args:
         parameter: (P,) float32 vector that is changed in place; its `grad` is read.
+        groups: slices of the vector, each stepped with its own learning rate; None: one of all.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
     """
 
-    def __init__(self, parameter: Tensor, betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8) -> None:
-        self._parameter = parameter.detach()
+    def __init__(
+        self,
+        parameter: Tensor,
+        groups: Sequence[slice] | None = None,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+    ) -> None:
+        values = parameter.detach()
         assert parameter.grad is not None  # FlatParameters makes it
-        self._gradient = parameter.grad
-        self._betas = betas
-        self._eps = eps
+        self._step_count = torch.zeros((), device=parameter.device)
         self._state = {
-            "step": torch.zeros((), device=parameter.device),
-            "exp_avg": torch.zeros_like(self._parameter),
-            "exp_avg_sq": torch.zeros_like(self._parameter),
+            "step": self._step_count,
+            "exp_avg": torch.zeros_like(values),
+            "exp_avg_sq": torch.zeros_like(values),
         }
+        vectors = (values, parameter.grad, self._state["exp_avg"], self._state["exp_avg_sq"])
+        options = {"beta1": betas[0], "beta2": betas[1], "eps": eps}
+        self._kernels = [
+            partial(
+                torch._fused_adam_,
+                *([vector[group]] for vector in vectors),
+                [],
+                [self._step_count],
+                **options,
+                weight_decay=0.0,
+                amsgrad=False,
+                maximize=False,
+            )
+            for group in groups or (slice(None),)
+        ]
 
-    def step(self, lr: float) -> None:
-        """One step along the gradient with learning rate `lr`."""
-        state = self._state
-        state["step"] += 1
-        torch._fused_adam_(
-            [self._parameter],
-            [self._gradient],
-            [state["exp_avg"]],
-            [state["exp_avg_sq"]],
-            [],
-            [state["step"]],
-            lr=lr,
-            beta1=self._betas[0],
-            beta2=self._betas[1],
-            weight_decay=0.0,
-            eps=self._eps,
-            amsgrad=False,
-            maximize=False,
-        )
+    def step(self, *lrs: float) -> None:
+        """One step along the gradient; one learning rate for each group."""
+        self._step_count.add_(1)
+        for kernel, lr in zip(self._kernels, lrs, strict=True):
+            kernel(lr=lr)
 
     def get_state(self) -> dict[str, Tensor]:
         """Step count and moments, copied."""

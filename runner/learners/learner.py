@@ -5,48 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.episodes import nested
 from runner.learners.flat_adam import FlatAdam
+from runner.learners.loss import Loss
 from runner.learners.schedules import scheduled_value
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
 from runner.streams import restore_stream, stream_state
-
-
-class Loss(Protocol):
-    """What an algorithm is to a learner."""
-
-    reads: tuple[str, ...]
-
-    def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
-
-        Unless `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
-        """
-
-    def before_update(self, num_env_steps: int) -> None:
-        """Prepare for an update after so many env steps."""
-
-    def coefficients(self) -> dict[str, float]:
-        """Coefficients of this update, to be reported."""
-
-    def after_update(self, metrics: Mapping[str, float]) -> None:
-        """Adapt to what the update reported."""
-
-    def get_state(self) -> dict[str, Any]:
-        """What adapts during training, as plain values."""
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
 
 
 class Learner:
@@ -65,7 +39,13 @@ class Learner:
         self._config = config
         self._stream = stream
         self._weights = FlatParameters(module)
-        self._optimizer = FlatAdam(self._weights.parameter)
+        optimizers, groups = config.optimizers, self._weights.groups
+        self._lr_fields = list(optimizers.values())
+        parts = [slice(None)] if len(optimizers) == 1 else [groups[name] for name in optimizers]
+        self._optimizer = FlatAdam(self._weights.parameter, parts)
+        self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
+        norm_names = [f"gradients_{name}_optimizer_global_norm" for name in optimizers]
+        self._gradients = list(zip(norm_names, (self._weights.gradient[part] for part in parts), strict=True))
 
     def update(self, batch: Mapping[str, Any], num_env_steps: int) -> dict[str, float]:
         """`num_epochs` passes over the batch.
@@ -81,15 +61,16 @@ class Learner:
         Raises:
             RunFailure: a loss is not finite. The module is spoilt then; go on from a checkpoint.
         """
-        lr = scheduled_value(self._config.lr, num_env_steps)
+        lrs = [scheduled_value(getattr(self._config, field), num_env_steps) for field in self._lr_fields]
         self.loss.before_update(num_env_steps)
         records: list[dict[str, Tensor]] = []
         for minibatch, is_last_epoch in self._minibatches(batch):
             metrics = self.loss(self.module, minibatch, is_last_epoch)
-            norm = self._step(metrics.total_loss, lr)
-            records.append(vars(metrics) | {"gradients_default_optimizer_global_norm": norm})
+            norms = self._step(metrics.total_loss, lrs)
+            self.loss.after_step(self.module, minibatch)
+            records.append(vars(metrics) | norms)
         result = self._means(records) | self.loss.coefficients()
-        result |= {"default_optimizer_learning_rate": lr, "num_minibatch_updates": len(records)}
+        result |= dict(zip(self._lr_names, lrs, strict=True)) | {"num_minibatch_updates": len(records)}
         self.loss.after_update(result)
         return result
 
@@ -138,16 +119,17 @@ class Learner:
                         minibatch[name] = nested.map_leaves(partial(_rows_at, step_rows), minibatch[name])
                 yield minibatch | {STEP_ROWS: step_rows}, epoch == self._config.num_epochs - 1
 
-    def _step(self, total_loss: Tensor, lr: float) -> Tensor:
-        """One gradient step; returns the gradient's norm before clipping."""
-        gradient = self._weights.gradient
-        gradient.zero_()
+    def _step(self, total_loss: Tensor, lrs: Sequence[float]) -> dict[str, Tensor]:
+        """One gradient step; returns the norm of each optimiser's gradient before clipping."""
+        self._weights.gradient.zero_()
         total_loss.backward()  # type: ignore[no-untyped-call]
-        norm: Tensor = torch.linalg.vector_norm(gradient)
-        if self._config.grad_clip is not None:
-            gradient.mul_((self._config.grad_clip / (norm + 1e-6)).clamp_(max=1.0))
-        self._optimizer.step(lr)
-        return norm
+        grad_clip, norms = self._config.grad_clip, {}
+        for name, gradient in self._gradients:
+            norms[name] = norm = torch.linalg.vector_norm(gradient)
+            if grad_clip is not None:
+                gradient.mul_((grad_clip / (norm + 1e-6)).clamp_(max=1.0))
+        self._optimizer.step(*lrs)
+        return norms
 
     def _means(self, records: list[dict[str, Tensor]]) -> dict[str, float]:
         """The mean of each metric over the minibatches that report it, in one transfer from the device."""
@@ -161,8 +143,8 @@ class Learner:
             by_name.setdefault(name, []).append(value)
         return {name: sum(own) / len(own) for name, own in by_name.items()}
 
-    @staticmethod
-    def _fail_not_finite(records: list[dict[str, Tensor]]) -> None:
+    def _fail_not_finite(self, records: list[dict[str, Tensor]]) -> None:
+        lower = " or ".join(f"algorithm.{field}" for field in self._lr_fields)
         for number, record in enumerate(records, start=1):
             values = {name: float(value.detach()) for name, value in record.items() if value is not None}
             bad = [name for name, value in values.items() if not math.isfinite(value)]
@@ -171,7 +153,7 @@ class Learner:
                     f"the loss is not finite: {bad[0]} is {values[bad[0]]}",
                     where=f"learner update, minibatch {number} of {len(records)}",
                     got=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
-                    allowed="finite numbers; a lower algorithm.lr or a smaller algorithm.grad_clip often helps",
+                    allowed=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
                 )
                 raise RunFailure(problem)
 

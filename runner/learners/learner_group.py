@@ -59,6 +59,15 @@ class LearnerGroup:
             metrics[module_id] = self._learners[module_id].update(batch[module_id], num_env_steps)
         return UpdateResult(metrics, connector_s)
 
+    def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> UpdateResult:
+        """One update of each module on a train batch that is made already: module id -> column -> tensor."""
+        metrics = {
+            module_id: self._learners[module_id].update(batch[module_id], num_env_steps)
+            for module_id in self._modules_to_train
+            if module_id in batch
+        }
+        return UpdateResult(metrics, 0.0)
+
     def get_weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """Module id -> (P,) parameters, for env runners."""
         return {module_id: learner.get_weights() for module_id, learner in self._learners.items()}

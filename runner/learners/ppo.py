@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.config.algorithms import PPOConfig, PPOMetrics
+from runner.learners.loss import Loss
 from runner.learners.schedules import scheduled_value
 from runner.modules.rl_module import RLModule
 
 
-class PPOLoss:
+class PPOLoss(Loss):
     """L = -E[min(r A, clip(r, 1 - eps, 1 + eps) A)] + c1 E[(V - V_target)^2] - c2 E[H] + beta E[KL]; eqs. 7 to 9.
 
     r is the ratio of action probabilities under the updated and the sampling policy. Means are over the minibatch's
@@ -18,6 +19,7 @@ class PPOLoss:
     """
 
     reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
+    needs = ("vf_preds",)
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config

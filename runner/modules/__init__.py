@@ -12,9 +12,13 @@ _EXPORTS: dict[str, str] = {
     "Bernoulli": "bernoulli",
     "Categorical": "categorical",
     "DiagGaussian": "gaussian",
+    "DoubleQModule": "double_q_module",
+    "IQLModule": "iql_module",
     "MultiCategorical": "categorical",
     "NestedDistribution": "nested_distribution",
     "RLModule": "rl_module",
+    "SACModule": "sac_module",
+    "SquashedGaussian": "squashed_gaussian",
     "check_mask_space": "action_masks",
     "distribution_for": "distributions",
 }

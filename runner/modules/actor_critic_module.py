@@ -34,7 +34,7 @@ class ActorCriticModule(RLModule):
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)
         self._mask_key = config.action_mask_key
-        encoded = _without_mask(observation_space, action_space, config.action_mask_key)
+        encoded = without_mask(observation_space, action_space, config.action_mask_key)
         self._log_std_bound = config.log_std_clip_param if self.action_dist.log_std_inputs else None
         num_dist_inputs = self._add_log_stds()
         self.encoder = ObservationEncoder(encoded, config)
@@ -46,8 +46,8 @@ class ActorCriticModule(RLModule):
             self.inputs = ("obs", "state_in")
             self.outputs = ("action_dist_inputs", "state_out")
         num_features = self.encoder.num_outputs if self.memory is None else self.memory.num_outputs
-        self.pi = MLP(num_features, config.head_fcnet_hiddens, _head_options(config), num_dist_inputs)
-        self.vf = MLP(num_features, config.head_fcnet_hiddens, _head_options(config), 1)
+        self.pi = MLP(num_features, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
+        self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
 
     def get_initial_state(self) -> dict[str, Any]:
         """{} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c"), and {"pi": ..., "vf": ...} with two such
@@ -155,7 +155,7 @@ def _through(
     return memory.forward(features.reshape(len(state_in["h"]), -1, encoder.num_outputs), state_in)
 
 
-def _without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:
+def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:
     """The observation space without its action mask, which must fit the actions."""
     if key is None:
         return observation_space
@@ -168,7 +168,8 @@ def _without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any
     return gym.spaces.Dict([(name, part) for name, part in observation_space.items() if name != key])
 
 
-def _head_options(config: ModuleConfig) -> LayerOptions:
+def head_options(config: ModuleConfig) -> LayerOptions:
+    """Options of the hidden layers between encoder and outputs."""
     return LayerOptions(
         config.head_fcnet_activation,
         config.head_fcnet_use_layernorm,

@@ -12,18 +12,26 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from runner.modules.rl_module import RLModule
+
 
 class FlatParameters:
     """Makes the parameters and float buffers of `module` views of one vector, and their gradients of another.
 
+    What is learned comes first, one parameter group after the other; frozen parameters (of target networks) are
+    treated as buffers.
+
     Attributes:
         parameter: (P,) leaf that an optimiser steps; its `grad` is filled by `backward` on any loss of the module.
+        groups: name of a parameter group -> where it lies in `parameter`.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        parameters = list(module.parameters())
+        groups = _parameter_groups(module)
+        parameters = [parameter for group in groups.values() for parameter in group]
+        frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
         buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-        tensors: list[Tensor] = [*parameters, *buffers]
+        tensors: list[Tensor] = [*parameters, *frozen, *buffers]
         device = tensors[0].device
         self._num_parameters = sum(parameter.numel() for parameter in parameters)
         self._values = torch.empty(sum(tensor.numel() for tensor in tensors), device=device)
@@ -33,9 +41,10 @@ class FlatParameters:
             rows = slice(start, start + tensor.numel())
             self._values[rows] = tensor.detach().reshape(-1)
             tensor.data = self._values[rows].view_as(tensor)
-            if isinstance(tensor, nn.Parameter):
+            if tensor.requires_grad:
                 tensor.grad = gradient[rows].view_as(tensor)
             start = rows.stop
+        self.groups = _slices({name: sum(own.numel() for own in group) for name, group in groups.items()})
         self.parameter = nn.Parameter(self._values[: self._num_parameters])
         self.parameter.grad = gradient
 
@@ -59,3 +68,24 @@ class FlatParameters:
         if values.shape != tuple(self._values.shape):
             raise ValueError(f"weights have {values.size} values, this module has {self._values.numel()}")
         self._values.copy_(torch.from_numpy(np.require(values, requirements="W")))
+
+
+def _parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+    learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if not isinstance(module, RLModule):
+        return {"default": learned}
+    groups = {name: list(group) for name, group in module.parameter_groups().items()}
+    ids = [id(parameter) for group in groups.values() for parameter in group]
+    if sorted(ids) != sorted(map(id, learned)):
+        names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
+        stray = [name for name, parameter in zip(names, learned, strict=True) if ids.count(id(parameter)) != 1]
+        raise ValueError(
+            f"{type(module).__name__}.parameter_groups: every parameter with a gradient is in one group of "
+            f"{', '.join(groups)}; not so: {', '.join(stray) or 'a parameter of another module'}"
+        )
+    return groups
+
+
+def _slices(sizes: dict[str, int]) -> dict[str, slice]:
+    ends = np.cumsum(list(sizes.values())).tolist()
+    return {name: slice(end - size, end) for (name, size), end in zip(sizes.items(), ends, strict=True)}

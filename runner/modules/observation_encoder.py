@@ -44,7 +44,9 @@ class ObservationEncoder(MLP):
             raise TypeError(f"nothing to encode in observations of {space}; allowed: {_SUPPORTED}")
         _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
         encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
-        super().__init__(sum(encoder.num_outputs for encoder in encoders), config.fcnet_hiddens, _mlp_options(config))
+        super().__init__(
+            sum(encoder.num_outputs for encoder in encoders), config.fcnet_hiddens, encoder_options(config)
+        )
         self.leaf_encoders = nn.ModuleList(encoder for encoder in encoders if isinstance(encoder, nn.Module))
         self._is_vector = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
         self._encoders = tuple((path, encoder.forward) for (path, _), encoder in zip(leaves, encoders, strict=True))
@@ -152,7 +154,8 @@ def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleCon
         )
 
 
-def _mlp_options(config: ModuleConfig) -> LayerOptions:
+def encoder_options(config: ModuleConfig) -> LayerOptions:
+    """Options of the encoder's hidden layers."""
     return LayerOptions(
         config.fcnet_activation,
         config.fcnet_use_layernorm,

@@ -37,6 +37,8 @@ class RLModule(nn.Module):
 
     # Columns that the forward passes write; pieces of the module-to-env pipeline and the loss may read them.
     outputs: tuple[str, ...] = ("action_dist_inputs",)
+    # Outputs of `forward_train`, which losses read.
+    train_outputs: tuple[str, ...] = ("action_dist_inputs", "vf_preds")
     # Columns that the forward passes read; `state_in` too for modules with memory.
     inputs: tuple[str, ...] = ("obs",)
     is_stateful = False
@@ -47,6 +49,13 @@ class RLModule(nn.Module):
         self.action_space = action_space
         self.config = config
         self.action_dist: ActionDistribution = distribution_for(action_space)
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Name -> parameters, for algorithms whose optimisers have learning rates of their own.
+
+        Every parameter that is learned is in one group; those of target networks (`requires_grad` false) are in none.
+        """
+        return {"default": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def get_initial_state(self) -> dict[str, Any]:
         """`state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""

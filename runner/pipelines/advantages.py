@@ -83,6 +83,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
 
     reads = (OBS, REWARDS, TERMINATEDS, LOSS_MASK)
     writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
+    reads_module = True
     belongs_in = ("learner",)
 
     def __init__(self, gamma: float, lambda_: float, max_rows_per_pass: int = 65536) -> None:

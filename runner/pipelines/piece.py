@@ -66,6 +66,8 @@ class ConnectorPiece:
     num_lookback: int = 0
     # Whether this piece reads observations from the episodes, so that none before it may change column `obs`.
     needs_episode_obs: bool = False
+    # Whether this piece of a learner pipeline computes with the module, so that what it writes ages while that learns.
+    reads_module: bool = False
     # Names of the pipelines that this piece works in; None: all.
     belongs_in: tuple[str, ...] | None = None
 

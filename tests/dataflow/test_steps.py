@@ -99,11 +99,11 @@ def _add(metrics: RunMetrics, returns: list[float]) -> None:
 def test_running_means_are_over_the_last_episodes() -> None:
     metrics = RunMetrics(smoothing=3)
     _add(metrics, [1.0, 2.0])
-    first = metrics.end_iteration(1, 0)
+    first = metrics.end_iteration()
     assert first["env_runners/episode_return_mean"] == 1.5
     metrics.begin_iteration()
     _add(metrics, [6.0, 10.0])
-    second = metrics.end_iteration(1, 0)
+    second = metrics.end_iteration()
     assert second["env_runners/episode_return_mean"] == 6.0  # of 2, 6 and 10
     assert (second["env_runners/episode_return_min"], second["env_runners/episode_return_max"]) == (2.0, 10.0)
     assert (second["env_runners/num_episodes"], second["num_episodes_lifetime"]) == (2, 4)
@@ -122,7 +122,7 @@ def test_timers_add_up_and_start_anew_each_iteration() -> None:
         for _ in range(3):
             with metrics.timed("work"):
                 pass
-        result: dict[str, Any] = metrics.end_iteration(1, 0)
+        result: dict[str, Any] = metrics.end_iteration()
         assert 0 <= result["timers/work"] <= result["time_this_iter_s"] <= result["time_total_s"]
     assert result["time_total_s"] > result["time_this_iter_s"]
 
@@ -131,7 +131,7 @@ def test_metrics_go_on_from_a_state() -> None:
     metrics = RunMetrics(smoothing=3)
     metrics.add_sampled(7)
     _add(metrics, [1.0, 2.0, 3.0, 4.0])
-    metrics.end_iteration(1, 0)
+    metrics.end_iteration()
     other = RunMetrics(smoothing=3)
     other.set_state(metrics.get_state())
     assert other.get_state() == metrics.get_state()
@@ -139,7 +139,7 @@ def test_metrics_go_on_from_a_state() -> None:
     other.begin_iteration()
     _add(metrics, [9.0])
     _add(other, [9.0])
-    ours, theirs = metrics.end_iteration(1, 0), other.end_iteration(1, 0)
+    ours, theirs = metrics.end_iteration(), other.end_iteration()
     for name in ("env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "training_iteration"):
         assert ours[name] == theirs[name]
     assert ours["env_runners/episode_return_mean"] == pytest.approx(16 / 3)

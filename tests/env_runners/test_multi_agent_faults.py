@@ -318,3 +318,16 @@ def test_what_only_the_environment_and_the_mapping_tell(overrides: list[str], wh
     text = problem_of(lambda: plan_modules(config))
     assert what in " ".join(text.split())
     assert "where    multi_agent." in text
+
+
+def test_a_multi_agent_block_for_an_environment_class_with_a_single_agent() -> None:
+    composed = compose_experiment(["+experiment=ppo_catch", "multi_agent.modules_to_train=[default_policy]"], None)
+    with pytest.raises(ConfigError, match=r"multi_agent is set, but runner\.environments\.Catch has a single agent"):
+        plan_modules(build_experiment_config(composed))
+
+
+def test_a_module_that_is_not_trained_produces_no_learner_metrics() -> None:
+    overrides = ["multi_agent.modules_to_train=[p0]", "+stop.learners.p1.total_loss=1"]
+    composed = compose_experiment(["+experiment=ppo_multi_agent_cartpole", *overrides], None)
+    with pytest.raises(ConfigError, match="learners/p1/total_loss"):
+        build_experiment_config(composed)

@@ -5,6 +5,8 @@ class TestMyLoss(LossContract):
 
     def make_loss(self):
         return MyLoss(self.config)
+
+A loss that is not for every module or action space also gives `make_module` and `action_spaces`.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from torch import Tensor
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig, ModuleConfig
-from runner.learners.learner import Loss
+from runner.learners.loss import Loss, find_misfit
 from runner.modules import ActorCriticModule, RLModule
 
 DISCRETE = gym.spaces.Discrete(3)
@@ -75,27 +77,39 @@ def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str,
         "rewards": rows["r"],
         "terminateds": torch.zeros(num_rows, dtype=torch.bool),
         "truncateds": torch.zeros(num_rows, dtype=torch.bool),
+        "new_obs": torch.from_numpy(stream.normal(size=(num_rows, 3)).astype(np.float32)),
     }
 
 
-@pytest.mark.parametrize("action_space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
 class LossContract:
     """Tests of one loss; subclasses give `config` and `make_loss`."""
 
     config: AlgorithmConfig
+    action_spaces: tuple[str, ...] = ("discrete", "continuous")
+    # Beginnings of the names of parameters that the loss has nothing to do with.
+    untouched: tuple[str, ...] = ()
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run every test for each action space."""
+        spaces = {"discrete": DISCRETE, "continuous": CONTINUOUS}
+        metafunc.parametrize("action_space", [spaces[name] for name in self.action_spaces], ids=self.action_spaces)
+
+    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
+        """A small module that the loss can train."""
+        return make_module(action_space)
 
     def make_loss(self) -> Loss:
         """A new loss for `config`."""
         raise NotImplementedError
 
     def _call(self, action_space: gym.Space[Any], is_reporting: bool = True) -> tuple[RLModule, Loss, LossMetrics]:
-        module, loss = make_module(action_space), self.make_loss()
+        module, loss = self.make_module(action_space), self.make_loss()
         loss.before_update(0)
         batch = make_batch(module)
         return module, loss, loss(module, {name: batch[name] for name in loss.reads}, is_reporting)
 
     def test_reads_are_exactly_what_is_read(self, action_space: gym.Space[Any]) -> None:
-        module, loss = make_module(action_space), self.make_loss()
+        module, loss = self.make_module(action_space), self.make_loss()
         loss.before_update(0)
         batch = ReadsRecorded(make_batch(module))
         loss(module, batch)
@@ -114,6 +128,9 @@ class LossContract:
         module, _, metrics = self._call(action_space)
         metrics.total_loss.backward()
         for name, parameter in module.named_parameters():
+            if not parameter.requires_grad or name.startswith(self.untouched or "-"):
+                assert parameter.grad is None or not parameter.grad.any(), f"a gradient reaches {name}"
+                continue
             assert parameter.grad is not None, f"no gradient reaches {name}"
             assert parameter.grad.abs().sum() > 0, f"the gradient of {name} is 0"
 
@@ -129,8 +146,11 @@ class LossContract:
         for name in (*names, *loss.coefficients()):
             assert f"learners/default_policy/{name}" in known, f"producible_metrics does not list {name}"
 
+    def test_the_module_has_what_the_loss_needs(self, action_space: gym.Space[Any]) -> None:
+        assert find_misfit(type(self.make_loss()), self.make_module(action_space), self.config) is None
+
     def test_the_inputs_stay_as_they_are(self, action_space: gym.Space[Any]) -> None:
-        module, loss = make_module(action_space), self.make_loss()
+        module, loss = self.make_module(action_space), self.make_loss()
         loss.before_update(0)
         batch = make_batch(module)
         before = {name: column.clone() for name, column in batch.items()}

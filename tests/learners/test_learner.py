@@ -18,6 +18,7 @@ from runner.config.algorithms import LossMetrics, PPOConfig
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ModuleConfig
 from runner.learners.learner import Learner, minibatch_sizes
+from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, make_batch, make_module
@@ -25,7 +26,7 @@ from tests.learners.loss_contract import CONTINUOUS, DISCRETE, make_batch, make_
 CONFIG = PPOConfig(lr=1e-2, num_epochs=3, minibatch_size=5)
 
 
-class RowRecorder:
+class RowRecorder(Loss):
     """A loss that notes the rows of every minibatch."""
 
     reads = ("obs", "row")
@@ -36,18 +37,6 @@ class RowRecorder:
     def __call__(self, module: RLModule, batch: Mapping[str, Tensor], is_reporting: bool = True) -> LossMetrics:
         self.minibatches.append(batch["row"].tolist())
         return LossMetrics(module.forward_train(batch)["vf_preds"].square().mean())
-
-    def before_update(self, num_env_steps: int) -> None: ...
-
-    def coefficients(self) -> dict[str, float]:
-        return {}
-
-    def after_update(self, metrics: Mapping[str, float]) -> None: ...
-
-    def get_state(self) -> dict[str, Any]:
-        return {}
-
-    def set_state(self, state: Mapping[str, Any]) -> None: ...
 
 
 def _recorded(num_rows: int, mask: Tensor | None, config: PPOConfig, seed: int = 0) -> list[list[int]]:

@@ -1,0 +1,103 @@
+"""`convert offline.input_=... offline.output=...`: recorded data in another format, streamed."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from runner.cli.arguments import parse_arguments
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_blocks
+
+if TYPE_CHECKING:
+    from runner.offline.conversion import ConversionReport
+    from runner.offline.layout import Spaces
+
+_PROGRESS_INTERVAL_S = 2.0
+_ROWS = {"table": "rows", "episodes": "rows", "rllib_episodes": "rows", "sample_batches": "batches"}
+
+
+def main(argv: Sequence[str]) -> int:
+    """Convert and print what was read, what was written, and what had to be left out."""
+    arguments = parse_arguments(argv)
+    config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir))
+    _check_ends(config)
+    from runner.offline.conversion import convert
+
+    report = convert(config.offline, _spaces_of(config), config.env.env, _progress_printer())
+    for line in report_lines(report, config):
+        print(line)
+    return 0
+
+
+def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str]:
+    """The summary."""
+    written, counts = report.written, report.counts
+    rows = f", {report.num_rows:,} {_ROWS.get(report.format, 'rows')}" if report.num_rows else ""
+    files = f", {_count(report.num_files, 'file')}" if report.num_files else ""
+    kind = "episodes" if config.offline.output_write_episodes else "table"
+    lines = [
+        f"read   {_count(report.episodes, 'episode')}, {_count(report.steps, 'step')} ({report.format}{files}{rows})",
+        f"wrote  {_count(written.episodes, 'episode')}, {_count(written.steps, 'step')} "
+        f"({kind}, {_count(len(written.files), 'file')}, {written.num_bytes / 1e6:,.1f} MB)",
+        f"  in {config.offline.output}",
+        f"  {report.seconds:.1f} s, {report.steps / max(report.seconds, 1e-9):,.0f} steps per second",
+    ]
+    notes = {
+        "terminated without a last observation, the one before it is repeated": counts.final_obs_repeated,
+        "ended without a last observation, truncated one step earlier": counts.final_steps_dropped,
+        "left out, without a complete step": counts.trajectories_dropped,
+        "cut where the next row is not the next observation": counts.breaks,
+    }
+    return lines + [f"  {_count(count, 'trajectory', 'trajectories')} {text}" for text, count in notes.items() if count]
+
+
+def _count(number: int, word: str, words: str | None = None) -> str:
+    return f"{number:,} {word if number == 1 else words or f'{word}s'}"
+
+
+def _check_ends(config: ExperimentConfig) -> None:
+    problems = [
+        Problem(f"convert needs {what}", f"offline.{name}", "null", f"offline.{name}={allowed}")
+        for name, what, allowed in (
+            ("input_", "data to read", "FILE or FOLDER"),
+            ("output", "a folder to write to", "FOLDER"),
+        )
+        if not getattr(config.offline, name)
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def _spaces_of(config: ExperimentConfig) -> Spaces | None:
+    """The spaces of the environment, if one is named."""
+    if config.env.env is None and config.env._target_ is None:
+        return None
+    from runner.env_runners.vector_envs import make_vector_env
+    from runner.offline.layout import Spaces
+
+    env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)
+    try:
+        return Spaces(env.single_observation_space, env.single_action_space)
+    finally:
+        env.close()
+
+
+def _progress_printer() -> Callable[[int, int], None] | None:
+    """On a terminal, a line that counts."""
+    if not sys.stderr.isatty():
+        return None
+    printed_at = time.monotonic()
+
+    def show(episodes: int, steps: int) -> None:
+        nonlocal printed_at
+        now = time.monotonic()
+        if now - printed_at >= _PROGRESS_INTERVAL_S:
+            printed_at = now
+            print(f"  {episodes:,} episodes, {steps:,} steps", file=sys.stderr, flush=True)
+
+    return show

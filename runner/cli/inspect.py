@@ -1,0 +1,43 @@
+"""`inspect DATA`: what recorded data hold. With `--json` the same as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.cli.arguments import UsageError, parse_arguments
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_blocks
+
+_JSON = "--json"
+_PLAIN_WIDTH = 80
+_WIDEST = 100
+
+
+def main(argv: Sequence[str]) -> int:
+    """Read the data once and print what is in them."""
+    wants_json = _JSON in argv
+    arguments = parse_arguments([text for text in argv if text != _JSON], ("DATA",))
+    config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir)).offline
+    if config.input_ is not None:
+        raise UsageError("inspect takes the data as a word\n   allowed  python -m runner inspect data/expert")
+    from runner.offline.inspection import inspect_data
+
+    inspection = inspect_data(replace(config, input_=arguments.words[0]))
+    if wants_json:
+        print(json.dumps(inspection.to_plain(), indent=2, default=str))
+        return 0
+    if not sys.stdout.isatty():
+        from runner.offline.inspection_report import plain_report
+
+        print(plain_report(inspection, _PLAIN_WIDTH))
+        return 0
+    from rich.console import Console
+
+    from runner.offline.inspection_report import print_report
+
+    print_report(inspection, Console(width=min(_WIDEST, os.get_terminal_size().columns), highlight=False))
+    return 0

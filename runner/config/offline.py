@@ -1,0 +1,77 @@
+"""The `offline` block: where recorded episodes come from and where they go. Key names are those of RLlib's document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.fields import option
+
+
+@dataclass(frozen=True)
+class OfflineConfig:
+    """Recorded data to train on (`input_...`), the pipeline from it to the learner, and recording (`output...`)."""
+
+    input_: str | list[str] | None = option(
+        None, "file, folder, pattern or URI of recorded data, or a list of them; null trains online"
+    )
+    offline_data_class: str | None = option(None, "dotted path of your own OfflineData class; null: runner's")
+    input_read_method: str = option(
+        "auto", "ray.data function that reads the files, for example read_parquet; auto follows their names"
+    )
+    input_read_method_kwargs: dict[str, Any] = option({}, "its keyword arguments, for example columns, filter")
+    input_read_schema: dict[str, str] = option(
+        {}, "name here: name in the files, for tables (obs: o_t); columns it does not name keep their names"
+    )
+    input_read_episodes: bool | None = option(
+        None, "rows are episodes, ours or RLlib's (false: rows are steps); null: seen from the files"
+    )
+    input_read_sample_batches: bool = option(False, "rows are SampleBatches of RLlib's old stack")
+    input_read_batch_size: int | None = option(
+        None,
+        "rows of the files (episodes or steps) that one pre-learner call gets; null: what a batch needs",
+        minimum=1,
+    )
+    input_filesystem: str | None = option(
+        None, "gcs, s3, abs, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
+    )
+    input_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem")
+    input_compress_columns: list[str] = option(
+        ["obs", "new_obs"], "columns of tables that RLlib has packed with LZ4, if they are"
+    )
+    materialize_data: bool = option(False, "hold the data as they are read in the object store")
+    materialize_mapped_data: bool = option(
+        True, "hold the train batches in the object store: connectors run once, not for each pass"
+    )
+    map_batches_kwargs: dict[str, Any] = option(
+        {}, "of Dataset.map_batches for the pre-learners: concurrency (a number or [min, max]), num_cpus, num_gpus, ..."
+    )
+    iter_batches_kwargs: dict[str, Any] = option({}, "of the iteration over train batches: prefetch_batches, ...")
+    prelearner_class: str | None = option(None, "dotted path of your own OfflinePreLearner; null: runner's")
+    prelearner_kwargs: dict[str, Any] = option({}, "keyword arguments of its constructor")
+    prelearner_buffer_class: str | None = option(
+        None, "dotted path of a buffer from which each pre-learner samples train batches; null: rows in their order"
+    )
+    prelearner_buffer_kwargs: dict[str, Any] = option({}, "its keyword arguments, for example capacity")
+    prelearner_module_synch_period: int = option(
+        10, "pre-learners that need the module get its weights after so many updates", unit="updates", minimum=1
+    )
+    dataset_num_iters_per_learner: int | None = option(
+        None, "updates of an iteration; null: one pass over the data", unit="updates", minimum=1
+    )
+    output: str | None = option(None, "folder or URI to record episodes in; null records nothing")
+    output_write_episodes: bool = option(True, "a row is an episode; false: a row is a step")
+    output_compress_columns: list[str] = option(["obs", "new_obs"], "columns that are LZ4-compressed in the files")
+    output_max_file_size: int | None = option(
+        64 * 2**20, "a file of about this size is followed by a new one; null: no limit", unit="bytes", minimum=1
+    )
+    output_max_rows_per_file: int | None = option(
+        None, "rows (episodes or steps) after which a new file follows; null: no limit", minimum=1
+    )
+    output_write_method: str = option("write_parquet", "write_parquet, write_json or write_csv")
+    output_write_method_kwargs: dict[str, Any] = option({}, "its keyword arguments, for example compression")
+    output_filesystem: str | None = option(
+        None, "gcs, s3, abs, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
+    )
+    output_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem")
+    output_append: bool = option(False, "add files to a folder that already has data; else that is refused")

@@ -1,0 +1,152 @@
+"""Conservative Q-learning on soft actor-critic (Kumar et al., 2020, https://arxiv.org/abs/2006.04779)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import CQLConfig, CQLMetrics
+from runner.learners.loss import Loss
+from runner.learners.target_updates import TargetUpdates
+from runner.modules.target_networks import frozen
+from runner.streams import restore_stream, stream_state
+
+
+class CQLLoss(Loss):
+    """CQL(H) for real-valued actions; SAC is Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905.
+
+    L_Q = sum E[(y - Q(s, a))^2] + alpha' (w E[T log sum_i exp((Q(s, a_i) - log mu(a_i)) / T) - Q(s, a)] - threshold)
+    y = r + gamma (min Q_target(s', a') - alpha log pi(a' | s')), its second term unless `deterministic_backup`
+    L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)], in the first `bc_iters` steps log pi(a | s) in the place of min Q
+    L_alpha = -E[log alpha (log pi(a_pi | s) + target entropy)]
+
+    (s, a, r, s') is recorded. The a_i are `num_actions` each of a uniform density, of pi(. | s) and of pi(. | s'), mu
+    is the density they come from: the importance-sampled form of appendix F (as in the authors' code, the sum is not
+    divided by their number). Without `lagrangian` alpha' is 1 and the threshold has no effect. The terms reach the
+    groups `critic`, `actor` and `alpha`, one each.
+    """
+
+    reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
+    needs = (
+        "squashed",
+        "critic",
+        "compute_q_values",
+        "compute_target_q_values",
+        "update_targets",
+        "log_alpha",
+        "log_alpha_prime",
+    )
+    made_for = "module=sac"
+
+    def __init__(self, config: CQLConfig) -> None:
+        self._config = config
+        self._targets = TargetUpdates(config.tau, config.target_network_update_freq)
+        self._stream = np.random.default_rng(0)
+        self.num_steps = 0
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Draw the noise of sampled actions from `stream`."""
+        self._stream = stream
+
+    def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> CQLMetrics:
+        """The loss of one minibatch.
+
+        Args:
+            module: a `SACModule` or the like, E Q functions.
+            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool.
+            is_reporting: makes no difference.
+        """
+        cfg, pi = self._config, module.squashed
+        obs, new_obs = batch["obs"], batch["new_obs"]
+        actions = pi.clamped(batch["actions"])  # the environment did as much
+        theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
+        with torch.no_grad():
+            next_theta = module.forward_train({"obs": new_obs})["action_dist_inputs"]
+
+        # Temperature.
+        log_alpha = module.log_alpha + math.log(cfg.initial_alpha)
+        alpha = log_alpha.detach().exp()
+        pi_actions, pi_logp = pi.sample_with_log_prob(theta, self._noise(pi, theta))
+        alpha_loss = -(log_alpha * (pi_logp.detach() + self._target_entropy(pi)).mean())
+
+        # Policy.
+        if self.num_steps < cfg.bc_iters:
+            policy_loss = (alpha * pi_logp - pi.log_prob(theta, actions)).mean()
+        else:
+            with frozen(module.critic):
+                pi_q = module.compute_q_values(obs, pi_actions).amin(0)  # (B,)
+            policy_loss = (alpha * pi_logp - pi_q).mean()
+
+        # Q functions: TD error.
+        with torch.no_grad():
+            next_actions, next_logp = pi.sample_with_log_prob(next_theta, self._noise(pi, theta))
+            next_q = module.compute_target_q_values(new_obs, next_actions).amin(0)  # (B,)
+            if not cfg.deterministic_backup:
+                next_q = next_q - alpha * next_logp
+            y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q
+            some_actions, log_mu = self._actions_for_logsumexp(pi, theta, next_theta)  # (B, 3 n, ...), (B, 3 n)
+        all_actions = torch.cat((actions.unsqueeze(1), some_actions), 1)
+        q, some_q = module.compute_q_values(obs, all_actions).unflatten(-1, (len(y), -1)).tensor_split([1], -1)
+        q = q.squeeze(-1)  # (E, B) of the recorded actions; some_q is (E, B, 3 n)
+        qf_loss = (y - q).square().mean(-1).sum()
+
+        # Q functions: conservative term.
+        logsumexp = cfg.temperature * ((some_q - log_mu) / cfg.temperature).logsumexp(-1)  # (E, B)
+        gaps = (logsumexp - q).mean(-1)  # (E,)
+        cql_loss = gaps.sum()
+        total_loss = policy_loss + alpha_loss + qf_loss
+        alpha_prime = module.log_alpha_prime.exp()
+        if cfg.lagrangian:
+            excess = cfg.min_q_weight * gaps - cfg.lagrangian_thresh  # (E,)
+            total_loss = total_loss + (alpha_prime.detach() * excess).sum() - (alpha_prime * excess.detach()).mean()
+        else:
+            total_loss = total_loss + cfg.min_q_weight * cql_loss
+        return CQLMetrics(
+            total_loss, policy_loss, qf_loss, cql_loss, alpha_loss, alpha, alpha_prime, q.mean(), pi_logp.mean()
+        )
+
+    def _actions_for_logsumexp(self, pi: Any, theta: Tensor, next_theta: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3 n, ...) actions, and the log densities (B, 3 n) that they were drawn with."""
+        n = self._config.num_actions
+        uniform = pi.uniform(self._stream, (len(theta), n), theta.device)
+        parts = [(uniform, torch.full((len(theta), n), -pi.log_volume, device=theta.device))]
+        for dist_inputs in (theta.detach(), next_theta):
+            repeated = dist_inputs.unsqueeze(1).expand(-1, n, -1)
+            parts.append(pi.sample_with_log_prob(repeated, self._noise(pi, repeated)))
+        actions, log_mu = zip(*parts, strict=True)
+        return torch.cat(actions, 1), torch.cat(log_mu, 1)
+
+    def _noise(self, pi: Any, theta: Tensor) -> Tensor:
+        return torch.from_numpy(pi.draw_noise(self._stream, tuple(theta.shape[:-1]))).to(theta.device)
+
+    def _target_entropy(self, pi: Any) -> float:
+        auto = -float(pi.num_noise)
+        return auto if self._config.target_entropy == "auto" else float(self._config.target_entropy)
+
+    def after_step(self, module: Any, batch: Mapping[str, Any]) -> None:
+        """Let the targets follow the Q functions, and count the step."""
+        self._targets.after_step(module, len(batch["rewards"]))
+        self.num_steps += 1
+
+    def coefficients(self) -> dict[str, float]:
+        """How many steps of behaviour cloning the policy has before it."""
+        return {"curr_bc_iters_left": max(0, self._config.bc_iters - self.num_steps)}
+
+    def get_state(self) -> dict[str, Any]:
+        """Gradient steps so far, rows since the targets' last update, and the random stream."""
+        return {
+            "num_steps": self.num_steps,
+            "rows_since_target_update": self._targets.num_rows,
+            "stream": stream_state(self._stream),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self.num_steps = int(state["num_steps"])
+        self._targets.num_rows = int(state["rows_since_target_update"])
+        restore_stream(self._stream, state["stream"])

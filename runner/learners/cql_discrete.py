@@ -1,0 +1,62 @@
+"""Conservative Q-learning on double Q-learning (Kumar et al., 2020, https://arxiv.org/abs/2006.04779)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from runner.config.algorithms import DiscreteCQLConfig, DiscreteCQLMetrics
+from runner.learners.loss import Loss
+from runner.learners.target_updates import TargetUpdates
+
+
+class DiscreteCQLLoss(Loss):
+    """L = E[(y - Q(s, a))^2] + w E[T log sum_a' exp(Q(s, a') / T) - Q(s, a)]; eq. 4
+
+    y = r + gamma Q_target(s', argmax_a' Q(s', a')), the second term 0 where the episode has terminated (van Hasselt et
+    al., 2016, https://arxiv.org/abs/1509.06461).
+    """
+
+    reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
+    needs = ("qf_preds", "forward_target", "q_of", "update_targets")
+    made_for = "module=double_q"
+
+    def __init__(self, config: DiscreteCQLConfig) -> None:
+        self._config = config
+        self._targets = TargetUpdates(config.tau, config.target_network_update_freq)
+
+    def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DiscreteCQLMetrics:
+        """The loss of one minibatch.
+
+        Args:
+            module: a `DoubleQModule` or the like, A actions.
+            batch: `obs`, `new_obs` (B, ...), `actions` (B,) integers, `rewards` (B,) float32, `terminateds` (B,) bool.
+            is_reporting: makes no difference.
+        """
+        cfg, new_batch = self._config, {"obs": batch["new_obs"]}
+        with torch.no_grad():
+            best = module.forward_train(new_batch)["qf_preds"].argmax(-1, keepdim=True)  # (B, 1)
+            next_q = module.forward_target(new_batch)["qf_preds"].gather(-1, best).squeeze(-1)
+            y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q
+
+        q = module.forward_train(batch)["qf_preds"]  # (B, A)
+        recorded_q = module.q_of(q, batch["actions"])  # (B,)
+        qf_loss = (y - recorded_q).square().mean()
+        cql_loss = (cfg.temperature * (q / cfg.temperature).logsumexp(-1) - recorded_q).mean()
+
+        total_loss = qf_loss + cfg.min_q_weight * cql_loss
+        return DiscreteCQLMetrics(total_loss, qf_loss, cql_loss, recorded_q.mean())
+
+    def after_step(self, module: Any, batch: Mapping[str, Any]) -> None:
+        """Let the target follow the Q function."""
+        self._targets.after_step(module, len(batch["rewards"]))
+
+    def get_state(self) -> dict[str, Any]:
+        """Rows since the target's last update."""
+        return {"rows_since_target_update": self._targets.num_rows}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._targets.num_rows = int(state["rows_since_target_update"])

@@ -1,0 +1,73 @@
+"""Implicit Q-learning (Kostrikov et al., 2021, https://arxiv.org/abs/2110.06169)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from runner.config.algorithms import IQLConfig, IQLMetrics
+from runner.learners.loss import Loss
+from runner.learners.target_updates import TargetUpdates
+
+_LARGEST_WEIGHT = 100.0  # of an action's log probability, as in the authors' code
+
+
+class IQLLoss(Loss):
+    """L_V = E[|tau - 1(u < 0)| u^2], u = min Q_target(s, a) - V(s); eq. 5
+    L_Q = sum E[(r + gamma V(s') - Q(s, a))^2]; eq. 6
+    L_pi = -E[min(exp(beta u), 100) log pi(a | s)]; eq. 7
+
+    All actions are recorded ones. tau, the expectile, is `expectile`; V(s') is 0 where the episode has terminated. Each
+    term reaches one parameter group only: `value`, `critic`, `actor`.
+    """
+
+    reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
+    needs = ("compute_q_values", "compute_target_q_values", "update_targets", "vf_preds")
+    made_for = "module=iql"
+
+    def __init__(self, config: IQLConfig) -> None:
+        self._config = config
+        self._targets = TargetUpdates(config.tau, config.target_network_update_freq)
+
+    def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> IQLMetrics:
+        """The loss of one minibatch.
+
+        Args:
+            module: an `IQLModule` or the like, E Q functions.
+            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool.
+            is_reporting: makes no difference.
+        """
+        cfg = self._config
+        obs, actions = batch["obs"], batch["actions"]
+        outputs = module.forward_train(batch)
+        theta, values = outputs["action_dist_inputs"], outputs["vf_preds"]  # (B, K), (B,)
+        with torch.no_grad():
+            target_q = module.compute_target_q_values(obs, actions).amin(0)  # (B,)
+            next_values = module.compute_values({"obs": batch["new_obs"]})
+            y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_values
+
+        u = target_q - values
+        vf_loss = (torch.where(u < 0, 1 - cfg.expectile, cfg.expectile) * u.square()).mean()
+
+        q = module.compute_q_values(obs, actions)  # (E, B)
+        qf_loss = (y - q).square().mean(-1).sum()
+
+        weights = (cfg.beta * u.detach()).exp().clamp(max=_LARGEST_WEIGHT)
+        policy_loss = -(weights * module.action_dist.log_prob(theta, actions)).mean()
+
+        total_loss = policy_loss + qf_loss + vf_loss
+        return IQLMetrics(total_loss, policy_loss, qf_loss, vf_loss, q.mean(), values.mean(), weights.mean())
+
+    def after_step(self, module: Any, batch: Mapping[str, Any]) -> None:
+        """Let the targets follow the Q functions."""
+        self._targets.after_step(module, len(batch["rewards"]))
+
+    def get_state(self) -> dict[str, Any]:
+        """Rows since the targets' last update."""
+        return {"rows_since_target_update": self._targets.num_rows}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._targets.num_rows = int(state["rows_since_target_update"])

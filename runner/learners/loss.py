@@ -1,0 +1,74 @@
+"""What an algorithm is to a learner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.errors import Problem
+from runner.modules.rl_module import RLModule
+
+
+class Loss:
+    """Base of losses; made with the algorithm's configuration as its only argument.
+
+    Attributes:
+        reads: columns of the batch, in the module's place also.
+        needs: methods and attributes of the module that not every RLModule has.
+        made_for: the option of `conf/module` that has them, for messages.
+    """
+
+    reads: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    made_for: str | None = None
+
+    def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
+        """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
+
+        With several optimisers it is a sum, each term of which reaches the parameters of one of them only. Unless
+        `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Take the random stream that this loss owns from now on."""
+
+    def before_update(self, num_env_steps: int) -> None:
+        """Prepare for an update after so many env steps."""
+
+    def after_step(self, module: RLModule, batch: Mapping[str, Any]) -> None:
+        """What follows the gradient step on a minibatch, for example an update of target networks."""
+
+    def coefficients(self) -> dict[str, float]:
+        """Coefficients of this update, to be reported; the configuration's `coefficients` names them."""
+        return {}
+
+    def after_update(self, metrics: Mapping[str, float]) -> None:
+        """Adapt to what the update reported."""
+
+    def get_state(self) -> dict[str, Any]:
+        """What adapts during training, as plain values."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+
+def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) -> Problem | None:
+    """What the loss or the optimisers of an algorithm need and the module lacks."""
+    name, groups = type(module).__name__, list(module.parameter_groups())
+    lacking = [need for need in loss.needs if need not in module.train_outputs and not hasattr(module, need)]
+    hint = f"{loss.made_for}, or your own class" if loss.made_for else "a module"
+    if lacking:
+        what = f"{loss.__name__} needs {', '.join(lacking)} of the module, and {name} has none"
+        return Problem(what, "algorithm.loss, module._target_", name, f"{hint} with {', '.join(loss.needs)}")
+    optimizers = list(algorithm.optimizers)
+    if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
+        what = f"the optimisers of {loss.__name__} step other parameter groups than {name} has"
+        return Problem(
+            what, "algorithm.loss, module._target_", ", ".join(groups), f"{hint} with {', '.join(optimizers)}"
+        )
+    return None

@@ -1,0 +1,89 @@
+"""Q functions of observation and action, and what modules that have some share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules.actor_critic_module import head_options
+from runner.modules.mlp import MLP
+from runner.modules.observation_encoder import ObservationEncoder, encoder_options
+from runner.modules.target_networks import follow, target_of
+
+
+class QFunction(nn.Module):
+    """Q(s, a) for any spaces: the features of both, side by side, through hidden layers and a head.
+
+    Args:
+        observation_space, action_space: what `ObservationEncoder` can encode.
+        config: widths and activations.
+    """
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        super().__init__()
+        self.obs_features = ObservationEncoder(observation_space, replace(config, fcnet_hiddens=[]))
+        self.action_features = ObservationEncoder(action_space, replace(config, fcnet_hiddens=[], conv_filters=None))
+        num_features = self.obs_features.num_outputs + self.action_features.num_outputs
+        self.encoder = MLP(num_features, config.fcnet_hiddens, encoder_options(config))
+        self.head = MLP(self.encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), 1)
+
+    def forward(self, obs: Any, actions: Any) -> Tensor:
+        """(B,) of `obs` (B, ...) and actions (B, ...); (B * n,) of n actions a row (B, n, ...)."""
+        obs_features = self.obs_features.forward(obs)
+        action_features = self.action_features.forward(actions)
+        num_actions = len(action_features) // len(obs_features)
+        if num_actions > 1:
+            obs_features = obs_features.repeat_interleave(num_actions, 0)
+        features = torch.cat((obs_features, action_features), -1)
+        return self.head.forward(self.encoder.forward(features)).squeeze(-1)
+
+
+class QEnsemble(nn.ModuleList):
+    """E Q functions."""
+
+    def forward(self, obs: Any, actions: Any) -> Tensor:
+        """(E, B) or (E, B * n), see `QFunction.forward`."""
+        return torch.stack([q_function.forward(obs, actions) for q_function in self])
+
+
+class WithQFunctions(nn.Module):
+    """Part of modules with Q functions (two unless `twin_q` is false) and their targets."""
+
+    critic: QEnsemble
+    target_critic: QEnsemble
+
+    def add_q_functions(
+        self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
+    ) -> None:
+        """Make the networks; to be called once, in `__init__`."""
+        num_critics = 2 if config.twin_q else 1
+        self.critic = QEnsemble(QFunction(observation_space, action_space, config) for _ in range(num_critics))
+        self.target_critic = target_of(self.critic)
+
+    def compute_q_values(self, obs: Any, actions: Any) -> Tensor:
+        """(E, B) Q of `obs` (B, ...) and actions (B, ...); (E, B * n) for n actions a row (B, n, ...)."""
+        return self.critic.forward(obs, actions)
+
+    def compute_target_q_values(self, obs: Any, actions: Any) -> Tensor:
+        """The same of the targets."""
+        return self.target_critic.forward(obs, actions)
+
+    def update_targets(self, tau: float) -> None:
+        """Let the targets follow."""
+        follow(self.target_critic, self.critic, tau)
+
+
+def refuse_memory(config: ModuleConfig, name: str) -> None:
+    """Check that no memory is asked for.
+
+    Raises:
+        ValueError: it is.
+    """
+    for key in ("use_lstm", "use_gru"):
+        if getattr(config, key):
+            raise ValueError(f"{name} has no memory: module.{key} is true; allowed: false")

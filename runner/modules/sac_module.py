@@ -1,0 +1,68 @@
+"""Soft actor-critic's networks (Haarnoja et al., 2018): a squashed Gaussian policy, Q functions, temperatures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules.actor_critic_module import head_options
+from runner.modules.mlp import MLP
+from runner.modules.observation_encoder import ObservationEncoder
+from runner.modules.q_functions import WithQFunctions, refuse_memory
+from runner.modules.rl_module import RLModule
+from runner.modules.squashed_gaussian import SquashedGaussian
+
+_MAX_LOG_STD = 2.0  # as in the authors' code; before the tanh
+
+
+class SACModule(WithQFunctions, RLModule):
+    """Policy, Q functions with targets, and the logarithms of SAC's alpha and CQL's alpha'.
+
+    Args:
+        observation_space: what `ObservationEncoder` can encode.
+        action_space: a bounded Box of floats.
+        config: widths and activations, see `ModuleConfig`.
+
+    Attributes:
+        log_alpha, log_alpha_prime: (), of what the initial values are multiplied by.
+
+    Raises:
+        TypeError: a space that this module cannot use.
+        ValueError: options that have no meaning here.
+    """
+
+    train_outputs = ("action_dist_inputs",)
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        refuse_memory(config, "SACModule")
+        for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
+            if getattr(config, key) != allowed:
+                raise ValueError(f"SACModule: module.{key} is set; allowed: {'null' if allowed is None else 'false'}")
+        super().__init__(observation_space, action_space, config)
+        self.action_dist = self.squashed = SquashedGaussian(action_space)
+        self.encoder = ObservationEncoder(observation_space, config)
+        num_dist_inputs = self.action_dist.num_inputs
+        self.pi = MLP(self.encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
+        self.add_q_functions(observation_space, action_space, config)
+        self.log_alpha = nn.Parameter(torch.zeros(()))
+        self.log_alpha_prime = nn.Parameter(torch.zeros(()))
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """`actor`, `critic` and `alpha`."""
+        return {
+            "actor": [*self.encoder.parameters(), *self.pi.parameters()],
+            "critic": list(self.critic.parameters()),
+            "alpha": [self.log_alpha, self.log_alpha_prime],
+        }
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """`action_dist_inputs` (B, 2 A) from `obs` (B, ...)."""
+        outputs: Tensor = self.pi.forward(self.encoder.forward(batch["obs"]))
+        mean, log_std = outputs.chunk(2, -1)
+        log_std = log_std.clamp(-self.config.log_std_clip_param, _MAX_LOG_STD)
+        return {"action_dist_inputs": torch.cat((mean, log_std), -1)}

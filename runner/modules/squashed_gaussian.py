@@ -1,0 +1,157 @@
+"""Real-valued actions within bounds: tanh of normal variables (Haarnoja et al., 2018, appendix C)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from runner.modules.action_distribution import torch_dtype
+from runner.modules.gaussian import DiagGaussian
+
+_LOG_2 = math.log(2.0)
+# Recorded actions at the very bounds would have come from infinite normal variables.
+_LARGEST_TANH = 1.0 - 1e-6
+_NUM_NODES = 32  # of the quadrature that gives the entropy, good to 1e-3 nats for a std up to 3 before the tanh
+
+
+class SquashedGaussian:
+    """a = center + scale * tanh(x), x ~ N(mean, std); `dist_inputs` are means and log stds of x (B, 2 A).
+
+    Args:
+        space: Box of floats with finite bounds, A numbers in all.
+
+    Attributes:
+        log_volume: log of the space's volume.
+
+    Raises:
+        TypeError: another space.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        if not _is_usable(space):
+            raise TypeError(f"no tanh of a Gaussian for actions of {space}; allowed: a Box of floats, bounded")
+        assert isinstance(space, gym.spaces.Box)
+        self._shape = space.shape
+        self._dtype = torch_dtype(space.dtype, torch.float32)
+        self._normal = DiagGaussian((math.prod(space.shape),))
+        self.num_inputs, self.num_noise = self._normal.num_inputs, self._normal.num_noise
+        self.log_std_inputs = self._normal.log_std_inputs
+        low, high = (torch.from_numpy(np.array(bound, np.float32)) for bound in (space.low, space.high))
+        self.log_volume = float((high - low).log().sum())
+        self._tables = {torch.device("cpu"): _Tables.of(low, high)}
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Standard normal noise (*leading, A)."""
+        return self._normal.draw_noise(stream, leading)
+
+    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
+        """(B, *shape) floats within the bounds."""
+        return self._squashed(self._normal.sample(dist_inputs, noise))
+
+    def sample_with_log_prob(self, dist_inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, *shape) actions and their (B,) log densities, both differentiable, without the detour over arctanh."""
+        x = self._normal.sample(dist_inputs, noise)
+        return self._squashed(x), self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
+
+    def mode(self, dist_inputs: Tensor) -> Tensor:
+        """(B, *shape) floats, where the mean of x goes."""
+        return self._squashed(self._normal.mode(dist_inputs))
+
+    def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
+        """(B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
+        flat = actions.reshape(*dist_inputs.shape[:-1], -1).to(dist_inputs.dtype)
+        tables = self._tables_on(flat.device)
+        x = ((flat - tables.center) / tables.scale).clamp(-_LARGEST_TANH, _LARGEST_TANH).atanh()
+        return self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
+
+    def entropy(self, dist_inputs: Tensor) -> Tensor:
+        """(B,) nats: H(x) + E[log da/dx], the mean by Gauss-Hermite quadrature."""
+        mean, log_std = dist_inputs.unsqueeze(-1).chunk(2, -2)  # (B, A, 1)
+        tables = self._tables_on(mean.device)
+        log_slopes = _log_tanh_slope(mean + log_std.exp() * tables.nodes) @ tables.weights + tables.log_scale  # (B, A)
+        return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
+
+    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
+        """(B,) nats, that of the normal variables: tanh is one to one."""
+        return self._normal.kl(dist_inputs, other_inputs)
+
+    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
+        """Never: `check_mask_space` refuses a mask of a Box.
+
+        Raises:
+            TypeError: always.
+        """
+        return self._normal.masked(dist_inputs, mask)
+
+    def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
+        """None: nothing of a Box can be forbidden."""
+        return None
+
+    def clamped(self, actions: Tensor) -> Tensor:
+        """(B, *shape) actions, those outside of the bounds moved to them."""
+        tables = self._tables_on(actions.device)
+        return actions.clamp(tables.low, tables.high)
+
+    def uniform(self, stream: np.random.Generator, leading: tuple[int, ...], device: torch.device) -> Tensor:
+        """(*leading, *shape) actions from all that there are, with density `exp(-log_volume)`."""
+        tables = self._tables_on(device)
+        share = torch.from_numpy(stream.random((*leading, *self._shape), np.float32)).to(device)
+        return (tables.low + share * (tables.high - tables.low)).to(self._dtype)
+
+    def _squashed(self, x: Tensor) -> Tensor:
+        tables = self._tables_on(x.device)
+        flat = tables.center + tables.scale * x.tanh()
+        return flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
+
+    def _log_slopes(self, x: Tensor) -> Tensor:
+        """(B, A) log da/dx."""
+        return _log_tanh_slope(x) + self._tables_on(x.device).log_scale
+
+    def _tables_on(self, device: torch.device) -> _Tables:
+        tables = self._tables.get(device)
+        if tables is None:
+            with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
+                tables = self._tables[device] = self._tables[torch.device("cpu")].to(device)
+        return tables
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Bounds (*shape); center, half width and its log (A,); nodes and weights of the quadrature."""
+
+    low: Tensor
+    high: Tensor
+    center: Tensor
+    scale: Tensor
+    log_scale: Tensor
+    nodes: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, low: Tensor, high: Tensor) -> _Tables:
+        center, scale = (0.5 * (high + low)).flatten(), (0.5 * (high - low)).flatten()
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
+        quadrature = (torch.from_numpy(values.astype(np.float32)) for values in (nodes, weights / weights.sum()))
+        return cls(low, high, center, scale, scale.log(), *quadrature)
+
+    def to(self, device: torch.device) -> _Tables:
+        return _Tables(*(values.to(device) for values in vars(self).values()))
+
+
+def _log_tanh_slope(x: Tensor) -> Tensor:
+    """log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
+    return 2.0 * (_LOG_2 - x - F.softplus(-2.0 * x))
+
+
+def _is_usable(space: gym.Space[Any]) -> bool:
+    if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return False
+    return bool(space.low.size and np.isfinite(space.low).all() and np.isfinite(space.high).all())

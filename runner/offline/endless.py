@@ -1,0 +1,75 @@
+"""Recorded data as one stream that does not end: pass after pass in one execution of Ray Data.
+
+Starting a pool of workers takes seconds, so that a pass must not cost one: the read tasks of many passes, each with its
+files in another order, are one data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from runner.offline.raw_readers import ParquetReader
+from runner.offline.source_stream import Source
+from runner.streams import random_stream
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+# After so many read tasks the execution is started again.
+_NUM_TASKS = 2000
+
+ReadTables = Callable[[], Iterator[pa.Table]]
+
+
+def endless_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
+    """A Ray data set with the tables of many passes over `parts`, each pass in an order of its own."""
+    import ray.data
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    num_passes = max(1, _NUM_TASKS // len(parts))
+
+    class Passes(Datasource):
+        def get_name(self) -> str:
+            return "Passes"
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+            orders = [random_stream(seed, "offline_pass", number) for number in range(num_passes)]
+            return [ReadTask(parts[index], metadata) for order in orders for index in order.permutation(len(parts))]
+
+    passes: Any = Passes
+    dataset: Dataset = ray.data.read_datasource(passes(), override_num_blocks=num_passes * len(parts))
+    return dataset
+
+
+def parts_of_source(source: Source) -> list[ReadTables]:
+    """What of a source can be read independently of each other: the files of episodes; all else is one part."""
+    if source.format not in ("episodes", "rllib_episodes") or not isinstance(source.reader, ParquetReader):
+        return [source._episode_tables]
+    return [partial(_tables_of_file, source, source.reader, number) for number in range(len(source.reader.files.paths))]
+
+
+def parts_in_memory(dataset: Dataset) -> list[ReadTables]:
+    """The blocks of a data set, read once and held in Ray's object store."""
+    return [partial(_tables_in_memory, reference) for reference in dataset.materialize().to_arrow_refs()]
+
+
+def _tables_of_file(source: Source, reader: ParquetReader, number: int) -> Iterator[pa.Table]:
+    files = reader.files
+    alone = replace(files, paths=(files.paths[number],), sizes=(files.sizes[number],))
+    return replace(source, reader=replace(reader, files=alone)).tables()
+
+
+def _tables_in_memory(reference: Any) -> Iterator[pa.Table]:
+    import ray
+
+    yield ray.get(reference)

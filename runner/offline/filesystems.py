@@ -1,0 +1,153 @@
+"""Where files are: local paths, URIs, and file systems by name or by class."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+
+NAMES = {"gcs": "GcsFileSystem", "s3": "S3FileSystem", "abs": "AzureFileSystem", "local": "LocalFileSystem"}
+_WILDCARDS = "*?["
+
+
+@dataclass(frozen=True)
+class Location:
+    """A path within a file system. `shown` is the path as it was given, for messages."""
+
+    filesystem: fs.FileSystem
+    path: str
+    shown: str
+
+    @property
+    def is_local(self) -> bool:
+        """Whether this is the machine's own file system."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+    def info(self) -> fs.FileInfo:
+        """What is there; raises `ConfigError` if that cannot be found out."""
+        try:
+            return self.filesystem.get_file_info(self.path)
+        except OSError as error:
+            raise unreadable(self.shown, error) from None
+
+
+def locate(path: str, filesystem: str | None, kwargs: Mapping[str, Any], where: str) -> Location:
+    """The file system of a path, and the path in it.
+
+    Args:
+        path: local, a URI, or within `filesystem`.
+        filesystem: gcs, s3, abs, or the dotted path of a pyarrow or fsspec class; None: from the path.
+        kwargs: of its constructor.
+        where: configuration key of the file system, for messages.
+
+    Raises:
+        ConfigError: there is no such file system, or it cannot be reached.
+    """
+    if filesystem is not None:
+        system = make_filesystem(filesystem, kwargs, where)
+        _, separator, rest = path.partition("://")
+        inner = rest if separator else path
+        if isinstance(system, fs.LocalFileSystem):
+            inner = os.path.abspath(os.path.expanduser(inner))
+        return Location(system, inner.rstrip("/"), path)
+    if "://" not in path:
+        return Location(fs.LocalFileSystem(), os.path.abspath(os.path.expanduser(path)), path)
+    try:
+        system, inner = fs.FileSystem.from_uri(path)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        return _locate_with_fsspec(path, error)
+    return Location(system, inner.rstrip("/"), path)
+
+
+def _locate_with_fsspec(path: str, error: Exception) -> Location:
+    import fsspec  # type: ignore[import-untyped]
+
+    try:
+        system, inner = fsspec.core.url_to_fs(path)
+    except (ValueError, ImportError, OSError):
+        problem = Problem("no file system knows this address", path, str(error).splitlines()[0], ", ".join(NAMES))
+        raise ConfigError([problem]) from None
+    return Location(fs.PyFileSystem(fs.FSSpecHandler(system)), inner.rstrip("/"), path)
+
+
+def make_filesystem(name: str, kwargs: Mapping[str, Any], where: str) -> fs.FileSystem:
+    """The file system of a name or class path; raises `ConfigError`."""
+    if name in NAMES:
+        maker = getattr(fs, NAMES[name], None)
+        if maker is None:
+            raise ConfigError([Problem(f"this build of pyarrow has no {NAMES[name]}", where, name)])
+    else:
+        import fsspec
+
+        if "." not in name:
+            raise ConfigError([Problem("unknown file system", where, name, f"{', '.join(NAMES)}, a class")])
+        maker = import_target(name, where, fs.FileSystem, fsspec.AbstractFileSystem)
+    try:
+        system = maker(**kwargs)
+    except Exception as error:
+        what = f"the file system {name} cannot be set up: {type(error).__name__}: {error}"
+        raise ConfigError([Problem(what, f"{where}_kwargs", str(dict(kwargs)))]) from None
+    return system if isinstance(system, fs.FileSystem) else fs.PyFileSystem(fs.FSSpecHandler(system))
+
+
+def is_pattern(path: str) -> bool:
+    """Whether a path has wildcards."""
+    return any(letter in path for letter in _WILDCARDS)
+
+
+def expand_pattern(location: Location) -> list[str]:
+    """The paths that fit a pattern, in order; `**` stands for any number of folders."""
+    if location.is_local:
+        return sorted(glob.glob(location.path, recursive=True))
+    parts = location.path.split("/")
+    fixed = next(index for index, part in enumerate(parts) if is_pattern(part))
+    root = "/".join(parts[:fixed])
+    selector = fs.FileSelector(root, recursive=len(parts) > fixed + 1, allow_not_found=True)
+    try:
+        found = [info.path for info in location.filesystem.get_file_info(selector)]
+    except OSError as error:
+        raise unreadable(location.shown, error) from None
+    pattern = glob.translate(location.path, recursive=True) if hasattr(glob, "translate") else _translate(location.path)
+    import re
+
+    return sorted(path for path in found if re.fullmatch(pattern, path))
+
+
+def _translate(pattern: str) -> str:
+    import fnmatch
+
+    parts = [
+        ".*" if part == "**" else fnmatch.translate(part)[4:-3].replace(".*", "[^/]*") for part in pattern.split("/")
+    ]
+    return "/".join(parts)
+
+
+def nearest_sibling(location: Location) -> str | None:
+    """The name beside a missing path that is most like it."""
+    import difflib
+
+    parent, _, name = location.path.rpartition("/")
+    try:
+        found = location.filesystem.get_file_info(fs.FileSelector(parent or "/"))
+    except OSError:
+        return None
+    close = difflib.get_close_matches(name, [info.base_name for info in found], n=1, cutoff=0.6)
+    return str(Path(location.shown).parent / close[0]) if close else None
+
+
+def unreadable(shown: str, error: Exception) -> ConfigError:
+    """The error of a place that cannot be read."""
+    return ConfigError([Problem(f"cannot be read: {_first_line(error)}", shown)])
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,547 @@
+"""Pickled numpy arrays, read without pickle: a small machine for the opcodes that such a pickle is made of.
+
+Nothing in the data is imported or called. A global is a name that is compared with those of numpy's own constructors;
+what these would do with their arguments is done here, on checked types, shapes and byte counts. Everything else - any
+other global, object arrays, structured types, persistent ids, shared containers - is refused with its name. Protocols
+2 to 5 are read. Opcodes and their arguments: the documentation of `pickletools`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from runner.episodes import nested
+from runner.episodes.nested import Array
+
+ALLOWED = "arrays and scalars of numbers, bools and text; dicts, lists and tuples of these"
+
+_MAX_DEPTH = 32
+_MAX_NDIM = 32
+_MAX_EMPTY_ROWS = 2**24
+_FREE_SHARED_BYTES = 2**16
+_PLAIN_DTYPE = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,8}")
+_MAX_FRAMES = 16
+_DTYPE_STATE_SIZE = 8
+_ARRAY_STATE_SIZE = 5
+
+
+class PickleRefused(ValueError):
+    """A pickle that is damaged or holds anything but plain data; `row` is its number where there are many."""
+
+    row: int | None = None
+
+
+@dataclass(frozen=True)
+class _Global:
+    """A name that the pickle refers to; one of `_GLOBALS`, never the thing itself."""
+
+    name: str
+
+
+class _Span(NamedTuple):
+    """Bytes of the pickle that are data: from `start` to `stop`."""
+
+    start: int
+    stop: int
+
+
+@dataclass
+class _DType:
+    """A numpy dtype; its state, which follows, only adds the byte order."""
+
+    code: str
+    dtype: np.dtype[Any]
+
+
+@dataclass
+class _Shell:
+    """What numpy's `_reconstruct` returns: an array whose state is to follow."""
+
+    array: Array | None = None
+
+
+_FROM_BUFFER, _RECONSTRUCT, _SCALAR = _Global("_frombuffer"), _Global("_reconstruct"), _Global("scalar")
+_NDARRAY, _DTYPE, _ENCODE, _BYTES = _Global("ndarray"), _Global("dtype"), _Global("encode"), _Global("bytes")
+_GLOBALS = {
+    ("numpy", "ndarray"): _NDARRAY,
+    ("numpy", "dtype"): _DTYPE,
+    ("_codecs", "encode"): _ENCODE,  # bytes, in protocol 2
+    ("__builtin__", "bytes"): _BYTES,  # no bytes, in protocol 2
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _FROM_BUFFER for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
+}
+_ATOMS = (type(None), bool, int, float, str)
+
+
+def unpickle(data: bytes) -> Any:
+    """The arrays (scalars, or nested dicts, lists and tuples of them) of one pickle.
+
+    Raises:
+        PickleRefused: there is anything else in it, or it is damaged.
+    """
+    return _Machine(data).run()
+
+
+def unpickle_rows(blobs: Sequence[bytes]) -> Any:
+    """One pickle a row, as a column: an array (rows, ...) or, for dicts and tuples, nested arrays.
+
+    Pickles of arrays of one shape differ in their data bytes only; the first one shows where these are, and for all
+    that agree with it elsewhere they are cut out at once.
+
+    Raises:
+        PickleRefused: as in `unpickle`, or the rows do not fit together; `row` is the first such row.
+    """
+    if not blobs:
+        raise ValueError("no pickles to read")
+    machine = _Machine(blobs[0])
+    first = _in_row(0, machine.run)
+    if type(first) is not np.ndarray or machine.window is None or first.dtype.kind not in "iufc":
+        return _stack_rows([first, *(_in_row(row, _Machine(blob).run) for row, blob in enumerate(blobs[1:], 1))])
+    out = np.empty((len(blobs), *first.shape), first.dtype)
+    sizes = np.array([len(blob) for blob in blobs])
+    left = np.arange(len(blobs))
+    for _ in range(_MAX_FRAMES):
+        if not len(left):
+            return out
+        left = _cut_rows(blobs, sizes, left, out)
+    for row in left.tolist():
+        _place_row(_in_row(row, _Machine(blobs[row]).run), row, out)
+    return out
+
+
+def _cut_rows(blobs: Sequence[bytes], sizes: Array, left: Array, out: Array) -> Array:
+    """Read the first row that is left and all others with the same frame; those that are left then."""
+    head = int(left[0])
+    machine = _Machine(blobs[head])
+    _place_row(_in_row(head, machine.run), head, out)
+    window = machine.window
+    if window is None or window.start == window.stop:
+        return left[1:]
+    same = left[sizes[left] == sizes[head]]
+    table = np.frombuffer(b"".join([blobs[row] for row in same.tolist()]), np.uint8).reshape(-1, sizes[head])
+    frame = (table[:, : window.start], table[:, window.stop :])
+    agrees = np.logical_and.reduce([(part == part[0]).all(axis=1) for part in frame])
+    data = np.ascontiguousarray(table[agrees, window.start : window.stop])
+    out[same[agrees]] = data.view(out.dtype).reshape(-1, *out.shape[1:])
+    return np.setdiff1d(left, same[agrees], assume_unique=True)
+
+
+def _place_row(value: Any, row: int, out: Array) -> None:
+    if type(value) is not np.ndarray or value.shape != out.shape[1:] or value.dtype != out.dtype:
+        raise _refusal(f"{_outline(value)}, but row 0 is {out.dtype} of shape {out.shape[1:]}", row)
+    out[row] = value
+
+
+def _stack_rows(values: list[Any]) -> Any:
+    try:
+        return nested.stack(values)
+    except (TypeError, ValueError) as error:
+        outlines = [_outline(value) for value in values]
+        row = next((i for i, outline in enumerate(outlines) if outline != outlines[0]), 0)
+        raise _refusal(f"{error}: {outlines[row]}, but row 0 is {outlines[0]}", row) from None
+
+
+def _in_row(row: int, read: Callable[[], Any]) -> Any:
+    try:
+        return read()
+    except PickleRefused as error:
+        error.row = row
+        raise
+
+
+def _refusal(message: str, row: int) -> PickleRefused:
+    error = PickleRefused(message)
+    error.row = row
+    return error
+
+
+def _outline(value: Any) -> str:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return f"{value.dtype} of shape {value.shape}"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key}: {_outline(item)}" for key, item in value.items()) + "}"
+    return type(value).__name__
+
+
+class _Machine:
+    """Runs one pickle.
+
+    `window`: where its array's bytes are, if its value is one array in C and native byte order.
+    """
+
+    _operations: ClassVar[dict[int, Callable[[_Machine], None]]]
+    _constructors: ClassVar[dict[str, Callable[..., Any]]]
+
+    def __init__(self, data: bytes) -> None:
+        self.window: _Span | None = None
+        self._data = data
+        self._at = 0
+        self._stack: list[Any] = []
+        self._marks: list[int] = []
+        self._memo: dict[int, Any] = {}
+        self._num_arrays = 0
+        self._shared_bytes = 4 * len(data) + _FREE_SHARED_BYTES
+
+    def run(self) -> Any:
+        """The value."""
+        data, operations = self._data, self._operations
+        try:
+            while True:
+                code = data[self._at]
+                self._at += 1
+                if code == 0x2E:  # STOP
+                    break
+                operation = operations.get(code)
+                if operation is None:
+                    raise PickleRefused(f"opcode {_opcode_name(code)} is not allowed; allowed: {ALLOWED}")
+                operation(self)
+            value = self._pop()
+        except (IndexError, struct.error):
+            raise PickleRefused(f"the pickle is damaged: it breaks off at byte {self._at}") from None
+        except (UnicodeDecodeError, OverflowError, MemoryError) as error:
+            raise PickleRefused(f"the pickle is damaged: {error}") from None
+        if self._stack or self._marks or self._at != len(data):
+            raise PickleRefused("the pickle is damaged: there is more than one value in it")
+        value = self._plain(value, 0)
+        if type(value) is not np.ndarray or self._num_arrays != 1:
+            self.window = None
+        return value
+
+    # --- reading the bytes ---
+
+    def _unpack(self, format_: struct.Struct) -> int:
+        (number,) = format_.unpack_from(self._data, self._at)
+        self._at += format_.size
+        return int(number)
+
+    def _span(self, size: int) -> _Span:
+        if not 0 <= size <= len(self._data) - self._at:
+            raise PickleRefused(f"the pickle is damaged: {size} bytes at byte {self._at} of {len(self._data)}")
+        span = _Span(self._at, self._at + size)
+        self._at = span.stop
+        return span
+
+    def _text(self, size: int) -> str:
+        span = self._span(size)
+        return self._data[span.start : span.stop].decode("utf-8", "surrogatepass")
+
+    def _line(self) -> str:
+        end = self._data.find(b"\n", self._at)
+        if end < 0:
+            raise IndexError
+        text = self._data[self._at : end].decode()
+        self._at = end + 1
+        return text
+
+    # --- the stack ---
+
+    def _pop(self) -> Any:
+        if self._marks and len(self._stack) <= self._marks[-1]:
+            raise IndexError
+        return self._stack.pop()
+
+    def _pop_many(self, count: int) -> tuple[Any, ...]:
+        items = [self._pop() for _ in range(count)]
+        return tuple(reversed(items))
+
+    def _pop_to_mark(self) -> list[Any]:
+        mark = self._marks.pop()
+        items = self._stack[mark:]
+        del self._stack[mark:]
+        return items
+
+    def _top(self, kind: type) -> Any:
+        if (self._marks and len(self._stack) <= self._marks[-1]) or type(self._stack[-1]) is not kind:
+            raise PickleRefused(f"the pickle is damaged: no {kind.__name__} where one is filled")
+        return self._stack[-1]
+
+    def _memoize(self, key: int) -> None:
+        if self._marks and len(self._stack) <= self._marks[-1]:
+            raise IndexError
+        self._memo[key] = self._stack[-1]
+
+    def _recall(self, key: int) -> None:
+        if key not in self._memo:
+            raise PickleRefused(f"the pickle is damaged: nothing was stored under number {key}")
+        value = self._memo[key]
+        if type(value) in (list, dict) or (type(value) is tuple and not _is_flat(value)):
+            raise PickleRefused(f"a {type(value).__name__} that is used twice is not allowed")
+        self._shared_bytes -= _byte_count(value)
+        if self._shared_bytes < 0:
+            raise PickleRefused("it repeats more bytes than it has")
+        self._stack.append(value)
+
+    # --- what has arguments from the bytes ---
+
+    def _protocol(self) -> None:
+        version = self._unpack(_U1)
+        if not 2 <= version <= 5:
+            raise PickleRefused(f"pickle protocol {version} is not read; allowed: 2 to 5")
+
+    def _global(self, module: Any, name: Any) -> None:
+        known = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
+        if known is None:
+            shown = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "no name"
+            raise PickleRefused(f"it asks for {shown:.100}, which is not allowed; allowed: {ALLOWED}")
+        self._stack.append(known)
+
+    def _long(self) -> None:
+        span = self._span(self._unpack(_U1))
+        self._stack.append(int.from_bytes(self._data[span.start : span.stop], "little", signed=True))
+
+    def _append_items(self, items: list[Any]) -> None:
+        self._top(list).extend(items)
+
+    def _set_items(self, items: list[Any]) -> None:
+        if len(items) % 2:
+            raise PickleRefused("the pickle is damaged: a dict's key has no value")
+        target, keys = self._top(dict), items[::2]
+        if not all(type(key) in (str, int) for key in keys):
+            raise PickleRefused("keys of dicts must be text or integers")
+        target.update(zip(keys, items[1::2], strict=True))
+
+    # --- what stands for calls ---
+
+    def _reduce(self) -> None:
+        arguments, function = self._pop(), self._pop()
+        if type(function) is not _Global or type(arguments) is not tuple:
+            raise PickleRefused("it calls something that is no constructor of numpy's")
+        constructor = self._constructors.get(function.name)
+        if constructor is None:
+            raise PickleRefused(f"it calls {function.name}, which is not allowed")
+        self._stack.append(constructor(self, *self._checked(function, arguments)))
+
+    def _checked(self, function: _Global, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        patterns = _SIGNATURES[function.name]
+        for kinds in patterns:
+            if len(kinds) == len(arguments) and all(map(isinstance, arguments, kinds)):
+                return arguments
+        raise PickleRefused(f"the pickle is damaged: wrong arguments of {function.name}")
+
+    def _make_dtype(self, code: str, *_flags: Any) -> _DType:
+        if not _PLAIN_DTYPE.fullmatch(code):
+            raise PickleRefused(f"arrays of dtype {_dtype_name(code)} are not allowed; allowed: {ALLOWED}")
+        return _DType(code, np.dtype(code))
+
+    def _make_scalar(self, dtype: _DType, raw: Any) -> Any:
+        return self._array(raw, dtype, (), "C")[()]
+
+    def _make_array(self, raw: Any, dtype: _DType, shape: Any, order: str, axes: Any = None) -> Array:
+        if order == "K":
+            if type(axes) is not tuple or set(map(type, axes)) - {int} or sorted(axes) != list(range(len(shape))):
+                raise PickleRefused("the pickle is damaged: an array's axes are no permutation")
+            array = self._array(raw, dtype, shape, "C").transpose(axes)
+            self.window = None
+            return array
+        if order not in ("C", "F"):
+            raise PickleRefused("the pickle is damaged: an array's order is neither C nor F")
+        return self._array(raw, dtype, shape, order)
+
+    def _make_shell(self, kind: _Global, shape: Any, code: Any) -> _Shell:
+        if kind is not _NDARRAY:
+            raise PickleRefused(f"an array of the class numpy.{kind.name} is not allowed")
+        return _Shell()
+
+    def _encode(self, text: str, encoding: str) -> bytes:
+        if encoding != "latin1":
+            raise PickleRefused(f"it asks for the encoding {encoding!r:.40}; allowed: latin1")
+        try:
+            return text.encode("latin1")
+        except UnicodeEncodeError as error:
+            raise PickleRefused(f"the pickle is damaged: {error}") from None
+
+    def _build(self) -> None:
+        state = self._pop()
+        if not self._stack or (self._marks and len(self._stack) <= self._marks[-1]):
+            raise IndexError
+        target = self._stack[-1]
+        if type(target) is _DType and type(state) is tuple:
+            self._set_dtype_state(target, state)
+        elif type(target) is _Shell and type(state) is tuple and target.array is None:
+            self._set_array_state(target, state)
+        else:
+            raise PickleRefused("it sets the state of something that is no array; only arrays have one")
+
+    def _set_dtype_state(self, target: _DType, state: tuple[Any, ...]) -> None:
+        plain = len(state) == _DTYPE_STATE_SIZE and state[0] == 3 and state[2:5] == (None, None, None)
+        if not plain or state[1] not in ("<", ">", "|"):
+            raise PickleRefused(f"structured or extended arrays of dtype {target.code} are not allowed")
+        size = state[5]
+        if size not in (-1, target.dtype.itemsize):
+            raise PickleRefused(f"the pickle is damaged: items of {target.code} with {size!r:.40} bytes")
+        if state[1] != "|":
+            target.dtype = target.dtype.newbyteorder(state[1])
+
+    def _set_array_state(self, target: _Shell, state: tuple[Any, ...]) -> None:
+        if len(state) != _ARRAY_STATE_SIZE or type(state[2]) is not _DType or type(state[3]) not in (bool, int):
+            raise PickleRefused("the pickle is damaged: wrong state of an array")
+        _, shape, dtype, is_fortran, raw = state
+        target.array = self._array(raw, dtype, shape, "F" if is_fortran else "C")
+
+    def _array(self, raw: Any, dtype: _DType, shape: Any, order: str) -> Array:
+        """An array of its own, in native byte order."""
+        if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
+            raise PickleRefused("the pickle is damaged: an array's shape is no tuple of sizes")
+        if len(shape) > _MAX_NDIM or (0 in shape and max(shape) > _MAX_EMPTY_ROWS):
+            raise PickleRefused(f"the pickle is damaged: an array of shape {shape!r:.80}")
+        if type(raw) not in (_Span, bytes):
+            raise PickleRefused("object arrays are not allowed")
+        source, span = (self._data, raw) if type(raw) is _Span else (raw, _Span(0, len(raw)))
+        start, count = span.start, math.prod(shape)
+        if count * dtype.dtype.itemsize != span.stop - start:
+            what = f"{span.stop - start} bytes for {dtype.dtype} of shape {shape}"
+            raise PickleRefused(f"the pickle is damaged: {what}")
+        values = np.frombuffer(source, dtype.dtype, count, start) if count else np.empty(0, dtype.dtype)
+        _check_items(values)
+        array = values.astype(dtype.dtype.newbyteorder("=")).reshape(shape, order="F" if order == "F" else "C")
+        self._num_arrays += 1
+        self.window = raw if type(raw) is _Span and order == "C" and dtype.dtype.isnative else None
+        return array
+
+    # --- the result ---
+
+    def _plain(self, value: Any, depth: int) -> Any:
+        if depth > _MAX_DEPTH:
+            raise PickleRefused(f"nested deeper than {_MAX_DEPTH} levels")
+        if type(value) is _Shell and value.array is not None:
+            return value.array
+        if type(value) is _Span:
+            return self._data[value.start : value.stop]
+        if type(value) is dict:
+            return {key: self._plain(item, depth + 1) for key, item in value.items()}
+        if type(value) in (list, tuple):
+            items = [self._plain(item, depth + 1) for item in value]
+            return items if type(value) is list else tuple(items)
+        if isinstance(value, (np.ndarray, np.generic, bytes, *_ATOMS)):
+            return value
+        raise PickleRefused(f"a bare {value.name if type(value) is _Global else 'type'} is no data")
+
+
+def _is_flat(items: tuple[Any, ...]) -> bool:
+    return len(items) <= _MAX_NDIM and all(type(item) in _ATOMS for item in items)
+
+
+def _byte_count(value: Any) -> int:
+    """What one more use of a stored value may cost; names and dtypes cost nothing."""
+    if type(value) is _Span:
+        return value.stop - value.start
+    if type(value) is _Shell:
+        return 0 if value.array is None else int(value.array.nbytes)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return int(value.nbytes)
+    return len(value) if isinstance(value, (str, bytes)) else 1
+
+
+def _check_items(values: Array) -> None:
+    """Refuse bytes that are no value of their dtype."""
+    if values.dtype.kind == "b" and (values.view(np.uint8) > 1).any():
+        raise PickleRefused("the pickle is damaged: a bool that is neither 0 nor 1")
+    if values.dtype.kind == "U":
+        points = values.view(np.dtype("u4").newbyteorder(values.dtype.byteorder))
+        if ((points > 0x10FFFF) | ((points >= 0xD800) & (points < 0xE000))).any():
+            raise PickleRefused("the pickle is damaged: text that is no Unicode")
+
+
+def _dtype_name(code: str) -> str:
+    return "object" if code.startswith("O") else f"{code:.40}"
+
+
+def _opcode_name(code: int) -> str:
+    import pickletools
+
+    return next((known.name for known in pickletools.opcodes if known.code == chr(code)), f"0x{code:02x}")
+
+
+_U1, _U2, _U4, _U8 = (struct.Struct(code) for code in ("<B", "<H", "<I", "<Q"))
+_I4, _F8 = struct.Struct("<i"), struct.Struct(">d")
+# Kinds of the arguments of each constructor. Protocol 2 writes flags as integers, and bytes as encoded text.
+_RAW = (_Span, bytes)
+_FLAG = (bool, int)
+_SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
+    "dtype": [(str, _FLAG, _FLAG)],
+    "scalar": [(_DType, _RAW)],
+    "_frombuffer": [(_RAW, _DType, tuple, str), (_RAW, _DType, tuple, str, tuple)],
+    "_reconstruct": [(_Global, tuple, _RAW)],
+    "encode": [(str, str)],
+    "bytes": [()],
+}
+_Machine._constructors = {
+    "dtype": _Machine._make_dtype,
+    "scalar": _Machine._make_scalar,
+    "_frombuffer": _Machine._make_array,
+    "_reconstruct": _Machine._make_shell,
+    "encode": _Machine._encode,
+    "bytes": lambda machine: b"",
+}
+
+
+def _push(read: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+    return lambda machine: machine._stack.append(read(machine))
+
+
+def _push_float(machine: _Machine) -> None:
+    (number,) = _F8.unpack_from(machine._data, machine._at)
+    machine._at += _F8.size
+    machine._stack.append(number)
+
+
+def _skip_frame(machine: _Machine) -> None:
+    machine._unpack(_U8)  # how much to read at once
+
+
+def _stack_global(machine: _Machine) -> None:
+    name, module = machine._pop(), machine._pop()
+    machine._global(module, name)
+
+
+_Machine._operations = {
+    ord(code): operation
+    for code, operation in {
+        "\x80": _Machine._protocol,
+        "\x95": _skip_frame,
+        "(": lambda m: m._marks.append(len(m._stack)),
+        "N": _push(lambda m: None),
+        "\x88": _push(lambda m: True),
+        "\x89": _push(lambda m: False),
+        "J": _push(lambda m: m._unpack(_I4)),
+        "K": _push(lambda m: m._unpack(_U1)),
+        "M": _push(lambda m: m._unpack(_U2)),
+        "\x8a": _Machine._long,
+        "G": _push_float,
+        "\x8c": _push(lambda m: m._text(m._unpack(_U1))),
+        "X": _push(lambda m: m._text(m._unpack(_U4))),
+        "\x8d": _push(lambda m: m._text(m._unpack(_U8))),
+        "C": _push(lambda m: m._span(m._unpack(_U1))),
+        "B": _push(lambda m: m._span(m._unpack(_U4))),
+        "\x8e": _push(lambda m: m._span(m._unpack(_U8))),
+        "\x96": _push(lambda m: m._span(m._unpack(_U8))),
+        ")": _push(lambda m: ()),
+        "t": _push(lambda m: tuple(m._pop_to_mark())),
+        "\x85": _push(lambda m: m._pop_many(1)),
+        "\x86": _push(lambda m: m._pop_many(2)),
+        "\x87": _push(lambda m: m._pop_many(3)),
+        "]": _push(lambda m: []),
+        "a": lambda m: m._append_items([m._pop()]),
+        "e": lambda m: m._append_items(m._pop_to_mark()),
+        "}": _push(lambda m: {}),
+        "s": lambda m: m._set_items(list(m._pop_many(2))),
+        "u": lambda m: m._set_items(m._pop_to_mark()),
+        "\x94": lambda m: m._memoize(len(m._memo)),
+        "q": lambda m: m._memoize(m._unpack(_U1)),
+        "r": lambda m: m._memoize(m._unpack(_U4)),
+        "h": lambda m: m._recall(m._unpack(_U1)),
+        "j": lambda m: m._recall(m._unpack(_U4)),
+        "c": lambda m: m._global(m._line(), m._line()),
+        "\x93": _stack_global,
+        "R": _Machine._reduce,
+        "b": _Machine._build,
+    }.items()
+}

@@ -1,0 +1,242 @@
+"""What the columns of a file hold: structure, dtypes and shapes, spaces. Kept as JSON in the file's schema metadata."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from runner.episodes import nested
+from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.episodes.nested import StateError, read_key
+from runner.episodes.spaces import space_from_dict, space_to_dict
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+
+VERSION = 1
+# Columns of the files that are not columns of a block. Names of extra model outputs give way to them.
+RESERVED_NAMES = {
+    *("eps_id", "agent_id", "module_id", "multi_agent_episode_id", "t", "t_started", "length", "episode_return"),
+    *("terminated", "truncated", "terminateds", "truncateds", "new_obs", "infos", "new_infos", "env_t", "new_env_t"),
+}
+_KINDS = "biufcSU"
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """Observation and action space of recorded episodes, as far as they are known."""
+
+    observation: Space[Any] | None = None
+    action: Space[Any] | None = None
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """One array of a block: dtype and shape of a row, and the column of the file that holds it.
+
+    Raises:
+        TypeError: the dtype is none of bool, integer, float, complex and text.
+    """
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    column: str
+
+    def __post_init__(self) -> None:
+        if self.dtype.kind not in _KINDS:
+            raise TypeError(f"{self.column}: arrays of dtype {self.dtype} cannot be recorded; numbers, bools, text can")
+
+    @property
+    def size(self) -> int:
+        """Numbers in one row."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of one row."""
+        return self.size * self.dtype.itemsize
+
+    @property
+    def is_text(self) -> bool:
+        """Whether rows are text or bytes."""
+        return self.dtype.kind in "SU"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of a file of episodes or steps.
+
+    Attributes:
+        columns: name of a block's column -> `Leaf`, nested as the column is.
+        spaces: of the environment, as recorded.
+        env_name: its name.
+        module_id: the module that acted.
+    """
+
+    columns: Mapping[str, Any]
+    spaces: Spaces = field(default_factory=Spaces)
+    env_name: str | None = None
+    module_id: str | None = None
+
+    def leaves(self) -> Iterator[Leaf]:
+        """All leaves of all columns."""
+        yield from nested.leaves(dict(self.columns))
+
+    def selected(self, names: set[str]) -> Layout:
+        """The layout with these columns only."""
+        return replace(self, columns={name: tree for name, tree in self.columns.items() if name in names})
+
+    def merged_with(self, other: Layout) -> Layout:
+        """A layout that holds the data of both: that of equal columns, text as wide as the wider one.
+
+        Raises:
+            ValueError: columns differ; the text names one and how.
+        """
+        if self.module_id != other.module_id:
+            raise ValueError(f"module {self.module_id}, module {other.module_id}; name the files of one with a pattern")
+        if self.columns.keys() != other.columns.keys():
+            odd = sorted(self.columns.keys() ^ other.columns.keys())
+            raise ValueError(f"only some have {', '.join(odd)}")
+        merged = {}
+        for name, tree in self.columns.items():
+            try:
+                merged[name] = nested.map_leaves(_wider_leaf, tree, other.columns[name])
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+        return replace(self, columns=merged)
+
+    def bytes_per_step(self) -> int:
+        """Bytes of one step in memory."""
+        return sum(leaf.num_bytes for leaf in self.leaves())
+
+    def to_json(self) -> bytes:
+        """The layout as it is stored in files."""
+        spaces = {"observation_space": self.spaces.observation, "action_space": self.spaces.action}
+        content = {
+            "version": VERSION,
+            "package_version": _package_version(),
+            "env": self.env_name,
+            "module_id": self.module_id,
+            **{name: _space_to_plain(space) for name, space in spaces.items()},
+            "columns": {name: _tree_to_plain(tree) for name, tree in self.columns.items()},
+        }
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, content: bytes) -> Layout:
+        """Inverse of `to_json`; raises `StateError` naming what is wrong."""
+        try:
+            state = json.loads(content)
+        except ValueError as error:
+            raise StateError(f"no JSON: {error}") from None
+        version = read_key(state, "version", (int,), "layout")
+        if version > VERSION:
+            raise StateError(f"written by a newer version of runner (format {version}, this one reads {VERSION})")
+        columns = read_key(state, "columns", (dict,), "layout")
+        return cls(
+            {name: _tree_from_plain(tree, f"columns.{name}") for name, tree in columns.items()},
+            Spaces(_read_space(state, "observation_space"), _read_space(state, "action_space")),
+            read_key(state, "env", (str,), "layout", default=None),
+            read_key(state, "module_id", (str,), "layout", default=None),
+        )
+
+
+def layout_of(block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None) -> Layout:
+    """The layout of a block's columns, each with a column name of its own in a file."""
+    taken = set(RESERVED_NAMES)
+    columns = {name: _describe(column, _base_name(name), taken) for name, column in block.columns.items()}
+    module_id = block.module_id if block.agents is not None else None
+    return Layout(columns, spaces or Spaces(), env_name, module_id)
+
+
+def _base_name(name: str) -> str:
+    base = _escape(name)
+    while base in RESERVED_NAMES:
+        base += "_"
+    return base
+
+
+def _describe(column: Column, name: str, taken: set[str]) -> Any:
+    if isinstance(column, dict):
+        return {key: _describe(branch, f"{name}/{_escape(key)}", taken) for key, branch in column.items()}
+    if isinstance(column, tuple):
+        return tuple(_describe(branch, f"{name}/{index}", taken) for index, branch in enumerate(column))
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    array = np.asarray(column)
+    return Leaf(array.dtype.newbyteorder("="), array.shape[1:], name)
+
+
+def _escape(key: Any) -> str:
+    return str(key).replace("%", "%25").replace("/", "%2F") or "%"
+
+
+def rows_per_chunk(name: str) -> int:
+    """Rows that a column has beyond one a step: the final observation of a chunk."""
+    return 1 if name == OBS else 0
+
+
+def _wider_leaf(mine: Leaf, theirs: Leaf) -> Leaf:
+    if mine.shape != theirs.shape or mine.dtype.kind != theirs.dtype.kind:
+        raise ValueError(f"some hold {mine.dtype} {list(mine.shape)}, others {theirs.dtype} {list(theirs.shape)}")
+    if mine.dtype != theirs.dtype and not mine.is_text:
+        raise ValueError(f"some hold {mine.dtype}, others {theirs.dtype}")
+    if mine.column != theirs.column:
+        raise ValueError(f"some call it {mine.column}, others {theirs.column}")
+    return mine if mine.dtype.itemsize >= theirs.dtype.itemsize else theirs
+
+
+def _tree_to_plain(tree: Any) -> dict[str, Any]:
+    if isinstance(tree, Leaf):
+        return {"dtype": tree.dtype.str, "shape": list(tree.shape), "column": tree.column}
+    if isinstance(tree, dict):
+        return {"dict": [[key, _tree_to_plain(branch)] for key, branch in tree.items()]}
+    return {"tuple": [_tree_to_plain(branch) for branch in tree]}
+
+
+def _tree_from_plain(state: Any, where: str, depth: int = 0) -> Any:
+    if depth > 32:
+        raise StateError(f"{where[:120]}: nested deeper than 32 levels")
+    if isinstance(state, dict) and "dict" in state:
+        pairs = read_key(state, "dict", (list,), where)
+        if not all(isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], (str, int)) for pair in pairs):
+            raise StateError(f"{where}.dict: expected a list of [key, column] pairs")
+        return {key: _tree_from_plain(branch, f"{where}.{key}", depth + 1) for key, branch in pairs}
+    if isinstance(state, dict) and "tuple" in state:
+        parts = read_key(state, "tuple", (list,), where)
+        return tuple(_tree_from_plain(part, f"{where}[{i}]", depth + 1) for i, part in enumerate(parts))
+    name, shape = read_key(state, "dtype", (str,), where), read_key(state, "shape", (list,), where)
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise StateError(f"{where}.shape: expected non-negative integers, got {shape!r:.80}")
+    try:
+        return Leaf(np.dtype(name), tuple(shape), read_key(state, "column", (str,), where))
+    except TypeError as error:
+        raise StateError(f"{where}.dtype: {error}") from None
+
+
+def _space_to_plain(space: Space[Any] | None) -> dict[str, Any] | None:
+    if space is None:
+        return None
+    try:
+        return space_to_dict(space)
+    except TypeError:  # a space of the user's own; the data do not need it
+        return None
+
+
+def _read_space(state: Any, name: str) -> Space[Any] | None:
+    plain = read_key(state, name, (dict,), "layout", default=None)
+    return None if plain is None else space_from_dict(plain, name)
+
+
+def _package_version() -> str | None:
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("runner")
+    except importlib.metadata.PackageNotFoundError:
+        return None

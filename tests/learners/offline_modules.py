@@ -1,0 +1,85 @@
+"""Small modules and random recorded rows for the losses of offline algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules import RLModule
+
+OBSERVATIONS = gym.spaces.Box(-5, 5, (3,), np.float32)
+CONFIG = ModuleConfig(fcnet_hiddens=[8], vf_share_layers=False)
+
+
+def make(module_class: type[RLModule], action_space: gym.Space[Any], seed: int = 0) -> Any:
+    """A module whose targets differ from what they follow."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = module_class(OBSERVATIONS, action_space, CONFIG)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                if not parameter.requires_grad:
+                    parameter.add_(0.3 * torch.randn_like(parameter))
+    return module
+
+
+def recorded_rows(action_space: gym.Space[Any], num_rows: int = 30, seed: int = 0) -> dict[str, Tensor]:
+    """Random rows; some actions of a Box are outside of it or at its bounds, some rows are terminal."""
+    stream = np.random.default_rng(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.from_numpy(stream.normal(size=shape).astype(np.float32))
+
+    if isinstance(action_space, gym.spaces.Discrete):
+        low = int(action_space.start)
+        actions = torch.from_numpy(stream.integers(low, low + action_space.n, num_rows))
+    else:
+        actions = normal(num_rows, *action_space.shape)  # type: ignore[misc]
+        actions[0] = 1.0
+    return {
+        "obs": normal(num_rows, 3),
+        "new_obs": normal(num_rows, 3),
+        "actions": actions,
+        "rewards": normal(num_rows),
+        "value_targets": 20 * normal(num_rows),
+        "terminateds": torch.from_numpy(stream.random(num_rows) < 0.3),
+    }
+
+
+def row_of(batch: dict[str, Tensor], i: int) -> dict[str, Tensor]:
+    """One row as a batch."""
+    return {name: column[i : i + 1] for name, column in batch.items()}
+
+
+def check_gradients(module: RLModule, total_loss: Tensor, expected: dict[str, Tensor]) -> None:
+    """That the gradient of a group is that of its own loss, and no gradient reaches anything else.
+
+    Args:
+        expected: group -> its loss, computed with the same module.
+    """
+    groups = module.parameter_groups()
+    if list(expected) == ["default"]:
+        groups = {"default": [parameter for parameter in module.parameters() if parameter.requires_grad]}
+    assert set(groups) == set(expected)
+    naive = {name: _gradients(loss, groups[name]) for name, loss in expected.items()}
+    total_loss.backward()  # type: ignore[no-untyped-call]
+    for name, gradients in naive.items():
+        for parameter, gradient in zip(groups[name], gradients, strict=True):
+            ours = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            torch.testing.assert_close(ours, gradient, rtol=1e-3, atol=1e-5, msg=lambda text, n=name: f"{n}: {text}")
+    for parameter in module.parameters():
+        assert parameter.requires_grad or parameter.grad is None
+
+
+def _gradients(loss: Tensor, parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+    parameters = list(parameters)
+    found = torch.autograd.grad(loss, parameters, retain_graph=True, allow_unused=True)
+    return [
+        torch.zeros_like(p) if gradient is None else gradient for p, gradient in zip(parameters, found, strict=True)
+    ]

@@ -1,0 +1,114 @@
+"""Modules with Q functions: shapes for any space, what is frozen, and how targets follow."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.config.schemas import ModuleConfig
+from runner.modules import DoubleQModule, IQLModule, SACModule
+from runner.modules.target_networks import follow, frozen, target_of
+from runner.pipelines.module_to_env_pieces import acting_space
+from tests.modules.spaces import items_of
+
+CONFIG = ModuleConfig(fcnet_hiddens=[8], vf_share_layers=False)
+VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+IMAGE = gym.spaces.Box(0, 255, (16, 16, 1), np.uint8)
+DICT = gym.spaces.Dict({"position": VECTOR, "kind": gym.spaces.Discrete(4), "view": IMAGE})
+BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+ACTIONS: dict[str, gym.Space[Any]] = {
+    "discrete": gym.spaces.Discrete(3, start=1),
+    "multi discrete": gym.spaces.MultiDiscrete([2, 3]),
+    "bits": gym.spaces.MultiBinary(3),
+    "box": BOX,
+    "dict": gym.spaces.Dict({"move": BOX, "fire": gym.spaces.Discrete(2)}),
+}
+OBSERVATIONS = {"vector": VECTOR, "image": IMAGE, "dict": DICT}
+
+
+@pytest.mark.parametrize("action_space", ACTIONS.values(), ids=ACTIONS)
+@pytest.mark.parametrize("observation_space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_iql_module_for_any_space(observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> None:
+    module = IQLModule(observation_space, action_space, CONFIG)
+    obs, actions = items_of(observation_space, 5), items_of(action_space, 5)
+    outputs = module.forward_train({"obs": obs})
+    assert outputs["action_dist_inputs"].shape == (5, module.action_dist.num_inputs)
+    assert outputs["vf_preds"].shape == module.compute_values({"obs": obs}).shape == (5,)
+    q = module.compute_q_values(obs, actions)
+    assert q.shape == (2, 5)
+    assert not torch.equal(q[0], q[1])
+    torch.testing.assert_close(module.compute_target_q_values(obs, actions), q.detach())
+
+
+@pytest.mark.parametrize("observation_space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_q_of_several_actions_of_each_observation(observation_space: gym.Space[Any]) -> None:
+    module = SACModule(observation_space, BOX, CONFIG)
+    obs, actions = items_of(observation_space, 5), items_of(BOX, 5, 4)
+    together = module.compute_q_values(obs, actions).unflatten(-1, (5, 4))
+    for number in range(4):
+        torch.testing.assert_close(together[:, :, number], module.compute_q_values(obs, actions[:, number]))
+    outputs = module.forward_train({"obs": obs})
+    assert outputs["action_dist_inputs"].shape == (5, 4)
+
+
+def test_log_stds_are_clipped() -> None:
+    module = SACModule(VECTOR, BOX, ModuleConfig(fcnet_hiddens=[8], log_std_clip_param=3.0))
+    with torch.no_grad():
+        module.pi.layers[-1].bias.copy_(torch.tensor([9.0, -9.0, 9.0, -9.0]))
+    log_std = module.forward_train({"obs": torch.zeros(1, 3)})["action_dist_inputs"][0, 2:]
+    assert log_std.tolist() == [2.0, -3.0]
+
+
+def test_masks_reach_q() -> None:
+    space = gym.spaces.Dict({"mask": gym.spaces.MultiBinary(3), "seen": VECTOR})
+    config = ModuleConfig(fcnet_hiddens=[8], vf_share_layers=False, action_mask_key="mask")
+    module = DoubleQModule(space, gym.spaces.Discrete(3), config)
+    obs = {"mask": torch.tensor([[1, 0, 1]] * 4, dtype=torch.int8), "seen": torch.randn(4, 3)}
+    for q in (module.forward_train({"obs": obs})["qf_preds"], module.forward_target({"obs": obs})["qf_preds"]):
+        assert bool((q[:, 1] < -1e8).all())
+        assert bool((q[:, ::2].abs() < 100).all())
+        assert bool((q.argmax(-1) != 1).all())
+    iql = IQLModule(space, gym.spaces.Discrete(3), config)
+    assert iql.compute_q_values(obs, torch.tensor([0, 2, 0, 2])).shape == (2, 4)
+    assert bool((iql.forward_train({"obs": obs})["action_dist_inputs"][:, 1] < -1e8).all())
+
+
+def test_frozen_networks_pass_gradients_on_to_their_inputs_only() -> None:
+    module = SACModule(VECTOR, BOX, CONFIG)
+    actions = torch.zeros(4, 2, requires_grad=True)
+    with frozen(module.critic):
+        q = module.compute_q_values(torch.randn(4, 3), actions)
+    q.sum().backward()
+    assert actions.grad is not None
+    assert bool((actions.grad != 0).any())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in module.critic.parameters())
+
+
+def test_targets_follow() -> None:
+    network = torch.nn.Linear(3, 2)
+    target = target_of(network)
+    assert not any(parameter.requires_grad for parameter in target.parameters())
+    before = target.weight.clone()
+    with torch.no_grad():
+        network.weight.add_(1.0)
+    torch.testing.assert_close(target.weight, before, msg="the target is no copy")
+    follow(target, network, 0.25)
+    torch.testing.assert_close(target.weight, before + 0.25)
+    follow(target, network, 1.0)
+    assert torch.equal(target.weight, network.weight)
+
+
+def test_the_space_that_a_module_acts_in() -> None:
+    box = gym.spaces.Box(-2.0, 5.0, (2, 3), np.float64)
+    others = [gym.spaces.Discrete(3), gym.spaces.Box(0, 9, (2,), np.int64), gym.spaces.Box(0.0, np.inf, (2,))]
+    assert acting_space(box, True) == gym.spaces.Box(-1.0, 1.0, (2, 3), np.float64)
+    assert acting_space(box, False) == box
+    assert [acting_space(space, True) for space in others] == others
+    nested = gym.spaces.Dict({"b": box, "a": gym.spaces.Tuple([box, others[0]])})
+    acted = acting_space(nested, True)
+    assert list(acted) == list(nested)
+    assert acted["a"][0].high.max() == acted["b"].high.max() == 1.0
