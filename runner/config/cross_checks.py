@@ -10,6 +10,7 @@ from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.multi_agent_checks import find_multi_agent_problems
+from runner.config.offline_checks import find_offline_problems
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.targets import find_target_fault
 
@@ -27,11 +28,13 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
         yield from _check_module(config.module, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_multi_agent_problems(config, composed)
+    of_data = [] if unread & {"offline", "algorithm"} else list(find_offline_problems(config, composed))
+    yield from of_data
     for name in ("env_to_module", "module_to_env", "learner"):
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
     if not unread & {"experiment", "evaluation"}:
         yield from _check_evaluation(config, composed)
-    if not unread & {"experiment", "evaluation", "algorithm"}:
+    if not unread & {"experiment", "evaluation", "algorithm"} and not of_data:  # which metrics there are follows
         yield from _check_metrics(config, composed)
 
 

@@ -318,7 +318,7 @@ class SingleAgentEpisode:
                 self._adopt_extra_keys(other.extra_model_outputs)
             self._append_chunk(other)
         if infos is not None:
-            infos.data[-1:] = other.infos.get()
+            infos.data[-1:] = other.infos._get(None)
         self.t = other.t
         self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
         if other._last_step_time is not None:
@@ -352,7 +352,7 @@ class SingleAgentEpisode:
             problem = f"it starts at t={other.t_started}, expected t={self.t}"
         elif not self.is_reset or not other.is_reset:
             problem = "both chunks need an observation"
-        elif not equal(self.observations.get(-1), other.observations.get(0)):
+        elif not equal(self.observations._get(-1), other.observations._get(0)):
             problem = "its first observation is not the last one of this chunk"
         elif self._extra_keys_differ(other):
             keys, expected = sorted(other.extra_model_outputs), sorted(self.extra_model_outputs)

@@ -43,9 +43,10 @@ class Learner:
         self._lr_fields = list(optimizers.values())
         parts = [slice(None)] if len(optimizers) == 1 else [groups[name] for name in optimizers]
         self._optimizer = FlatAdam(self._weights.parameter, parts)
+        self._gradient = self._weights.gradient
         self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
         norm_names = [f"gradients_{name}_optimizer_global_norm" for name in optimizers]
-        self._gradients = list(zip(norm_names, (self._weights.gradient[part] for part in parts), strict=True))
+        self._gradients = list(zip(norm_names, (self._gradient[part] for part in parts), strict=True))
 
     def update(self, batch: Mapping[str, Any], num_env_steps: int) -> dict[str, float]:
         """`num_epochs` passes over the batch.
@@ -93,7 +94,7 @@ class Learner:
 
     def _shuffled(self, columns: dict[str, Any], rows: Any, sizes: list[int]) -> Iterator[dict[str, Any]]:
         """The given rows in a new order, split into parts of these sizes."""
-        order = torch.from_numpy(self._stream.permutation(rows)).to(self._weights.gradient.device)
+        order = torch.from_numpy(self._stream.permutation(rows)).to(self._gradient.device)
         parts = [_split(column, order, sizes) for column in columns.values()]
         for part in zip(*parts, strict=True):
             yield dict(zip(columns, part, strict=True))
@@ -121,7 +122,7 @@ class Learner:
 
     def _step(self, total_loss: Tensor, lrs: Sequence[float]) -> dict[str, Tensor]:
         """One gradient step; returns the norm of each optimiser's gradient before clipping."""
-        self._weights.gradient.zero_()
+        self._gradient.zero_()
         total_loss.backward()  # type: ignore[no-untyped-call]
         grad_clip, norms = self._config.grad_clip, {}
         for name, gradient in self._gradients:

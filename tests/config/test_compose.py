@@ -22,9 +22,18 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
     group, _, option = name.rpartition("/")
     if not group:
         return  # config.yaml itself is part of every composition
-    overrides = [f"+experiment={option}"] if group == "experiment" else [CARTPOLE, f"{group}={option}"]
+    if group == "experiment":
+        overrides = [f"+experiment={option}"]
+    elif group == "algorithm":  # without the values that an experiment gives to its own
+        overrides = [f"algorithm={option}", "env=cartpole", "+stop.training_iteration=1"]
+    else:
+        overrides = [CARTPOLE, f"{group}={option}"]
     if name == "env/none":
         overrides.append("env.env=CartPole-v1")
+    if group in ("experiment", "algorithm") and not option.startswith("ppo"):
+        overrides += ["offline.input_=data", "checkpoint.metric=training_iteration"]
+    if group == "algorithm" and option == "marwil":
+        overrides += ["offline.materialize_mapped_data=false", "offline.dataset_num_iters_per_learner=1"]
     composed = compose_experiment(overrides)
     config = build_experiment_config(composed)
     assert config.stop

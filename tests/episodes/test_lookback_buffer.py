@@ -405,6 +405,8 @@ class TestListMode:
     def test_items_that_cannot_be_stacked(self):
         with pytest.raises(ValueError, match=r"items of unequal shape cannot become one array: \(2,\), \(3,\)"):
             LookbackBuffer([np.zeros(2), np.zeros(3)]).finalize()
+        with pytest.raises(ValueError, match=r"items of unequal shape .*: \(2,\), \(3,\), \(4,\)"):
+            LookbackBuffer([np.zeros(3), np.zeros(2), np.zeros(4)]).finalize()  # as many numbers as in three of (3,)
         with pytest.raises(ValueError, match=r"structure differs: expected dict with keys \['a'\], got int"):
             LookbackBuffer([{"a": 1}, 2]).finalize()
         with pytest.raises(ValueError, match="structure differs: expected tuple of 1, got tuple of 2"):

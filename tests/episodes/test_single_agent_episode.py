@@ -456,6 +456,11 @@ class TestGettersAndSetters:
     def test_return_leaves_the_lookback_out(self, mode):
         assert make_episode(mode, 2, lookback=2).get_return() == 2.5 + 3.5
 
+    def test_return_is_float64_whatever_the_rewards_are(self):
+        episode = make_episode(rewards=[1.0, np.float32(0.1), 2, True, np.float64(0.5)])
+        assert episode.get_return() == 1.0 + float(np.float32(0.1)) + 2 + 1 + 0.5
+        assert type(episode.get_return()) is float
+
     def test_indexing_and_repr(self):
         with pytest.raises(TypeError, match=r"indexed with a slice such as episode\[3:4\], got 3"):
             make_episode()[3]

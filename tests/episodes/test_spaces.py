@@ -116,6 +116,18 @@ def test_one_hot_keeps_leading_axes():
     np.testing.assert_array_equal(encoded.sum(-1), np.ones((2, 3)))
 
 
+@pytest.mark.parametrize("value", [-1, np.int64(1), np.uint8(2), np.uint64(2), np.array(0)])
+def test_one_hot_of_one_value(value):
+    space = gs.Discrete(4, start=-1)
+    np.testing.assert_array_equal(one_hot(space, value), np.eye(4, dtype=np.float32)[int(value) + 1], strict=True)
+    with pytest.raises(ValueError, match="a value lies outside of its Discrete space of size"):
+        one_hot(space, value + 6)
+
+
+def test_one_hot_without_rows():
+    assert one_hot(gs.MultiDiscrete([2, 3]), np.zeros((0, 2), np.int64)).shape == (0, 5)
+
+
 def test_importing_episodes_needs_numpy_only():
     heavy = ["gymnasium", "torch", "ray", "hydra", "omegaconf"]
     code = f"import sys, runner.episodes; print([m for m in {heavy} if m in sys.modules])"
