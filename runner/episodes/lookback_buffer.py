@@ -204,12 +204,11 @@ class LookbackBuffer:
 
     def append_rows(self, rows: Any) -> None:
         """Add columns of any number of rows (numpy mode)."""
-        data = self.data
-        if type(data) is np.ndarray and type(rows) is np.ndarray and len(data):
-            self._append_flat_rows(data, rows)
-            return
         if self.len_incl_lookback() == 0:
             self.data = map_leaves(np.array, rows)
+            return
+        if type(self.data) is np.ndarray and type(rows) is np.ndarray:
+            self._append_flat_rows(self.data, rows)
             return
         map_leaves(_check_row_shape, self.data, rows)
         count = self.len_incl_lookback() + row_count(rows)

@@ -18,7 +18,6 @@ from runner.episodes.spaces import one_hot
 AgentDict = dict[AgentID, Any]
 Field = Literal["observations", "infos", "actions", "rewards", "extra_model_outputs"]
 
-_MANY = (slice, list, tuple, range, np.ndarray)  # types of indices that name several steps
 _NOTHING: Any = object()
 _MISSING = 2**62  # an index that no buffer has
 
@@ -445,7 +444,7 @@ def _listed(rows: Any) -> list[Any]:
 
 
 def _is_one(indices: Indices) -> bool:
-    return type(indices) is int or not (indices is None or isinstance(indices, _MANY))
+    return type(indices) is int or not (indices is None or isinstance(indices, (slice, list, tuple, range, np.ndarray)))
 
 
 def _swap_levels(by_key: Mapping[str, Any]) -> AgentDict:
