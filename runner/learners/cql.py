@@ -89,14 +89,16 @@ class CQLLoss(Loss):
             if not cfg.deterministic_backup:
                 next_q = next_q - alpha * next_logp
             y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q
-            some_actions, log_mu = self._actions_for_logsumexp(pi, theta, next_theta)  # (B, 3 n, ...), (B, 3 n)
-        all_actions = torch.cat((actions.unsqueeze(1), some_actions), 1)
-        q, some_q = module.compute_q_values(obs, all_actions).unflatten(-1, (len(y), -1)).tensor_split([1], -1)
-        q = q.squeeze(-1)  # (E, B) of the recorded actions; some_q is (E, B, 3 n)
+            samples = self._actions_for_logsumexp(pi, theta, next_theta)
+        q = module.compute_q_values(obs, actions)  # (E, B)
         qf_loss = (y - q).square().mean(-1).sum()
 
         # Q functions: conservative term.
-        logsumexp = cfg.temperature * ((some_q - log_mu) / cfg.temperature).logsumexp(-1)  # (E, B)
+        exponents = [
+            module.compute_q_values(obs, some_actions).unflatten(-1, log_mu.shape) - log_mu  # (E, B, n)
+            for some_actions, log_mu in samples
+        ]
+        logsumexp = cfg.temperature * (torch.cat(exponents, -1) / cfg.temperature).logsumexp(-1)  # (E, B)
         gaps = (logsumexp - q).mean(-1)  # (E,)
         cql_loss = gaps.sum()
         total_loss = policy_loss + alpha_loss + qf_loss
@@ -110,16 +112,15 @@ class CQLLoss(Loss):
             total_loss, policy_loss, qf_loss, cql_loss, alpha_loss, alpha, alpha_prime, q.mean(), pi_logp.mean()
         )
 
-    def _actions_for_logsumexp(self, pi: Any, theta: Tensor, next_theta: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, 3 n, ...) actions, and the log densities (B, 3 n) that they were drawn with."""
+    def _actions_for_logsumexp(self, pi: Any, theta: Tensor, next_theta: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Of each kind (B, n, ...) actions and the log densities (B, n) that they were drawn with."""
         n = self._config.num_actions
         uniform = pi.uniform(self._stream, (len(theta), n), theta.device)
-        parts = [(uniform, torch.full((len(theta), n), -pi.log_volume, device=theta.device))]
+        samples = [(uniform, torch.full((len(theta), n), -pi.log_volume, device=theta.device))]
         for dist_inputs in (theta.detach(), next_theta):
             repeated = dist_inputs.unsqueeze(1).expand(-1, n, -1)
-            parts.append(pi.sample_with_log_prob(repeated, self._noise(pi, repeated)))
-        actions, log_mu = zip(*parts, strict=True)
-        return torch.cat(actions, 1), torch.cat(log_mu, 1)
+            samples.append(pi.sample_with_log_prob(repeated, self._noise(pi, repeated)))
+        return samples
 
     def _noise(self, pi: Any, theta: Tensor) -> Tensor:
         return torch.from_numpy(pi.draw_noise(self._stream, tuple(theta.shape[:-1]))).to(theta.device)

@@ -183,7 +183,8 @@ def test_cloning_ends_after_exactly_bc_iters_gradient_steps() -> None:
         rows.append([])
         left.append(learner.update(batch, 0)["curr_bc_iters_left"])
     assert left == [3 - step for step in (1, 2, 3)] + [0, 0], "what is left after each update"
-    cloning, improving = [3], [2, 3]  # Q of the policy's own action (B, A) only where the policy improves
+    cloning = [2, 3, 3, 3]  # Q of the recorded actions (B, A) and of three kinds of sampled ones (B, n, A)
+    improving = [2, *cloning]  # and of the policy's own actions
     assert rows == [cloning, cloning, cloning, improving, improving]
 
 
