@@ -32,7 +32,11 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
     if reads_data and not offline.materialize_mapped_data and offline.dataset_num_iters_per_learner is None:
         what = "an iteration on streamed data needs a number of updates, a stream has no passes"
         yield Problem(what, composed.where("offline.dataset_num_iters_per_learner"), "null", "1 or more")
-    for key in ("offline_data_class", "prelearner_class", "prelearner_buffer_class"):
+    for key in ("prelearner_buffer_class", "prelearner_buffer_kwargs"):
+        if value := getattr(offline, key):
+            what = "pre-learners have no episode buffers yet"
+            yield Problem(what, composed.where(f"offline.{key}"), str(value), f"{key} as it is by default")
+    for key in ("offline_data_class", "prelearner_class"):
         path = getattr(offline, key)
         fault = None if path is None else find_target_fault(path)
         if fault is not None:

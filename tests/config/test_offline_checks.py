@@ -1,0 +1,36 @@
+"""The `offline` block against the algorithm: one message for each contradiction."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import ConfigError
+
+BC = ("+experiment=bc_cartpole", "offline.input_=data")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (["+experiment=bc_cartpole"], "BC learns from recorded data, and offline.input_ names none"),
+        (["+experiment=ppo_cartpole", "offline.input_=x"], "PPO learns from what it samples"),
+        ([*BC, "offline.materialize_data=true"], "the data would be held twice"),
+        (
+            [*BC, "offline.materialize_mapped_data=false", "offline.dataset_num_iters_per_learner=null"],
+            "a stream has no passes",
+        ),
+        ([*BC, "offline.prelearner_buffer_kwargs={capacity: 5}"], "pre-learners have no episode buffers yet"),
+        ([*BC, "offline.prelearner_class=nowhere.Thing"], "nowhere"),
+        ([*BC, "stop={env_runners/episode_return_mean: 1}"], "env_runners/episode_return_mean"),
+    ],
+)
+def test_a_contradiction(overrides: list[str], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_experiment_config(compose_experiment(overrides))
+    (problem,) = caught.value.problems
+    assert what in str(problem)
+
+
+def test_recorded_data_for_an_algorithm_that_learns_from_them() -> None:
+    assert build_experiment_config(compose_experiment(list(BC))).offline.input_ == "data"
