@@ -67,6 +67,7 @@ class OfflineData:
     source: Source | None = None
     shared_state: dict[str, Any] = {}  # noqa: RUF012 - recorded data share nothing between runners
     _num_batches = 0
+    _num_read_before = 0
     _pass: Generator[TrainBatch, None, None] | None = None
 
     def __init__(self, config: ExperimentConfig) -> None:
@@ -121,7 +122,10 @@ class OfflineData:
         """Train batches of `train_batch_size_per_learner` env steps without end; a pass that is over begins again."""
         while True:
             self._pass = self._one_pass()
-            yield from self._pass
+            for batch in self._pass:
+                self._num_batches += 1
+                if self._num_batches > self._num_read_before:
+                    yield batch
 
     def _one_pass(self) -> Generator[TrainBatch, None, None]:
         options = {"prefetch_batches": _PREFETCHED_BATCHES} | self.config.offline.iter_batches_kwargs
@@ -131,7 +135,6 @@ class OfflineData:
             raise ConfigError([Problem("the recorded data have no step to learn from", where="offline.input_")])
         while current is not None:
             following = next(rows, None)
-            self._num_batches += 1
             yield self._train_batch(current, following is None)
             current = following
 
@@ -170,7 +173,7 @@ class OfflineData:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Skip the batches that were read before."""
-        self._num_to_skip = int(state["num_batches"])
+        self._num_read_before = int(state["num_batches"])
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Read from the start, as it is."""

@@ -1,0 +1,50 @@
+"""Learning from recorded data through Ray Data."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.trainer import Trainer
+from tests.conftest import ROOT, without_times
+
+RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
+SMALL = (
+    f"offline.input_={RECORDED}",
+    "module.fcnet_hiddens=[16]",
+    "algorithm.train_batch_size_per_learner=512",
+    "evaluation.evaluation_interval=null",
+    "checkpoint.metric=training_iteration",
+    "~stop.evaluation.env_runners.episode_return_mean",
+)
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
+
+
+def trained(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
+def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: None, tmp_path: Path) -> None:
+    overrides = [*SMALL, "offline.dataset_num_iters_per_learner=null"]
+    with Trainer.from_experiment("bc_cartpole", overrides) as straight:
+        expected = trained(straight, 3)
+    assert [line["num_env_steps_sampled"] for line in expected] == [3614, 3614, 3614]
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as first:
+        trained(first, 3)  # in the middle of the second pass
+        state = first.get_state()
+        following = trained(first, 2)
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as second:
+        second.set_state(state)
+        assert trained(second, 2) == following
+
+
+def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
+    overrides = [*SMALL, "offline.dataset_num_iters_per_learner=20"]
+    with Trainer.from_experiment("marwil_cartpole", overrides) as trainer:
+        lines = trained(trainer, 2)
+    assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 20 * 512  # more than five passes
+    name = "learners/default_policy/vf_loss"
+    assert lines[1][name] < lines[0][name]
