@@ -106,6 +106,9 @@ def build_experience(
     """What the experiment learns from: recorded data if `offline` names some, else env runners."""
     if not learns_offline(config):
         return build_env_runner_group(config, TRAINING, parts, is_recording)
+    if is_multi_agent(config):
+        what = "recorded data of several agents cannot be learned from yet"
+        raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
     return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
 
 

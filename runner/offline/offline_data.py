@@ -84,10 +84,15 @@ class OfflineData:
             spec: makes module and learner pipeline in the workers.
             device: where train batches go.
             board: newest module parameters, for pipelines that read the module.
+
+        Raises:
+            ConfigError: the data do not fit the environment's spaces.
         """
         offline = self.config.offline
         self._device, self._board = device, board
         quiet_ray_data()
+        if self.source is not None:
+            self.source.check_spaces(spec.observation_space, spec.action_space)
         prelearner = OfflinePreLearner
         if offline.prelearner_class is not None:
             prelearner = import_target(offline.prelearner_class, "offline.prelearner_class", OfflinePreLearner)
@@ -110,13 +115,13 @@ class OfflineData:
     def _raw_rows(self) -> Dataset:
         """One pass over the raw rows, or as many as a stream has."""
         offline = self.config.offline
-        if offline.materialize_data:
-            parts = parts_in_memory(self.data)
-        elif self.source is not None:
-            parts = parts_of_source(self.source)
-        else:
+        if offline.materialize_mapped_data:
             return self.data
-        return self.data if offline.materialize_mapped_data else endless_dataset(parts, self.config.seed)
+        if offline.materialize_data:
+            return endless_dataset(parts_in_memory(self.data), self.config.seed)
+        if self.source is not None:
+            return endless_dataset(parts_of_source(self.source), self.config.seed)
+        return self.data
 
     def batches(self) -> Iterator[TrainBatch]:
         """Train batches of `train_batch_size_per_learner` env steps without end; a pass that is over begins again."""

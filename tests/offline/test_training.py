@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner.config.errors import ConfigError
 from runner.trainer import Trainer
 from tests.conftest import ROOT, without_times
 
@@ -39,6 +40,19 @@ def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: 
     with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as second:
         second.set_state(state)
         assert trained(second, 2) == following
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        ("pendulum", "the data do not fit the environment: obs is not in its observation space"),
+        ("multi_agent_cartpole", "recorded data of several agents cannot be learned from yet"),
+    ],
+)
+def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer.from_experiment("bc_cartpole", [*SMALL, f"env={env}"])
+    assert what in str(caught.value)
 
 
 def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
