@@ -8,6 +8,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
@@ -23,6 +26,8 @@ from runner.env_runners.vector_envs import make_multi_agent_env, make_vector_env
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.loss import Loss
+from runner.learners.peers import Alone, Peers
+from runner.learners.remote_learner_group import Learners, RemoteLearnerGroup
 from runner.module_parts import (
     ActingParts,
     ModuleParts,
@@ -33,10 +38,13 @@ from runner.module_parts import (
     learner_device,
     plan_modules,
 )
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
+    from runner.offline.held_out import HeldOutEvaluation
     from runner.offline.prelearner import PreLearnerParts
     from runner.offline.recorder import EpisodeRecorder
 
@@ -129,8 +137,28 @@ def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experie
     if config.offline.offline_data_class is not None:
         data_class = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)
     data = data_class(config)
-    data.connect(PlannedModule(config, parts.plan), learner_device(config), ModuleBoard() if readers else None)
+    data.connect(PlannedModule(config, parts.plan), ModuleBoard() if readers else None)
     return data
+
+
+def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutEvaluation | None:
+    """Evaluation on held-out data with a module of its own; None if no such data are named.
+
+    Raises:
+        ConfigError: there are several agents, or the data are not what is needed.
+    """
+    held_out = config.evaluation.offline_evaluation_input_
+    if held_out is None:
+        return None
+    if is_multi_agent(config):
+        what = "several agents cannot be evaluated on recorded data yet"
+        allowed = "null, or a single-agent environment"
+        raise ConfigError([Problem(what, "evaluation.offline_evaluation_input_", str(held_out), allowed)])
+    from runner.offline.held_out import HeldOutEvaluation
+
+    plan = parts[DEFAULT_MODULE_ID].plan
+    loss: Loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)(plan.algorithm)
+    return HeldOutEvaluation(config, build_module_parts(config, plan), loss)
 
 
 @dataclass(frozen=True)
@@ -151,13 +179,12 @@ class PlannedModule:
         return self.plan.action_space
 
     def build(self) -> PreLearnerParts:
-        """Module and learner pipeline on the CPU."""
+        """Module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
         from runner.offline.prelearner import PreLearnerParts
 
-        on_cpu = replace(self.config, learners=replace(self.config.learners, device="cpu"))
-        parts = build_module_parts(on_cpu, self.plan)
-        loss = import_target(self.plan.algorithm.loss, "algorithm.loss", Loss)
-        return PreLearnerParts(parts.module, parts.learner, tuple(dict.fromkeys((*parts.module.inputs, *loss.reads))))
+        device = "auto" if self.config.offline.map_batches_kwargs.get("num_gpus") else "cpu"
+        parts = build_module_parts(_on_device(self.config, device), self.plan)
+        return PreLearnerParts(parts.module, parts.learner, _columns_of_learner(self.plan, parts.module))
 
 
 def build_env_runner_group(
@@ -203,33 +230,85 @@ def _prepare_recording(config: ExperimentConfig) -> None:
 
 
 def start_ray(config: ExperimentConfig) -> bool:
-    """Make sure of a Ray cluster where the configuration needs one; true when this call started it."""
-    runners = config.env_runners
-    is_offline = learns_offline(config)
-    num_remote = config.evaluation.evaluation_num_env_runners + (0 if is_offline else runners.num_env_runners)
+    """Make sure of a Ray cluster where the configuration needs one; true when this call started it.
+
+    Raises:
+        ConfigError: the cluster can never give what is asked.
+    """
+    runners, learners, evaluation = config.env_runners, config.learners, config.evaluation
+    num_runners = evaluation.evaluation_num_env_runners
+    asked_by = ["evaluation.evaluation_num_env_runners", "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"]
+    if not learns_offline(config):
+        num_runners += runners.num_env_runners
+        asked_by.insert(0, "env_runners.num_env_runners")
     if config.engine == "inline":
-        num_remote = 0
-    num_cpus, num_gpus = num_remote * runners.num_cpus_per_env_runner, num_remote * runners.num_gpus_per_env_runner
-    if is_offline:
+        num_runners = 0
+    num_cpus = num_runners * runners.num_cpus_per_env_runner + learners.num_learners * learners.num_cpus_per_learner
+    num_gpus = num_runners * runners.num_gpus_per_env_runner + learners.num_learners * learners.num_gpus_per_learner
+    if learners.num_learners:
+        asked_by.append("learners.num_learners, num_cpus_per_learner, num_gpus_per_learner")
+    if learns_offline(config):
         from runner.offline.workers import resources_asked_for
 
         for_data = resources_asked_for(config.offline)
         num_cpus, num_gpus = num_cpus + for_data.num_cpus, num_gpus + for_data.num_gpus
-    elif num_remote == 0:
+        asked_by.append("offline.map_batches_kwargs (pre-learners, and one CPU to read)")
+    elif num_runners == learners.num_learners == 0:
         return False
-    return ensure_ray(num_cpus, num_gpus)
+    return ensure_ray(num_cpus, num_gpus, ", ".join(asked_by))
 
 
-def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> LearnerGroup:
-    """The learners, one a module, each with its learner pipeline before it."""
-    learners = {module_id: _build_learner(config, own) for module_id, own in parts.items()}
-    to_train = config.multi_agent.modules_to_train
+def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:
+    """The learners, one a module, each with its learner pipeline before it: here, or so many Ray actors."""
+    named = config.multi_agent.modules_to_train
+    to_train = list(parts) if named is None else named
     pipelines = {module_id: own.learner for module_id, own in parts.items()}
-    return LearnerGroup(learners, pipelines, list(parts) if to_train is None else to_train)
+    if config.learners.num_learners == 0:
+        learners = {module_id: _build_learner(config, own, Alone()) for module_id, own in parts.items()}
+        return LearnerGroup(learners, pipelines, to_train)
+    plans = {module_id: own.plan for module_id, own in parts.items()}
+    modules = {module_id: own.module for module_id, own in parts.items()}
+    reads = {module_id: _columns_of_learner(own.plan, own.module) for module_id, own in parts.items()}
+    weights = {module_id: own.weights() for module_id, own in parts.items()}
+    make_learners = PlannedLearners(config, plans, weights, tuple(to_train))
+    return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners)
 
 
-def _build_learner(config: ExperimentConfig, parts: ModuleParts) -> Learner:
+@dataclass(frozen=True)
+class PlannedLearners:
+    """Makes the learners of one process in the actor that it is sent to; `weights` are their first parameters."""
+
+    config: ExperimentConfig
+    plans: Mapping[str, ModulePlan]
+    weights: Mapping[str, npt.NDArray[np.float32]]
+    to_train: tuple[str, ...]
+
+    def device(self) -> torch.device:
+        """`learners.device` where this process is."""
+        return learner_device(_on_device(self.config, self.config.learners.device))
+
+    def __call__(self, peers: Peers) -> LearnerGroup:
+        """One a module, without pipelines."""
+        here = _on_device(self.config, self.config.learners.device)
+        parts = {module_id: build_module_parts(here, plan) for module_id, plan in self.plans.items()}
+        for module_id, own in parts.items():
+            FlatParameters(own.module).load(self.weights[module_id])
+        learners = {module_id: _build_learner(self.config, own, peers) for module_id, own in parts.items()}
+        return LearnerGroup(learners, {}, self.to_train, self.config.learners.num_learners)
+
+
+def _on_device(config: ExperimentConfig, device: str) -> ExperimentConfig:
+    """The configuration of a process whose modules are on this device."""
+    return replace(config, learners=replace(config.learners, num_learners=0, device=device))
+
+
+def _columns_of_learner(plan: ModulePlan, module: RLModule) -> tuple[str, ...]:
+    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
+    return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
+
+
+def _build_learner(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> Learner:
     plan, algorithm = parts.plan, parts.plan.algorithm
     loss: Loss = import_target(algorithm.loss, "algorithm.loss", Loss)(algorithm)
-    loss.use_stream(random_stream(config.seed, plan.name("loss"), 0))
-    return Learner(parts.module, loss, algorithm, random_stream(config.seed, plan.name("learner"), 0))
+    loss.use_stream(random_stream(config.seed, plan.name("loss"), peers.rank))
+    return Learner(parts.module, loss, algorithm, random_stream(config.seed, plan.name("learner"), peers.rank), peers)

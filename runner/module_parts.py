@@ -291,8 +291,11 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
 
 
 def learner_device(config: ExperimentConfig) -> torch.device:
-    """The device that `learners.device` names; `auto` is a GPU where there is one."""
-    name = config.learners.device
+    """The device of modules in this process, as `learners.device` says; `auto` is a GPU where there is one.
+
+    Remote learners have their own; what is left here are modules for the pipelines.
+    """
+    name = config.learners.device if config.learners.num_learners == 0 else "cpu"
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

@@ -13,6 +13,7 @@ from typing import Any
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
 from runner.run_records import EVALUATION_RETURN, RunRecords, Status
 from runner.stop_criteria import met_criteria
@@ -49,7 +50,7 @@ def run_experiment(
     with (
         _interrupts() as interrupted,
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
-        Trainer(config) as trainer,
+        Trainer(config, loads_modules=resume_from is None) as trainer,
     ):
         if resume_from is not None:
             with naming_checkpoint(resume_from):
@@ -74,11 +75,13 @@ class _Run:
         status: Status = "failed"
         reason: str | None = None
         try:
-            records.start(trainer.training_iteration)
+            records.start(trainer.training_iteration, trainer.loaded_modules)
             while (reason := self._stop_reason(records.last_result)) is None and not self._interrupted:
                 result = trainer.train()
                 if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
                     result |= trainer.evaluate()
+                if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
+                    result |= trainer.evaluate_offline()
                 records.add(result)
                 if self._is_checkpoint_due():
                     records.save_checkpoint(trainer)

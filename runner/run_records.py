@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
 from runner.checkpoints import CheckpointFolder
+from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import UserError
 from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.dataflow.run_metrics import Result
+from runner.loaded_modules import LoadedModule
 from runner.tracking import (
     DisplayInfo,
     MLflowSettings,
@@ -103,6 +105,7 @@ class RunRecords:
             write_result(run_dir / "environment.json", self._info)
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
+        self._resume_from = resume_from
         self._known_run = _known_run(resume_from)
         self._store = self._find_store() if config.tracking.mlflow else None
         self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
@@ -111,7 +114,6 @@ class RunRecords:
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
         self._checkpoint: Path | None = None
-        self._resume_from = resume_from
         self._started = time.perf_counter()
 
     def __enter__(self) -> RunRecords:
@@ -130,13 +132,18 @@ class RunRecords:
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
-    def start(self, iteration: int) -> None:
-        """Training begins after `iteration`; lines of later iterations, which a kill left behind, are dropped."""
+    def start(self, iteration: int, loaded: Sequence[LoadedModule] = ()) -> None:
+        """Training begins after `iteration`; lines of later iterations, which a kill left behind, are dropped.
+
+        Args:
+            iteration: of the trainer.
+            loaded: modules that begin with the parameters of another run.
+        """
         self._progress.truncate_after(iteration)
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
-        self._display.start(self._display_info())
+        self._display.start(self._display_info(loaded))
 
     def add(self, result: Result) -> None:
         """Record an iteration."""
@@ -191,13 +198,16 @@ class RunRecords:
 
     # -- what is told ----------------------------------------------------------------------------------------------
 
-    def _display_info(self) -> DisplayInfo:
+    def _display_info(self, loaded: Sequence[LoadedModule]) -> DisplayInfo:
         config = self._config
         facts = {
             "environment": f"{config.env._target_ or config.env.env}, {_what_is_learned_from(config)}",
             "algorithm": f"{type(config.algorithm).__name__.removesuffix('Config')}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }
+        for one in loaded:
+            name = "module" if len(loaded) == 1 else f"module {one.module_id}"
+            facts[name] = str(one)
         return DisplayInfo(config.experiment_name or "", facts, config.stop, self._first_result, self._best_return)
 
     def _summary(self, status: Status, reason: str) -> RunSummary:
@@ -236,12 +246,23 @@ class RunRecords:
         tracking_uri = tracking.tracking_uri or self._known_run.get("tracking_uri")
         return resolve_store(tracking_uri, tracking.artifact_location, outputs)
 
+    def _source_tags(self) -> dict[str, str]:
+        """The runs and checkpoints that the modules of a new run begin with; one that goes on has these tags."""
+        sources = [] if self._resume_from else list(module_sources(self._config).values())
+        tags = {
+            "load_state.checkpoint": _joined(str(source.checkpoint) for source in sources),
+            "load_state.digest": _joined(source.digest for source in sources),
+            "load_state.run_id": _joined(_known_run(source.checkpoint).get("run_id") for source in sources),
+        }
+        return {name: value for name, value in tags.items() if value is not None}
+
     def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
         if self._store is None:
             return None
         tracking, git = self._config.tracking, self._info["git"]
         tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
         tags |= {f"version.{name}": version for name, version in self._info["versions"].items()}
+        tags |= self._source_tags()
         files = (*(self.run_dir / ".hydra" / name for name in ("config.yaml", "overrides.yaml")),)
         is_same_store = self._known_run.get("tracking_uri") == self._store.tracking_uri
         settings = MLflowSettings(
@@ -260,6 +281,11 @@ class RunRecords:
         tracker = MLflowTracker(settings, self.run_dir, warn=self._display.note)
         tracker.start()
         return tracker
+
+
+def _joined(values: Iterable[str | None]) -> str | None:
+    """Distinct values of several modules; None if there are none."""
+    return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 def _known_run(checkpoint: Path | None) -> dict[str, str]:

@@ -22,6 +22,7 @@ from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import stop_ray
 from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.loaded_modules import load_modules, shared_states
 
 if TYPE_CHECKING:
     from ray import tune
@@ -36,30 +37,45 @@ class Trainer:
         config: the experiment, complete and checked.
         recorded_role: whose episodes are recorded where `offline.output` names a folder: those that are trained on, or
             with "evaluation" those of evaluations.
+        loads_modules: begin with the parameters that `module.load_state_path` names; false where a state is set next.
 
     Attributes:
         experience: what is learned from: env runners, or recorded data.
         last_result: of the newest iteration; there also when its evaluation failed.
+        loaded_modules: what was taken over from other runs.
 
     Raises:
         ConfigError: something in it cannot be built (environment, pipeline, module, cluster resources).
     """
 
-    def __init__(self, config: ExperimentConfig, recorded_role: str = builder.TRAINING) -> None:
+    def __init__(
+        self, config: ExperimentConfig, recorded_role: str = builder.TRAINING, loads_modules: bool = True
+    ) -> None:
         self.config = config
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
         self._parts = builder.build_parts(config)
+        self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
         agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}
         check_metric_names(config, agents)
-        self.learners = builder.build_learner_group(config, self._parts)
+        if learns_offline(config):
+            from runner.offline.preflight import check_recorded_data
+
+            check_recorded_data(config, self._parts)
+        self._held_out = builder.build_held_out_evaluation(config, self._parts)
         self._started_ray = builder.start_ray(config)
+        self.learners = builder.build_learner_group(config, self._parts)
+        self._evaluation_runners: EnvRunnerGroup | None = None
+        evaluation = config.evaluation
+        if learns_offline(config) and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
+            self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
         self.experience: Experience = builder.build_experience(
             config, self._parts, is_recording=self._recorded_role == builder.TRAINING
         )
-        self._evaluation_runners: EnvRunnerGroup | None = None
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
         self._metrics = RunMetrics(smoothing, samples_episodes=not learns_offline(config))
+        if self.loaded_modules:
+            self.experience.shared_state = shared_states(self.loaded_modules)
         self.experience.set_weights(self.learners.get_weights())
         make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
         self.last_result: Result = {}
@@ -82,7 +98,7 @@ class Trainer:
         """
         state, manifest = load_checkpoint(Path(folder))
         stored = compose_stored(manifest["config"], overrides, manifest["overrides"], manifest["experiment"])
-        trainer = cls(build_experiment_config(stored))
+        trainer = cls(build_experiment_config(stored), loads_modules=False)
         try:
             trainer.set_state(state)
         except BaseException:
@@ -119,20 +135,19 @@ class Trainer:
         Raises:
             RunFailure: an environment, a loss or a runner failed; what was done before it stands.
         """
-        is_due = self._is_evaluation_due(self.training_iteration + 1)
+        iteration, evaluation = self.training_iteration + 1, self.config.evaluation
+        is_due = _is_due(evaluation.evaluation_interval, iteration)
         wait = None
-        if is_due and self.config.evaluation.evaluation_parallel_to_training:
+        if is_due and evaluation.evaluation_parallel_to_training:
             wait = self._submit_evaluation()
         self._metrics.begin_iteration()
         result: Result = next(self._dataflow)
         self.last_result = result
         if is_due:
             result |= self.evaluate(wait=wait)
+        if _is_due(evaluation.offline_evaluation_interval, iteration):
+            result |= self.evaluate_offline()
         return result
-
-    def _is_evaluation_due(self, iteration: int) -> bool:
-        interval = self.config.evaluation.evaluation_interval
-        return interval is not None and iteration % interval == 0
 
     def evaluate(self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None) -> Result:
         """Metrics of exactly `num_episodes` (default: the configured number) whole episodes, always the same seeds.
@@ -152,14 +167,35 @@ class Trainer:
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
         if self._evaluation_runners is None:
-            is_recording = self._recorded_role == builder.EVALUATION
-            self._evaluation_runners = builder.build_env_runner_group(
-                self.config, builder.EVALUATION, self._parts, is_recording
-            )
+            self._evaluation_runners = self._build_evaluation_runners()
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
         runners.shared_state = self.experience.shared_state
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore)
+
+    def _build_evaluation_runners(self) -> EnvRunnerGroup:
+        is_recording = self._recorded_role == builder.EVALUATION
+        return builder.build_env_runner_group(self.config, builder.EVALUATION, self._parts, is_recording)
+
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there are data for `evaluate_offline`."""
+        return self._held_out is not None
+
+    def evaluate_offline(self, num_env_steps: int | None = None) -> Result:
+        """Metrics of the policy on held-out recorded data, `evaluation.offline_evaluation_...`.
+
+        Args:
+            num_env_steps: what schedules of the loss go by; None: those sampled so far.
+        """
+        if self._held_out is None:
+            raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
+        if num_env_steps is None:
+            num_env_steps = self._metrics.num_env_steps_sampled_lifetime
+        with self._metrics.clocked() as clock:
+            state, shared_state = self.learners.get_state(), self.experience.shared_state
+            result: Result = dict(self._held_out.evaluate(state, shared_state, num_env_steps))
+        return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
     def finish_recording(self) -> Recorded | None:
         """Finish the files of recorded episodes; None if none are recorded.
@@ -234,6 +270,7 @@ class Trainer:
 
     def close(self) -> None:
         """Close environments and runners, and the Ray cluster if this trainer started it."""
+        self.learners.close()
         self.experience.close()
         if self._evaluation_runners is not None:
             self._evaluation_runners.close()
@@ -245,3 +282,7 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _is_due(interval: int | None, iteration: int) -> bool:
+    return interval is not None and iteration % interval == 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.config.errors import UserError, nearest_match
 
 VERBS = ("validate", "show", "list", "resume", "evaluate", "record", "inspect", "convert")
-_FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile")
+_FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile", "--module-only")
 
 
 class UsageError(UserError):
@@ -25,6 +25,7 @@ class Arguments:
     config_dir: Path | None = None
     is_multirun: bool = False
     has_profile: bool = False
+    is_module_only: bool = False
     wants_help: bool = False
     wants_version: bool = False
 
@@ -85,6 +86,8 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
         return replace(arguments, is_multirun=True)
     if text == "--profile":
         return replace(arguments, has_profile=True)
+    if text == "--module-only":
+        return replace(arguments, is_module_only=True)
     if text in ("-h", "--help"):
         return replace(arguments, wants_help=True)
     if text == "--version":

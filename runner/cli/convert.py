@@ -52,6 +52,7 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
         "ended without a last observation, truncated one step earlier": counts.final_steps_dropped,
         "left out, without a complete step": counts.trajectories_dropped,
         "cut where the next row is not the next observation": counts.breaks,
+        "cut where a time step is missing": counts.gaps,
     }
     return lines + [f"  {_count(count, 'trajectory', 'trajectories')} {text}" for text, count in notes.items() if count]
 

@@ -1,4 +1,4 @@
-"""`evaluate RUN_DIR`: whole episodes with the policy of the newest checkpoint, filters included."""
+"""`evaluate RUN_DIR`: the policy of the newest checkpoint, filters included, in whole episodes and on held-out data."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runner.cli.held_out_table import held_out_lines
 from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
+from runner.config.offline_evaluation import PREFIX
 
 if TYPE_CHECKING:
     from runner.dataflow.run_metrics import Result  # imports torch
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
-_PREFIX = "evaluation/env_runners/"
+_IN_ENVIRONMENT = "evaluation/env_runners/"
+_OFFLINE = "offline/"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,9 +32,13 @@ def main(argv: Sequence[str]) -> int:
     print(f"evaluated {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)
-    width = max(len(name) for name in result)
-    for name, value in result.items():
+    in_environment = {name: value for name, value in result.items() if not name.startswith(_OFFLINE)}
+    width = max(len(name) for name in in_environment)
+    for name, value in in_environment.items():
         print(f"  {name:<{width}}  {value:g}")
+    held_out = {name.removeprefix(_OFFLINE): value for name, value in result.items() if name.startswith(_OFFLINE)}
+    if held_out:
+        print("\n".join(held_out_lines(stored.config, held_out)))
     print(f"  recorded in {path}")
     return 0
 
@@ -39,6 +46,13 @@ def main(argv: Sequence[str]) -> int:
 def _evaluate(stored: StoredRun) -> Result:
     started = time.perf_counter()
     with policy_of(stored) as trainer:
-        result = trainer.evaluate()
-    metrics = {name.removeprefix(_PREFIX): value for name, value in result.items() if name.startswith(_PREFIX)}
-    return metrics | {"seconds": round(time.perf_counter() - started, 3)}
+        result = _without(_IN_ENVIRONMENT, trainer.evaluate())
+        if trainer.has_held_out_data:
+            num_env_steps = int(stored.manifest["result"]["num_env_steps_sampled_lifetime"])
+            result |= _without(PREFIX.removesuffix(_OFFLINE), trainer.evaluate_offline(num_env_steps))
+    return result | {"seconds": round(time.perf_counter() - started, 3)}
+
+
+def _without(prefix: str, result: Result) -> Result:
+    """The metrics whose names begin so, without it."""
+    return {name.removeprefix(prefix): value for name, value in result.items() if name.startswith(prefix)}

@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from runner.cli.arguments import split_verb, wants_stack_trace
+from runner.cli.arguments import UsageError, split_verb, wants_stack_trace
 from runner.config.errors import RunnerError
 
 EXIT_INTERRUPTED = 130
@@ -29,6 +29,8 @@ verbs
                                  python -m runner list
   resume RUN_DIR     go on from the last checkpoint; overrides stay in force for later resumes
                                  python -m runner resume RUN_DIR stop.training_iteration=50
+                     --module-only: a new run with the module of the checkpoint
+                                 python -m runner resume RUN_DIR --module-only experiment=ppo_cartpole
   evaluate RUN_DIR   evaluate the last checkpoint
                                  python -m runner evaluate RUN_DIR evaluation.evaluation_duration=50
   record RUN_DIR     record whole episodes of the last checkpoint's policy
@@ -94,6 +96,8 @@ def _run(argv: list[str]) -> int:
         print(f"runner {_version()}")
         return 0
     verb, rest = split_verb(argv)
+    if "--module-only" in rest and verb != "resume":
+        raise UsageError("--module-only is an option of resume\n   allowed  module.load_state_path=RUN_DIR")
     code: int = importlib.import_module(_MODULES[verb]).main(rest)
     return code
 

@@ -8,21 +8,26 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from runner.cli.stored_run import StoredRun, check_writable, log_to_file, naming_changes, open_run
-from runner.config.errors import UserError
+from runner.cli import module_only
+from runner.cli.arguments import parse_arguments
+from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, log_to_file, naming_changes, open_run
 from runner.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.mlflow_store import python_command
 
+_ADVICE = "`resume --module-only` begins a new run with its module"
 _FIXED = {
     "seed": "the random streams go on from the checkpoint",
     "module.": "the checkpoint holds the parameters of this network",
-    "algorithm.schema": "the checkpoint holds the state of this algorithm",
-    "algorithm.loss": "the checkpoint holds the state of this algorithm",
+    "algorithm.schema": f"the checkpoint holds the state of this algorithm; {_ADVICE}",
+    "algorithm.loss": f"the checkpoint holds the state of this algorithm; {_ADVICE}",
 }
 
 
 def main(argv: Sequence[str]) -> int:
     """Print what the overrides change, then train on. A run that is finished is left as it is."""
+    arguments = parse_arguments(argv, ["RUN_DIR"])
+    if arguments.is_module_only:
+        return module_only.main(arguments)
     stored = open_run(argv, _FIXED)
     met = met_criteria(stored.config.stop, stored.manifest["result"])
     if met and _is_finished(stored.checkpoint.parent.parent):
@@ -61,8 +66,8 @@ def _prepare_run_dir(stored: StoredRun) -> None:
     check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
     source = stored.checkpoint.parent.parent / "progress.jsonl"
     target = stored.run_dir / "progress.jsonl"
-    if source != target and target.exists():
-        raise UserError(f"{stored.run_dir} holds a run already\n   allowed  another hydra.run.dir")
+    if source != target:
+        check_holds_no_run(stored.run_dir)
     log_to_file(stored.run_dir)
     if source != target and source.exists():
         shutil.copyfile(source, target)

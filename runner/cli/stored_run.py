@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.checkpoints import read_manifest
 from runner.checkpoints.folder import check_intact, newest_checkpoint
-from runner.cli.arguments import UsageError, parse_arguments
+from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.schemas import ExperimentConfig
@@ -55,18 +55,34 @@ def open_run(argv: Sequence[str], fixed: Mapping[str, str]) -> StoredRun:
     arguments = parse_arguments(argv, ["RUN_DIR"])
     if arguments.is_multirun or arguments.config_dir is not None:
         raise UsageError("a stored run takes neither --multirun nor --config-dir: the checkpoint has its configuration")
-    checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
-    check_intact(checkpoint)
+    checkpoint = named_checkpoint(arguments)
     manifest = read_manifest(checkpoint)
-    run_dirs = [text.partition("=")[2] for text in arguments.overrides if text.startswith("hydra.run.dir=")]
-    overrides = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
+    run_dir, overrides = split_run_dir(arguments)
     stored = (manifest["config"], manifest["overrides"], manifest["experiment"])
     before = compose_stored(stored[0], [], stored[1], stored[2])
     composed = compose_stored(stored[0], overrides, stored[1], stored[2])
     changes = describe_changes(before.values, composed.values)
     config = _checked(composed, _refused(composed, changes, fixed))
-    run_dir = Path(run_dirs[-1]).absolute() if run_dirs else checkpoint.parent.parent
-    return StoredRun(checkpoint, manifest, composed, config, changes, run_dir)
+    return StoredRun(checkpoint, manifest, composed, config, changes, run_dir or checkpoint.parent.parent)
+
+
+def named_checkpoint(arguments: Arguments) -> Path:
+    """The checkpoint that RUN_DIR means, checked.
+
+    Raises:
+        UserError: there is none.
+        CheckpointError: it is cut off or altered.
+    """
+    checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
+    check_intact(checkpoint)
+    return checkpoint
+
+
+def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:
+    """What `hydra.run.dir=` says, and the other overrides."""
+    run_dirs = [text.partition("=")[2] for text in arguments.overrides if text.startswith("hydra.run.dir=")]
+    others = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
+    return Path(run_dirs[-1]).absolute() if run_dirs else None, others
 
 
 def _checked(composed: Composed, refused: list[Problem]) -> ExperimentConfig:
@@ -104,9 +120,11 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     # Only evaluation runners act, whatever the run learns from.
     offline = replace(config.offline, input_=None, offline_data_class=None)
     config = replace(config, offline=offline, env_runners=replace(config.env_runners, num_env_runners=0))
-    if not is_recording:
+    if is_recording:
+        config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
+    else:
         config = replace(config, offline=replace(offline, output=None))
-    with naming_changes(stored), Trainer(config, recorded_role="evaluation") as trainer:
+    with naming_changes(stored), Trainer(config, "evaluation", loads_modules=False) as trainer:
         with naming_checkpoint(stored.checkpoint):
             trainer.set_policy_state(state)
         yield trainer
@@ -140,6 +158,12 @@ def check_writable(run_dir: Path, *names: str) -> None:
             allowed = "permission to write there, or hydra.run.dir=DIR to write into another folder"
             problem = Problem("the run dir cannot be written: permission denied", str(path), allowed=allowed)
             raise UserError(problem.render_alone())
+
+
+def check_holds_no_run(run_dir: Path) -> None:
+    """Raise `UserError` when the folder is the run dir of a run."""
+    if (run_dir / "progress.jsonl").exists():
+        raise UserError(f"{run_dir} holds a run already\n   allowed  another hydra.run.dir")
 
 
 def log_to_file(run_dir: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runner.checkpoints.folder import check_intact
+from runner.checkpoints.module_source import module_sources
 from runner.cli.arguments import Arguments, parse_arguments
 from runner.config.compose import Composed, compose_experiment
 from runner.config.errors import ConfigError, Problem
@@ -31,7 +33,10 @@ def check_experiments(arguments: Arguments) -> list[Checked]:
     for overrides in _override_sets(arguments):
         composed = compose_experiment(overrides, arguments.config_dir)
         try:
-            checked.append((composed, build_experiment_config(composed)))
+            config = build_experiment_config(composed)
+            for source in module_sources(config, composed.where).values():
+                check_intact(source.checkpoint)
+            checked.append((composed, config))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
     if problems:

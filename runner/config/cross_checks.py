@@ -11,6 +11,7 @@ from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.multi_agent_checks import find_multi_agent_problems
 from runner.config.offline_checks import find_offline_problems
+from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.targets import find_target_fault
 
@@ -26,6 +27,9 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
         yield from _check_algorithm(config, composed)
     if "module" not in unread:
         yield from _check_module(config.module, composed)
+    if config.engine == "inline" and config.learners.num_learners:
+        what = "engine inline has one learner, in the driver's process"
+        yield Problem(what, composed.where("learners.num_learners"), str(config.learners.num_learners), "0")
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_multi_agent_problems(config, composed)
     of_data = [] if unread & {"offline", "algorithm"} else list(find_offline_problems(config, composed))
@@ -34,6 +38,7 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
     if not unread & {"experiment", "evaluation"}:
         yield from _check_evaluation(config, composed)
+        yield from find_offline_evaluation_problems(config, composed)
     if not unread & {"experiment", "evaluation", "algorithm"} and not of_data:  # which metrics there are follows
         yield from _check_metrics(config, composed)
 
@@ -149,7 +154,12 @@ def _check_metric(
     if name in known or may_be_produced(name, config):
         return
     what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
-    if name.startswith("evaluation/") and config.evaluation.evaluation_interval is None:
+    if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
+        what += ": nothing is evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
+        allowed = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
+        yield Problem(what, composed.where(key), name, allowed)
+        return
+    if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
         what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
         yield Problem(what, composed.where(key), name, "evaluation.evaluation_interval=10, or a metric of training")
         return

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.fields import names_of
+from runner.config.offline_evaluation import offline_evaluation_metrics
 from runner.config.schemas import ExperimentConfig
 
 DEFAULT_MODULE_ID = "default_policy"
@@ -108,7 +109,7 @@ def producible_metrics(
             names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
-    return names
+    return names | offline_evaluation_metrics(config.evaluation)
 
 
 def learns_offline(config: ExperimentConfig) -> bool:

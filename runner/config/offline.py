@@ -19,9 +19,13 @@ class OfflineConfig:
     input_read_method: str = option(
         "auto", "ray.data function that reads the files, for example read_parquet; auto follows their names"
     )
-    input_read_method_kwargs: dict[str, Any] = option({}, "its keyword arguments, for example columns, filter")
+    input_read_method_kwargs: dict[str, Any] = option(
+        {},
+        "columns: names; filter: 'column >= value and ...' or pyarrow's list of rules; of CSV: delimiter, skip_rows, "
+        "...; of a ray.data function: its keyword arguments",
+    )
     input_read_schema: dict[str, str] = option(
-        {}, "name here: name in the files, for tables (obs: o_t); columns it does not name keep their names"
+        {}, "tables only, name here: name in the files (obs: o_t); columns it does not name keep their names"
     )
     input_read_episodes: bool | None = option(
         None, "rows are episodes, ours or RLlib's (false: rows are steps); null: seen from the files"
@@ -33,11 +37,13 @@ class OfflineConfig:
         minimum=1,
     )
     input_filesystem: str | None = option(
-        None, "gcs, s3, abs, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
+        None, "gcs, s3, abs, local, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
     )
-    input_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem")
+    input_filesystem_kwargs: dict[str, Any] = option(
+        {}, "arguments of the filesystem; {_target_: CLASS, ...} as an argument is a filesystem that it is built on"
+    )
     input_compress_columns: list[str] = option(
-        ["obs", "new_obs"], "columns of tables that RLlib has packed with LZ4, if they are"
+        ["obs", "new_obs"], "columns of tables that are unpacked where RLlib has packed them with LZ4"
     )
     materialize_data: bool = option(False, "hold the data as they are read in the object store")
     materialize_mapped_data: bool = option(
@@ -50,9 +56,13 @@ class OfflineConfig:
     prelearner_class: str | None = option(None, "dotted path of your own OfflinePreLearner; null: runner's")
     prelearner_kwargs: dict[str, Any] = option({}, "keyword arguments of its constructor")
     prelearner_buffer_class: str | None = option(
-        None, "dotted path of a buffer from which each pre-learner samples train batches; null: rows in their order"
+        None,
+        "dotted path of the buffer from which each pre-learner samples a train batch whenever it has read; null: "
+        "runner.replay.EpisodeReplayBuffer if prelearner_buffer_kwargs has arguments for it, else no buffer",
     )
-    prelearner_buffer_kwargs: dict[str, Any] = option({}, "its keyword arguments, for example capacity")
+    prelearner_buffer_kwargs: dict[str, Any] = option(
+        {}, "its keyword arguments: capacity (env steps), batch_length_T (env steps of a sampled fragment)"
+    )
     prelearner_module_synch_period: int = option(
         10, "pre-learners that need the module get its weights after so many updates", unit="updates", minimum=1
     )
@@ -61,7 +71,9 @@ class OfflineConfig:
     )
     output: str | None = option(None, "folder or URI to record episodes in; null records nothing")
     output_write_episodes: bool = option(True, "a row is an episode; false: a row is a step")
-    output_compress_columns: list[str] = option(["obs", "new_obs"], "columns that are LZ4-compressed in the files")
+    output_compress_columns: list[str] = option(
+        ["obs", "new_obs"], "columns that Parquet compresses with LZ4, which is read faster; others with zstd"
+    )
     output_max_file_size: int | None = option(
         64 * 2**20, "a file of about this size is followed by a new one; null: no limit", unit="bytes", minimum=1
     )
@@ -69,9 +81,13 @@ class OfflineConfig:
         None, "rows (episodes or steps) after which a new file follows; null: no limit", minimum=1
     )
     output_write_method: str = option("write_parquet", "write_parquet, write_json or write_csv")
-    output_write_method_kwargs: dict[str, Any] = option({}, "its keyword arguments, for example compression")
-    output_filesystem: str | None = option(
-        None, "gcs, s3, abs, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
+    output_write_method_kwargs: dict[str, Any] = option(
+        {},
+        "of Parquet: compression (none: of no column), row_group_size, ...; of JSON: compression; of CSV: compression, "
+        "delimiter, ...",
     )
-    output_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem")
+    output_filesystem: str | None = option(
+        None, "gcs, s3, abs, local, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
+    )
+    output_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem, as for input_filesystem")
     output_append: bool = option(False, "add files to a folder that already has data; else that is refused")

@@ -6,11 +6,33 @@ from collections.abc import Iterator
 
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
-from runner.config.errors import Problem
+from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.metrics import learns_offline
+from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
 
+DEFAULT_BUFFER = "runner.replay.EpisodeReplayBuffer"
+# Options of Ray Data's map_batches and iter_batches that are left to the user.
+_MAP_OPTIONS = (
+    "concurrency",
+    "num_cpus",
+    "num_gpus",
+    "memory",
+    "resources",
+    "accelerator_type",
+    "max_restarts",
+    "max_task_retries",
+    "runtime_env",
+    "zero_copy_batch",
+)
+_ITER_OPTIONS = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed", "drop_last")
+_SET_ELSEWHERE = {
+    "batch_size": "; see offline.input_read_batch_size and algorithm.train_batch_size_per_learner",
+    "compute": "; see its concurrency",
+}
+# Arguments of a pre-learner's constructor that are not the user's.
+_OWN_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
 OFFLINE_DATAFLOW = "runner.dataflow.offline.offline"
 
 
@@ -32,12 +54,44 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
     if reads_data and not offline.materialize_mapped_data and offline.dataset_num_iters_per_learner is None:
         what = "an iteration on streamed data needs a number of updates, a stream has no passes"
         yield Problem(what, composed.where("offline.dataset_num_iters_per_learner"), "null", "1 or more")
-    for key in ("prelearner_buffer_class", "prelearner_buffer_kwargs"):
-        if value := getattr(offline, key):
-            what = "pre-learners have no episode buffers yet"
-            yield Problem(what, composed.where(f"offline.{key}"), str(value), f"{key} as it is by default")
     for key in ("offline_data_class", "prelearner_class"):
         path = getattr(offline, key)
         fault = None if path is None else find_target_fault(path)
         if fault is not None:
             yield describe_fault(f"offline.{key}", fault, composed.where(f"offline.{key}"), path)
+    yield from _check_prelearner_arguments(offline, composed)
+    for key, known in (("map_batches_kwargs", _MAP_OPTIONS), ("iter_batches_kwargs", _ITER_OPTIONS)):
+        for option, value in getattr(offline, key).items():
+            if option not in known:
+                where = composed.where(f"offline.{key}.{option}") or composed.where(f"offline.{key}")
+                what = f"offline.{key} has no {option}" + _SET_ELSEWHERE.get(option, "")
+                yield Problem(what, where, show_value(value), ", ".join(known), nearest_match(option, known))
+    yield from _check_concurrency(offline, composed)
+
+
+def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    buffer, arguments = offline.prelearner_buffer_class, offline.prelearner_buffer_kwargs
+    fault = find_target_fault(buffer or DEFAULT_BUFFER, list(arguments)) if buffer or arguments else None
+    if fault is not None:
+        is_found = find_target_fault(buffer or DEFAULT_BUFFER) is None
+        key = "prelearner_buffer_kwargs" if is_found else "prelearner_buffer_class"
+        got = show_value(getattr(offline, key))
+        yield describe_fault(f"offline.{key}", fault, composed.where(f"offline.{key}"), got)
+    where, got = composed.where("offline.prelearner_kwargs"), show_value(offline.prelearner_kwargs)
+    if offline.prelearner_kwargs and offline.prelearner_class is None:
+        what = "offline.prelearner_kwargs are for a pre-learner of your own, runner's has none"
+        yield Problem(what, where, got, "{}, or offline.prelearner_class")
+    taken = [name for name in offline.prelearner_kwargs if name in _OWN_ARGUMENTS]
+    if taken:
+        what = f"offline.prelearner_kwargs: {', '.join(taken)} is what every pre-learner gets from runner"
+        yield Problem(what, where, got, f"other names than {', '.join(_OWN_ARGUMENTS)}")
+
+
+def _check_concurrency(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    value = offline.map_batches_kwargs.get("concurrency", 1)
+    bounds = value if isinstance(value, list) else [value, value]
+    are_numbers = all(isinstance(bound, int) and not isinstance(bound, bool) for bound in bounds)
+    if not (len(bounds) == 2 and are_numbers and 1 <= bounds[0] <= bounds[1]):
+        where = composed.where("offline.map_batches_kwargs.concurrency") or composed.where("offline.map_batches_kwargs")
+        what = "offline.map_batches_kwargs.concurrency is no number of pre-learners"
+        yield Problem(what, where, show_value(value), "an integer of 1 or more, or [least, most]")

@@ -58,9 +58,15 @@ class EnvRunnersConfig:
 class LearnersConfig:
     """Where the updates run."""
 
-    num_learners: int = option(0, "remote learners; 0 updates in the driver's process", minimum=0, maximum=0)
-    device: str = option("auto", "torch device of the learner; auto takes a GPU where there is one")
-    torch_num_threads: int = option(1, "threads of one torch operation in the driver; small nets want 1", minimum=1)
+    num_learners: int = option(
+        0, "remote learners (Ray actors) that update in step on parts of the data; 0: one in the driver", minimum=0
+    )
+    num_cpus_per_learner: float = option(1.0, "logical CPUs asked of Ray for each remote learner", minimum=0)
+    num_gpus_per_learner: float = option(0.0, "GPUs asked of Ray for each remote learner", minimum=0)
+    device: str = option("auto", "torch device of each learner; auto takes a GPU where it has one")
+    torch_num_threads: int = option(
+        1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
+    )
 
 
 @dataclass(frozen=True)
@@ -120,6 +126,12 @@ class ModuleConfig:
         None, "key of the Dict observation that holds the action mask (0 forbids); it is not encoded"
     )
     model_config: dict[str, Any] = option({}, "free keyword arguments for a module class of your own")
+    load_state_path: str | None = option(
+        None, "begin with the parameters of another run: its run dir (the newest checkpoint) or one of its checkpoints"
+    )
+    load_state_strict: bool = option(
+        True, "all that is in that checkpoint's module must fit; false: the rest begins as it would without it"
+    )
 
 
 @dataclass(frozen=True)
@@ -162,6 +174,24 @@ class EvaluationConfig:
         False, "evaluate the policy of the iteration's start on remote runners while the iteration goes on"
     )
     explore: bool = option(False, "sample actions from the policy's distribution (false: its mode)")
+    offline_evaluation_input_: str | list[str] | None = option(
+        None, "held-out recorded data, which are read as the options offline.input_... say; null: none"
+    )
+    offline_evaluation_interval: int | None = option(
+        None, "evaluate on held-out data every so many iterations, and at the end; null: only at the end", minimum=1
+    )
+    offline_evaluation_type: str | list[str] = option(
+        "eval_loss",
+        "eval_loss: the algorithm's loss; is, wis, pdis, wpdis, dm, dr, wdr: off-policy estimates of the return; or a "
+        "list of them",
+    )
+    offline_evaluation_level: float = option(
+        0.95, "probability that the bootstrap intervals of off-policy estimates are made for", above=0, below=1
+    )
+    offline_evaluation_num_resamples: int = option(1000, "resamples of the episodes for these intervals", minimum=1)
+    offline_evaluation_q_model_config: dict[str, Any] = option(
+        {}, "dm, dr, wdr: how Q is fitted: lr, batch_size, num_updates, num_folds, network (of the module block), ..."
+    )
 
 
 @dataclass(frozen=True)

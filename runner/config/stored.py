@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.compose import Composed
+from runner.config.compose import Composed, compose_experiment
+from runner.config.defaults import core_groups
 from runner.config.errors import Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
 
 _CHECKPOINT_SOURCE = "checkpoint"
+_EXPERIMENT = "experiment"
 
 
 def compose_stored(
-    unresolved: Mapping[str, Any], overrides: Sequence[str], earlier: Sequence[str], experiment: str | None
+    unresolved: Mapping[str, Any],
+    overrides: Sequence[str],
+    earlier: Sequence[str],
+    experiment: str | None,
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Composed:
     """Stored values with overrides of single keys; problems are collected, not raised.
 
@@ -26,10 +35,11 @@ def compose_stored(
         overrides: as on the command line, without `hydra.` ones.
         earlier: overrides that the stored values already contain.
         experiment: name of the experiment file.
+        sources: dotted key -> place of its value, for those that are not from a checkpoint.
     """
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
-    sources = dict.fromkeys(_leaves(unresolved), _CHECKPOINT_SOURCE)
+    places = dict.fromkeys(_leaves(unresolved), _CHECKPOINT_SOURCE) | dict(sources)
     for line in lines:
         problem = _find_unusable(line)
         if problem is not None:
@@ -43,19 +53,70 @@ def compose_stored(
             OmegaConf.update(config, key, value, force_add=True)
         except OmegaConfBaseException as error:
             problems.append(Problem(f"this override cannot be applied: {error}", line.where))
-        sources[line.key] = line.where
+        places[line.key] = line.where
     values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
     texts = (*earlier, *(line.text for line in lines))
-    return Composed(values, sources, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
+    return Composed(values, places, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
+
+
+def compose_new_run(
+    manifest: Mapping[str, Any], checkpoint: Path, overrides: Sequence[str], config_dir: Path | None
+) -> Composed:
+    """The stored values for a new run that begins with the checkpoint's modules; problems are collected, not raised.
+
+    Overrides are of single keys and of groups.
+
+    An option of a group takes the place of the stored block. An experiment takes the place of all blocks but `module`:
+    the network stays the one whose parameters the checkpoint has.
+
+    Args:
+        manifest: of the checkpoint.
+        checkpoint: its folder.
+        overrides: as on the command line, without `hydra.` ones.
+        config_dir: folder with experiments and options of one's own.
+    """
+    choices = {text: group for text in overrides if (group := _chosen_group(text, search_dirs(config_dir))) is not None}
+    chosen = compose_experiment(list(choices), config_dir)
+    groups, has_experiment = set(choices.values()), _EXPERIMENT in choices.values()
+    replaced = {name for name in chosen.unresolved if name in groups or (has_experiment and name != "module")}
+    values = {**manifest["config"], **{name: chosen.unresolved[name] for name in replaced}}
+    composed = compose_stored(
+        _beginning_with(checkpoint, values),
+        [text for text in overrides if text not in choices],
+        [*([] if has_experiment else manifest["overrides"]), *chosen.overrides],
+        chosen.experiment if has_experiment else manifest["experiment"],
+        {key: source for key, source in chosen.sources.items() if key.partition(".")[0] in replaced},
+    )
+    problems = (*chosen.problems, *composed.problems)
+    return replace(composed, problems=problems, unread=chosen.unread, config_dir=config_dir)
+
+
+def _beginning_with(checkpoint: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with this checkpoint as the beginning of all modules, whatever the stored run began with."""
+    load = {"load_state_path": str(checkpoint), "load_state_strict": True}
+    agents = dict(values.get("multi_agent", {}))
+    modules = {
+        module_id: {name: value for name, value in fields.items() if name not in load}
+        for module_id, fields in agents.get("modules", {}).items()
+    }
+    return {**values, "module": {**values["module"], **load}, "multi_agent": {**agents, "modules": modules}}
+
+
+def _chosen_group(text: str, dirs: Sequence[Path]) -> str | None:
+    """The group that an override chooses an option of."""
+    lines, _ = parse_overrides([text], dirs)
+    is_choice = bool(lines) and lines[0].is_group and not lines[0].parsed.is_delete()
+    return lines[0].key if is_choice and lines[0].key in (*core_groups(), _EXPERIMENT) else None
 
 
 def _find_unusable(line: OverrideLine) -> Problem | None:
     if line.parsed.is_sweep_override():
         return Problem("a stored run takes one value for each key, not a sweep", line.where)
     if line.is_group:
-        return Problem("a stored run takes overrides of single keys, not of groups", line.where, allowed="key=value")
+        allowed = "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes group=option too"
+        return Problem("a stored run takes overrides of single keys, not of groups", line.where, allowed=allowed)
     return None
 
 

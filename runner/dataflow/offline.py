@@ -1,4 +1,4 @@
-"""Learning from recorded data: read a train batch, update, report every so many updates."""
+"""Learning from recorded data: update on the next batches, report every so many updates."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from typing import TYPE_CHECKING
 
 from runner.config.schemas import ExperimentConfig
 from runner.dataflow.run_metrics import Result, RunMetrics
-from runner.learners.learner_group import LearnerGroup
+from runner.learners.learner_group import RecordedUpdates
+from runner.learners.remote_learner_group import Learners
 
 if TYPE_CHECKING:
-    from runner.offline.offline_data import OfflineData, TrainBatch
+    from runner.offline.offline_data import OfflineData
 
 
-def offline(
-    config: ExperimentConfig, data: OfflineData, learners: LearnerGroup, metrics: RunMetrics
-) -> Iterator[Result]:
-    """One update on each batch of the recorded data, pass after pass.
+def offline(config: ExperimentConfig, data: OfflineData, learners: Learners, metrics: RunMetrics) -> Iterator[Result]:
+    """Updates on the recorded data, pass after pass; nothing before it is asked for.
 
     Args:
         config: of the run; an iteration has `offline.dataset_num_iters_per_learner` updates, or one pass over the data.
@@ -27,40 +26,30 @@ def offline(
     Yields:
         The metrics of one iteration.
     """
-    batches = recorded_batches(data, metrics)
-    updates = train_on_batches(batches, data, learners, config.offline.prelearner_module_synch_period, metrics)
-    return report_every(updates, config.offline.dataset_num_iters_per_learner, metrics)
-
-
-def recorded_batches(data: OfflineData, metrics: RunMetrics) -> Iterator[TrainBatch]:
-    """The train batches; the time spent waiting for them is `timers/offline_sampling`."""
-    batches = data.batches()
+    num_updates = config.offline.dataset_num_iters_per_learner
+    learners.read_from(data.readers(learners.num_learners))
     while True:
-        with metrics.timed("offline_sampling"):
-            batch = next(batches)
-        metrics.add_sampled(batch.num_env_steps)
-        yield batch
+        left = num_updates
+        while left != 0:
+            done = train_on_next(data, learners, left, config.offline.prelearner_module_synch_period, metrics)
+            if left is not None:
+                left -= len(done.metrics)
+            elif done.ends_pass:
+                break
+        yield metrics.end_iteration()
 
 
-def train_on_batches(
-    batches: Iterator[TrainBatch], data: OfflineData, learners: LearnerGroup, synch_period: int, metrics: RunMetrics
-) -> Iterator[TrainBatch]:
-    """Update on each batch; every `synch_period` updates the pre-learners get the module's weights."""
-    for number, batch in enumerate(batches, start=1):
-        with metrics.timed("learner_update"):
-            update = learners.update_on(batch.columns, metrics.num_env_steps_sampled_lifetime)
-        metrics.add_update(update.metrics, update.connector_s, batch.num_env_steps)
-        if data.follows_module and number % synch_period == 0:
-            with metrics.timed("synch_weights"):
-                data.set_weights(learners.get_weights())
-        yield batch
-
-
-def report_every(updates: Iterator[TrainBatch], num_updates: int | None, metrics: RunMetrics) -> Iterator[Result]:
-    """Yield the metrics of each `num_updates` updates; of each pass over the data if that is None."""
-    since_report = 0
-    for batch in updates:
-        since_report += 1
-        if since_report == num_updates or (num_updates is None and batch.ends_pass):
-            since_report = 0
-            yield metrics.end_iteration()
+def train_on_next(
+    data: OfflineData, learners: Learners, most: int | None, synch_period: int, metrics: RunMetrics
+) -> RecordedUpdates:
+    """At most so many updates, fewer where a pass ends or where the pre-learners are due for the newest weights."""
+    until_synch = synch_period - data.num_batches % synch_period
+    if data.follows_module:
+        most = until_synch if most is None else min(most, until_synch)
+    done = learners.update_on_recorded(most, metrics.num_env_steps_sampled_lifetime)
+    data.num_batches += len(done.metrics)
+    metrics.add_recorded(done)
+    if data.follows_module and len(done.metrics) == until_synch:
+        with metrics.timed("synch_weights"):
+            data.set_weights(learners.get_weights())
+    return done

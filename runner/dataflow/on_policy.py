@@ -8,11 +8,11 @@ from runner.config.schemas import ExperimentConfig
 from runner.dataflow.run_metrics import Result, RunMetrics
 from runner.dataflow.steps import concat_batches, parallel_rollouts, report_metrics, train_one_step
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.learners.learner_group import LearnerGroup
+from runner.learners.remote_learner_group import Learners
 
 
 def on_policy(
-    config: ExperimentConfig, env_runners: EnvRunnerGroup, learners: LearnerGroup, metrics: RunMetrics
+    config: ExperimentConfig, env_runners: EnvRunnerGroup, learners: Learners, metrics: RunMetrics
 ) -> Iterator[Result]:
     """Sample with the newest policy, update on what was sampled, report; once per item, nothing before it is asked for.
 
@@ -26,7 +26,7 @@ def on_policy(
         The metrics of one iteration.
     """
     rollouts = parallel_rollouts(env_runners, env_steps_per_round(config), config.env_runners.explore, metrics)
-    batches = concat_batches(rollouts, config.algorithm.train_batch_size_per_learner)
+    batches = concat_batches(rollouts, train_batch_size(config))
     updates = train_one_step(batches, learners, env_runners, metrics)
     return report_metrics(updates, env_runners, metrics)
 
@@ -35,5 +35,10 @@ def env_steps_per_round(config: ExperimentConfig) -> int:
     """Env steps that all runners make together before their samples are joined."""
     runners = config.env_runners
     if isinstance(runners.rollout_fragment_length, str):  # auto
-        return config.algorithm.train_batch_size_per_learner
+        return train_batch_size(config)
     return runners.rollout_fragment_length * runners.num_envs_per_env_runner * max(1, runners.num_env_runners)
+
+
+def train_batch_size(config: ExperimentConfig) -> int:
+    """Env steps that all learners together learn from in an iteration."""
+    return config.algorithm.train_batch_size_per_learner * max(1, config.learners.num_learners)

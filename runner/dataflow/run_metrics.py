@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.learners.learner_group import RecordedUpdates
 
 _NUM_GRADIENT_STEPS = "/num_minibatch_updates"
 
@@ -93,6 +94,14 @@ class RunMetrics:
         self._timers["learner_connector"] += connector_s
         self.num_env_steps_trained_lifetime += num_rows
         self._updates.append(metrics)
+
+    def add_recorded(self, done: RecordedUpdates) -> None:
+        """Count updates on recorded data, with the env steps that they read."""
+        self._timers["offline_sampling"] += done.waiting_s
+        self._timers["learner_update"] += done.update_s
+        self.add_sampled(done.num_env_steps)
+        self.num_env_steps_trained_lifetime += done.num_env_steps
+        self._updates.extend(done.metrics)
 
     def end_iteration(self, more: Mapping[str, float] = MappingProxyType({})) -> Result:
         """The result of this iteration, with what `more` says."""

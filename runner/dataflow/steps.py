@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.dataflow.run_metrics import Result, RunMetrics
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout, concat_rollouts
-from runner.learners.learner_group import LearnerGroup
+from runner.learners.remote_learner_group import Learners
 
 
 def parallel_rollouts(
@@ -34,7 +34,7 @@ def concat_batches(rollouts: Iterator[Rollout], min_env_steps: int) -> Iterator[
 
 
 def train_one_step(
-    batches: Iterator[Rollout], learners: LearnerGroup, env_runners: EnvRunnerGroup, metrics: RunMetrics
+    batches: Iterator[Rollout], learners: Learners, env_runners: EnvRunnerGroup, metrics: RunMetrics
 ) -> Iterator[Rollout]:
     """Update on each batch and give the env runners the new weights."""
     for batch in batches:

@@ -139,10 +139,14 @@ class RemoteHandle:
         ray.kill(self._actor)
 
 
-def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
+def ensure_ray(num_cpus: float, num_gpus: float, asked_by: str) -> bool:
     """Connect to the cluster that is there or start one in this machine; true when one was started.
 
     A local one gets as many logical CPUs as the job needs, also above the machine's.
+
+    Args:
+        num_cpus, num_gpus: what the job cannot run without.
+        asked_by: the options that ask for them, for the message.
 
     Raises:
         ConfigError: the cluster can never give what is asked.
@@ -151,14 +155,7 @@ def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
 
     started = not ray.is_initialized()
     if started:
-        arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-        if not os.environ.get("RAY_ADDRESS"):
-            local_cpus = max(os.cpu_count() or 1, math.ceil(num_cpus))
-            arguments |= {"num_cpus": local_cpus, "include_dashboard": False}
-        try:
-            ray.init(**arguments)
-        except ValueError:  # a cluster runs on this machine (`ray start`); it has its own number of CPUs
-            ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+        _connect(max(os.cpu_count() or 1, math.ceil(num_cpus)))
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     wanted = {"CPU": num_cpus, "GPU": num_gpus}
     short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
@@ -167,12 +164,25 @@ def ensure_ray(num_cpus: float, num_gpus: float) -> bool:
             ray.shutdown()
         problem = Problem(
             "the Ray cluster can never give the resources this run asks for",
-            where="env_runners.num_env_runners, num_cpus_per_env_runner, num_gpus_per_env_runner",
+            where=asked_by,
             got=", ".join(f"{name} {wanted[name]:g}" for name in short),
             allowed=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
         )
         raise ConfigError([problem])
     return started
+
+
+def _connect(local_cpus: int) -> None:
+    """Connect to the cluster that the environment names, or to one on this machine, or start one."""
+    import ray
+
+    arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    is_named = bool(os.environ.get("RAY_ADDRESS"))
+    local: dict[str, Any] = {} if is_named else {"num_cpus": local_cpus, "include_dashboard": False}
+    try:
+        ray.init(**arguments, **local)
+    except ValueError:  # a cluster runs on this machine (`ray start`); it has its own number of CPUs
+        ray.init(address="auto", **arguments)
 
 
 def stop_ray() -> None:

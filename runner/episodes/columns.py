@@ -275,6 +275,72 @@ class _ConcatenatedRows:
         return infos.rows_of(local, num_before, num_rows) if infos else None
 
 
+def take_chunks(block: ColumnBlock, start: int) -> ColumnBlock:
+    """The chunks from number `start` on, as views; without lookback."""
+    first_row = int(block.offsets[start])
+    return ColumnBlock(
+        columns={
+            name: nested.take(column, slice(first_row + (start if name == OBS else 0), None))
+            for name, column in block.columns.items()
+        },
+        lengths=block.lengths[start:],
+        is_terminated=block.is_terminated[start:],
+        is_truncated=block.is_truncated[start:],
+        t_started=block.t_started[start:],
+        episode_ids=block.episode_ids[start:],
+        infos=block.infos and _InfosOfFragments(block.infos, range(start, len(block)), [0] * (len(block) - start)),
+        module_id=block.module_id,
+    )
+
+
+def take_fragments(
+    block: ColumnBlock, chunks: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> ColumnBlock:
+    """A block of fragments (one copy a column), the same row any number of times; without lookback.
+
+    Args:
+        block: of a single agent.
+        chunks: (F,) from which chunk each fragment is.
+        starts: (F,) its first step in the chunk.
+        lengths: (F,) its steps, at least one.
+    """
+    ends_chunk = starts + lengths == block.lengths[chunks]
+    # Step k of the result is step k - (steps before its fragment) of the fragment; of observations there is one more.
+    first_rows, first_obs_rows = block.offsets[chunks] + starts, block.first_obs_rows[chunks] + starts
+    rows, obs_rows = _ranges(first_rows, lengths), _ranges(first_obs_rows, lengths + 1)
+    return ColumnBlock(
+        columns={
+            name: nested.take(column, obs_rows if name == OBS else rows) for name, column in block.columns.items()
+        },
+        lengths=lengths,
+        is_terminated=block.is_terminated[chunks] & ends_chunk,
+        is_truncated=block.is_truncated[chunks] & ends_chunk,
+        t_started=block.t_started[chunks] + starts,
+        episode_ids=[block.episode_ids[chunk] for chunk in chunks.tolist()],
+        infos=block.infos and _InfosOfFragments(block.infos, chunks.tolist(), starts.tolist()),
+        module_id=block.module_id,
+    )
+
+
+def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
+    num_before = np.cumsum(lengths) - lengths
+    rows: npt.NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - num_before, lengths)
+    return rows
+
+
+class _InfosOfFragments:
+    """Infos of fragments, asked of the block that they are from."""
+
+    def __init__(self, infos: InfoRows, chunks: Sequence[int], starts: Sequence[int]) -> None:
+        self._infos, self._chunks, self._starts = infos, chunks, starts
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        start = self._starts[chunk]
+        rows = self._infos.rows_of(self._chunks[chunk], 0, start + num_rows)
+        return None if rows is None else [{}] * num_before + rows[start:]
+
+
 def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
     """A column block with the rows of `episodes` (one copy a column); a block is returned as it is.
 

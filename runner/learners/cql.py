@@ -34,6 +34,7 @@ class CQLLoss(Loss):
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
     needs = (
         "squashed",
+        "clamped",
         "critic",
         "compute_q_values",
         "compute_target_q_values",
@@ -63,7 +64,7 @@ class CQLLoss(Loss):
         """
         cfg, pi = self._config, module.squashed
         obs, new_obs = batch["obs"], batch["new_obs"]
-        actions = pi.clamped(batch["actions"])  # the environment did as much
+        actions = module.clamped(batch["actions"])
         theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
         with torch.no_grad():
             next_theta = module.forward_train({"obs": new_obs})["action_dist_inputs"]

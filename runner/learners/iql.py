@@ -19,12 +19,13 @@ class IQLLoss(Loss):
     L_Q = sum E[(r + gamma V(s') - Q(s, a))^2]; eq. 6
     L_pi = -E[min(exp(beta u), 100) log pi(a | s)]; eq. 7
 
-    All actions are recorded ones. tau, the expectile, is `expectile`; V(s') is 0 where the episode has terminated. Each
-    term reaches one parameter group only: `value`, `critic`, `actor`.
+    All actions are recorded ones, clipped into their bounds as in the authors' code. tau, the expectile, is
+    `expectile`; V(s') is 0 where the episode has terminated. Each term reaches one parameter group only: `value`,
+    `critic`, `actor`.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
-    needs = ("compute_q_values", "compute_target_q_values", "update_targets", "vf_preds")
+    needs = ("clamped", "compute_q_values", "compute_target_q_values", "update_targets", "vf_preds")
     made_for = "module=iql"
 
     def __init__(self, config: IQLConfig) -> None:
@@ -40,7 +41,7 @@ class IQLLoss(Loss):
             is_reporting: makes no difference.
         """
         cfg = self._config
-        obs, actions = batch["obs"], batch["actions"]
+        obs, actions = batch["obs"], module.clamped(batch["actions"])
         outputs = module.forward_train(batch)
         theta, values = outputs["action_dist_inputs"], outputs["vf_preds"]  # (B, K), (B,)
         with torch.no_grad():

@@ -16,6 +16,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.episodes import nested
 from runner.learners.flat_adam import FlatAdam
 from runner.learners.loss import Loss
+from runner.learners.peers import Alone, Peers
 from runner.learners.schedules import scheduled_value
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
@@ -31,13 +32,22 @@ class Learner:
         loss: of the algorithm.
         config: learning rate, epochs, minibatches, clipping.
         stream: shuffles rows.
+        peers: learners that update the same module on other rows; None: there are none.
     """
 
-    def __init__(self, module: RLModule, loss: Loss, config: AlgorithmConfig, stream: np.random.Generator) -> None:
+    def __init__(
+        self,
+        module: RLModule,
+        loss: Loss,
+        config: AlgorithmConfig,
+        stream: np.random.Generator,
+        peers: Peers | None = None,
+    ) -> None:
         self.module = module
         self.loss = loss
         self._config = config
         self._stream = stream
+        self._peers: Peers = peers or Alone()
         self._weights = FlatParameters(module)
         optimizers, groups = config.optimizers, self._weights.groups
         self._lr_fields = list(optimizers.values())
@@ -87,7 +97,8 @@ class Learner:
         valid_rows = np.arange(nested.row_count(columns))
         if LOSS_MASK in batch:
             valid_rows = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
-        sizes = minibatch_sizes(len(valid_rows), self._config.minibatch_size)
+        num_parts = self._peers.most(num_minibatches(len(valid_rows), self._config.minibatch_size))
+        sizes = even_sizes(len(valid_rows), num_parts)
         for epoch in range(self._config.num_epochs):
             for minibatch in self._shuffled(columns, valid_rows, sizes):
                 yield minibatch, epoch == self._config.num_epochs - 1
@@ -102,28 +113,25 @@ class Learner:
     def _minibatches_of_sequences(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
         """The same for a module with memory: whole sequences (S, L), in as many minibatches as their steps need.
 
-        What the module reads stays in sequences; all else are the rows of the sequences' env steps (V, ...), which
-        `step_rows` numbers, so that no loss ever sees a padded row.
+        See `at_env_steps` for their columns.
         """
         mask = batch[LOSS_MASK]
         num_steps = mask.sum(1).cpu().numpy()
         sequences = np.flatnonzero(num_steps)  # one that holds a bootstrap row only has nothing to learn from
-        num_parts = len(minibatch_sizes(int(num_steps.sum()), self._config.minibatch_size))
-        sizes = minibatch_sizes(len(sequences), -(-len(sequences) // num_parts))
+        num_parts = num_minibatches(int(num_steps.sum()), self._config.minibatch_size)
+        num_parts = num_minibatches(len(sequences), -(-len(sequences) // num_parts))
+        sizes = even_sizes(len(sequences), self._peers.most(num_parts))
         inputs = self.module.inputs
         columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *self.loss.reads))}
         for epoch in range(self._config.num_epochs):
             for minibatch in self._shuffled(columns, sequences, sizes):
-                step_rows = minibatch[LOSS_MASK].flatten().nonzero().squeeze(-1)
-                for name in self.loss.reads:
-                    if name not in inputs:
-                        minibatch[name] = nested.map_leaves(partial(_rows_at, step_rows), minibatch[name])
-                yield minibatch | {STEP_ROWS: step_rows}, epoch == self._config.num_epochs - 1
+                yield at_env_steps(minibatch, inputs, self.loss.reads), epoch == self._config.num_epochs - 1
 
     def _step(self, total_loss: Tensor, lrs: Sequence[float]) -> dict[str, Tensor]:
         """One gradient step; returns the norm of each optimiser's gradient before clipping."""
         self._gradient.zero_()
         total_loss.backward()  # type: ignore[no-untyped-call]
+        self._peers.mean(self._gradient)
         grad_clip, norms = self._config.grad_clip, {}
         for name, gradient in self._gradients:
             norms[name] = norm = torch.linalg.vector_norm(gradient)
@@ -136,7 +144,9 @@ class Learner:
         """The mean of each metric over the minibatches that report it, in one transfer from the device."""
         names = [name for record in records for name, value in record.items() if value is not None]
         tensors = [value.detach() for record in records for value in record.values() if value is not None]
-        values = torch.stack(tensors).cpu().numpy().astype(np.float64)
+        stacked = torch.stack(tensors)
+        self._peers.mean(stacked)
+        values = stacked.cpu().numpy().astype(np.float64)
         if not np.isfinite(values).all():
             self._fail_not_finite(records)
         by_name: dict[str, list[float]] = {}
@@ -157,6 +167,11 @@ class Learner:
                     allowed=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
                 )
                 raise RunFailure(problem)
+
+    @property
+    def device(self) -> torch.device:
+        """Of the module."""
+        return self._gradient.device
 
     def get_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
         """(P,) all parameters, for env runners."""
@@ -210,12 +225,29 @@ def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
     return [nested.take(rows, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
 
 
+def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Sequence[str]) -> dict[str, Any]:
+    """A minibatch for a module with memory, from columns (S, L, ...).
+
+    What the module reads (`inputs`) stays in sequences; all else that the loss reads are the rows of the sequences' env
+    steps (V, ...), which `step_rows` numbers, so that no loss ever sees a padded row.
+    """
+    step_rows = sequences[LOSS_MASK].flatten().nonzero().squeeze(-1)
+    others = {
+        name: nested.map_leaves(partial(_rows_at, step_rows), sequences[name]) for name in reads if name not in inputs
+    }
+    return {**sequences, **others, STEP_ROWS: step_rows}
+
+
 def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
     """Rows of (S, L, ...) by their index into (S * L)."""
     return column.flatten(0, 1).index_select(0, step_rows)
 
 
-def minibatch_sizes(num_rows: int, minibatch_size: int | None) -> list[int]:
-    """Row counts of the fewest minibatches with at most `minibatch_size` rows; they differ by one at most."""
-    num_parts = 1 if minibatch_size is None else -(-num_rows // minibatch_size)
+def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:
+    """The fewest minibatches with at most `minibatch_size` rows."""
+    return 1 if minibatch_size is None else -(-num_rows // minibatch_size)
+
+
+def even_sizes(num_rows: int, num_parts: int) -> list[int]:
+    """Row counts of so many parts; they differ by one at most."""
     return [num_rows // num_parts + (index < num_rows % num_parts) for index in range(num_parts)]

@@ -1,16 +1,18 @@
-"""The learners as one: episodes in, metrics out. One learner in this process; the interface allows for several."""
+"""The learners as one: episodes or recorded data in, metrics out. Here those of this process, one a module."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from runner.episodes.columns import Rollout
 from runner.learners.learner import Learner
+from runner.learners.train_batch import BatchReader, TrainBatch
+from runner.modules.rl_module import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 
@@ -22,6 +24,24 @@ class UpdateResult:
     connector_s: float
 
 
+@dataclass
+class RecordedUpdates:
+    """Updates on recorded data.
+
+    Attributes:
+        metrics: of each update, by module id.
+        num_env_steps: that they learned from, all learners together.
+        ends_pass: whether the last one ended a pass over the data.
+        waiting_s, update_s: seconds that went into waiting for batches, and into updates.
+    """
+
+    metrics: list[dict[str, dict[str, float]]] = field(default_factory=list)
+    num_env_steps: int = 0
+    ends_pass: bool = False
+    waiting_s: float = 0.0
+    update_s: float = 0.0
+
+
 class LearnerGroup:
     """Turns episode chunks into a train batch and updates the modules on it.
 
@@ -29,14 +49,19 @@ class LearnerGroup:
         learners: module id -> its learner.
         pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
+        num_learners: of each module, in all processes; they update in step.
     """
+
+    _batches: Generator[TrainBatch, None, None] | None = None
 
     def __init__(
         self,
         learners: Mapping[str, Learner],
         pipelines: Mapping[str, LearnerConnectorPipeline],
         modules_to_train: Collection[str],
+        num_learners: int = 1,
     ) -> None:
+        self.num_learners = num_learners
         self._learners = dict(learners)
         self._modules = {module_id: learner.module for module_id, learner in learners.items()}
         self._pipelines = dict(pipelines)
@@ -47,26 +72,42 @@ class LearnerGroup:
 
         A module that has no row in the rollout is left as it is.
         """
-        metrics: dict[str, dict[str, float]] = {}
-        connector_s = 0.0
-        for module_id in self._modules_to_train:
-            if module_id not in rollout.blocks or rollout.blocks[module_id].num_rows == 0:
-                continue
-            started = time.perf_counter()
-            block = rollout.blocks[module_id]
-            batch = self._pipelines[module_id](rl_module=self._modules, batch={}, episodes=block, shared_data={})
-            connector_s += time.perf_counter() - started
-            metrics[module_id] = self._learners[module_id].update(batch[module_id], num_env_steps)
-        return UpdateResult(metrics, connector_s)
+        batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
+        return UpdateResult(self.update_on(batches, num_env_steps), connector_s)
 
-    def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> UpdateResult:
+    def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, dict[str, float]]:
         """One update of each module on a train batch that is made already: module id -> column -> tensor."""
-        metrics = {
+        return {
             module_id: self._learners[module_id].update(batch[module_id], num_env_steps)
             for module_id in self._modules_to_train
             if module_id in batch
         }
-        return UpdateResult(metrics, 0.0)
+
+    def read_from(self, readers: Sequence[BatchReader]) -> None:
+        """Let each learner take its batches from its reader from now on."""
+        device = next(iter(self._learners.values())).device
+        self._batches = readers[0].batches(device)
+
+    def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
+        """Update on the next batches up to the end of the pass, on `most` of them at most."""
+        assert self._batches is not None, "read_from comes first"
+        done = RecordedUpdates()
+        while len(done.metrics) != most and not done.ends_pass:
+            started = time.perf_counter()
+            batch = next(self._batches)
+            received = time.perf_counter()
+            done.num_env_steps += batch.num_env_steps
+            sampled = num_env_steps + done.num_env_steps * self.num_learners
+            done.metrics.append(self.update_on(batch.columns, sampled))
+            done.ends_pass = batch.ends_pass
+            done.waiting_s += received - started
+            done.update_s += time.perf_counter() - received
+        return done
+
+    def close(self) -> None:
+        """End the reading of recorded data."""
+        if self._batches is not None:
+            self._batches.close()
 
     def get_weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """Module id -> (P,) parameters, for env runners."""
@@ -84,3 +125,20 @@ class LearnerGroup:
             self._learners[module_id].set_state(learner_state)
         for module_id, pipeline_state in state["pipelines"].items():
             self._pipelines[module_id].set_state(pipeline_state)
+
+
+def batch_of(
+    rollout: Rollout,
+    module_ids: Sequence[str],
+    pipelines: Mapping[str, LearnerConnectorPipeline],
+    modules: Mapping[str, RLModule],
+) -> tuple[dict[str, dict[str, Any]], float]:
+    """The train batch of those modules that have a row in the rollout, and the seconds that their pipelines took."""
+    started = time.perf_counter()
+    batches: dict[str, dict[str, Any]] = {}
+    for module_id in module_ids:
+        block = rollout.blocks.get(module_id)
+        if block is not None and block.num_rows:
+            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={})
+            batches[module_id] = batch[module_id]
+    return batches, time.perf_counter() - started

@@ -6,10 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
+from runner.episodes import nested
 from runner.modules.actor_critic_module import head_options
 from runner.modules.mlp import MLP
 from runner.modules.observation_encoder import ObservationEncoder, encoder_options
@@ -64,6 +66,15 @@ class WithQFunctions(nn.Module):
         num_critics = 2 if config.twin_q else 1
         self.critic = QEnsemble(QFunction(observation_space, action_space, config) for _ in range(num_critics))
         self.target_critic = target_of(self.critic)
+        self._bounds = _bounds_of(action_space)
+
+    def clamped(self, actions: Any) -> Any:
+        """(B, ...) actions, nested as their space; those beyond a Box of floats moved to its bounds.
+
+        A Gaussian policy's recorded actions are as it chose them, not as clipped for the environment: to Q, all that
+        had the same effect must be the same.
+        """
+        return nested.map_leaves(lambda bounds, leaf: leaf if bounds is None else bounds(leaf), self._bounds, actions)
 
     def compute_q_values(self, obs: Any, actions: Any) -> Tensor:
         """(E, B) Q of `obs` (B, ...) and actions (B, ...); (E, B * n) for n actions a row (B, n, ...)."""
@@ -76,6 +87,27 @@ class WithQFunctions(nn.Module):
     def update_targets(self, tau: float) -> None:
         """Let the targets follow."""
         follow(self.target_critic, self.critic, tau)
+
+
+class _Bounds:
+    """Of a Box."""
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        self._low, self._high = (torch.from_numpy(bound.copy()) for bound in (space.low, space.high))
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        return actions.clamp(self._low.to(actions.device), self._high.to(actions.device))
+
+
+def _bounds_of(space: gym.Space[Any]) -> Any:
+    """Nested as the space, None for all but Boxes of floats."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _bounds_of(part) for key, part in space.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_bounds_of(part) for part in space.spaces)
+    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return _Bounds(space)
+    return None
 
 
 def refuse_memory(config: ModuleConfig, name: str) -> None:

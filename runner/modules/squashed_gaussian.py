@@ -95,11 +95,6 @@ class SquashedGaussian:
         """None: nothing of a Box can be forbidden."""
         return None
 
-    def clamped(self, actions: Tensor) -> Tensor:
-        """(B, *shape) actions, those outside of the bounds moved to them."""
-        tables = self._tables_on(actions.device)
-        return actions.clamp(tables.low, tables.high)
-
     def uniform(self, stream: np.random.Generator, leading: tuple[int, ...], device: torch.device) -> Tensor:
         """(*leading, *shape) actions from all that there are, with density `exp(-log_volume)`."""
         tables = self._tables_on(device)

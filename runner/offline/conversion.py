@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.offline import OfflineConfig
+from runner.offline.filesystems import Location
 from runner.offline.foreign.trajectories import ReadCounts
 from runner.offline.layout import Spaces
 from runner.offline.source import open_source
+from runner.offline.source_stream import Source
 from runner.offline.writer import EpisodeWriter, WriteReport, prepare_output
 
 
@@ -57,15 +59,19 @@ def convert(
     """
     started = time.perf_counter()
     source = open_source(config, spaces)
-    prepare_output(config)
+    _check_apart(source, prepare_output(config))
     episodes = steps = 0
-    with EpisodeWriter(config, source.spaces, env_name or source.env_name, "0") as writer:
+    writer = EpisodeWriter(config, source.spaces, env_name or source.env_name, "0")
+    try:
         for block in source.blocks():
             writer.add(block)
             episodes, steps = episodes + len(block), steps + block.num_rows
             if on_progress is not None:
                 on_progress(episodes, steps)
-    written = writer.close()
+        written = writer.close()
+    except BaseException:
+        writer.discard()
+        raise
     num_files = len(source.files.paths) if source.files is not None else 0
     seconds = time.perf_counter() - started
     report = ConversionReport(
@@ -73,6 +79,14 @@ def convert(
     )
     _check_counts(report, str(config.output))
     return report
+
+
+def _check_apart(source: Source, output: Location) -> None:
+    """Refuse to add files to those that are read: the folder would hold every episode twice."""
+    folders = [path.rpartition("/")[0] for path in source.files.paths] if source.files is not None else []
+    if output.path in folders:
+        what = "this folder holds the data that are read"
+        raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
 
 
 def _check_counts(report: ConversionReport, where: str) -> None:
@@ -83,7 +97,7 @@ def _check_counts(report: ConversionReport, where: str) -> None:
         raise RunFailure(Problem(what, where, got))
     expected = {
         "table": report.steps + counts.final_steps_dropped,
-        "episodes": report.episodes,
+        "episodes": report.episodes + counts.trajectories_dropped,
         "rllib_episodes": report.episodes + counts.trajectories_dropped,
     }.get(report.format)
     if expected is not None and report.num_rows != expected:

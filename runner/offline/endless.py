@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # After so many read tasks the execution is started again.
 _NUM_TASKS = 2000
+_PASS = b"runner.pass"  # in the metadata of the tables
 
 ReadTables = Callable[[], Iterator[pa.Table]]
 
@@ -43,12 +44,26 @@ def endless_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
 
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
             metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
-            orders = [random_stream(seed, "offline_pass", number) for number in range(num_passes)]
-            return [ReadTask(parts[index], metadata) for order in orders for index in order.permutation(len(parts))]
+            return [
+                ReadTask(partial(_tables_of_pass, parts[index], number), metadata)
+                for number in range(num_passes)
+                for index in random_stream(seed, "offline_pass", number).permutation(len(parts))
+            ]
 
     passes: Any = Passes
     dataset: Dataset = ray.data.read_datasource(passes(), override_num_blocks=num_passes * len(parts))
     return dataset
+
+
+def _tables_of_pass(part: ReadTables, number: int) -> Iterator[pa.Table]:
+    for table in part():
+        yield table.replace_schema_metadata({**(table.schema.metadata or {}), _PASS: str(number)})
+
+
+def number_of_pass(batch: Any) -> int:
+    """The pass in which a batch of raw rows was read; 0 where it does not say."""
+    metadata = batch.schema.metadata if isinstance(batch, pa.Table) else None
+    return int((metadata or {}).get(_PASS, 0))
 
 
 def parts_of_source(source: Source) -> list[ReadTables]:

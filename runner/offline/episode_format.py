@@ -37,7 +37,7 @@ METADATA_KEY = b"runner.episodes"
 INFOS = "infos"
 _ENV_T = "env_t"
 # Columns that every reader needs, whatever an algorithm reads.
-_ALWAYS_READ = ("eps_id", "t_started", "length", "terminated", "truncated")
+KEYS = ("eps_id", "t_started", "length", "terminated", "truncated")
 _OF_AGENTS = ("agent_id", "module_id", "multi_agent_episode_id")
 _INFO_TYPE = pa.list_(not_null("item", pa.string()))
 _ENV_T_TYPE = pa.list_(not_null("item", pa.int64()))
@@ -121,7 +121,7 @@ def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock
     """
     if layout is None:
         layout = present_columns(read_layout(table.schema), table.column_names)
-    missing = [name for name in _ALWAYS_READ if name not in table.column_names]
+    missing = [name for name in KEYS if name not in table.column_names]
     if missing:
         raise ValueError(f"columns of the episode format are missing: {', '.join(missing)}")
     lengths = _numbers(table["length"], np.int64)
@@ -170,7 +170,7 @@ def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
 
 def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
     """The columns of a file that a reader of `layout` needs."""
-    names = [*_ALWAYS_READ, *_OF_AGENTS, _ENV_T, *([INFOS] if with_infos else [])]
+    names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS] if with_infos else [])]
     names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
     return [name for name in schema.names if name in names]
 

@@ -45,13 +45,16 @@ def locate(path: str, filesystem: str | None, kwargs: Mapping[str, Any], where: 
 
     Args:
         path: local, a URI, or within `filesystem`.
-        filesystem: gcs, s3, abs, or the dotted path of a pyarrow or fsspec class; None: from the path.
-        kwargs: of its constructor.
+        filesystem: gcs, s3, abs, local, or the dotted path of a pyarrow or fsspec class; None: from the path.
+        kwargs: of its constructor; `{_target_: CLASS, ...}` is a file system that it is built on.
         where: configuration key of the file system, for messages.
 
     Raises:
         ConfigError: there is no such file system, or it cannot be reached.
     """
+    if filesystem is None and kwargs:
+        what = f"arguments of a file system, and {where} names none"
+        raise ConfigError([Problem(what, f"{where}_kwargs", str(dict(kwargs)), f"{where}=NAME, or no arguments")])
     if filesystem is not None:
         system = make_filesystem(filesystem, kwargs, where)
         _, separator, rest = path.partition("://")
@@ -74,6 +77,8 @@ def _locate_with_fsspec(path: str, error: Exception) -> Location:
     try:
         system, inner = fsspec.core.url_to_fs(path)
     except (ValueError, ImportError, OSError):
+        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):  # known, but not reached
+            raise unreadable(path, error) from None
         problem = Problem("no file system knows this address", path, str(error).splitlines()[0], ", ".join(NAMES))
         raise ConfigError([problem]) from None
     return Location(fs.PyFileSystem(fs.FSSpecHandler(system)), inner.rstrip("/"), path)
@@ -92,11 +97,20 @@ def make_filesystem(name: str, kwargs: Mapping[str, Any], where: str) -> fs.File
             raise ConfigError([Problem("unknown file system", where, name, f"{', '.join(NAMES)}, a class")])
         maker = import_target(name, where, fs.FileSystem, fsspec.AbstractFileSystem)
     try:
-        system = maker(**kwargs)
+        system = maker(**{key: _argument(value, f"{where}_kwargs.{key}") for key, value in kwargs.items()})
+    except ConfigError:
+        raise
     except Exception as error:
         what = f"the file system {name} cannot be set up: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, f"{where}_kwargs", str(dict(kwargs)))]) from None
     return system if isinstance(system, fs.FileSystem) else fs.PyFileSystem(fs.FSSpecHandler(system))
+
+
+def _argument(value: Any, where: str) -> Any:
+    """An argument of a file system; a block with `_target_` is a file system that it is built on."""
+    if not isinstance(value, Mapping) or "_target_" not in value:
+        return value
+    return make_filesystem(str(value["_target_"]), {k: v for k, v in value.items() if k != "_target_"}, where)
 
 
 def is_pattern(path: str) -> bool:

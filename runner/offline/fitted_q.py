@@ -10,7 +10,7 @@ Dimension letters: R steps of E episodes, B rows of a minibatch, K width of `act
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.errors import Problem, RunFailure
-from runner.config.fields import option
+from runner.config.offline_evaluation import FittedQConfig as FittedQConfig
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.learners.flat_adam import FlatAdam
@@ -34,23 +34,6 @@ Space = gym.Space[Any]
 IntArray = npt.NDArray[np.int64]
 
 _SMALLEST_SCALE = 1e-6
-
-
-@dataclass(frozen=True)
-class FittedQConfig:
-    """How action values are fitted."""
-
-    lr: float = option(1e-3, "learning rate at the start; it falls linearly to 0", above=0)
-    batch_size: int = option(256, "rows of a minibatch", unit="steps", minimum=1)
-    num_updates: int = option(10_000, "gradient steps, for each fold", unit="updates", minimum=1)
-    target_update_period: int = option(20, "gradient steps between two Q_k", unit="updates", minimum=1)
-    num_action_samples: int = option(
-        8, "actions that an expectation over the policy is sampled with (Discrete actions: exact)", minimum=1
-    )
-    num_folds: int = option(
-        2, "folds of episodes; the values of each come from a fit to the others (1: all from one fit to all)", minimum=1
-    )
-    network: ModuleConfig = field(default_factory=lambda: ModuleConfig(fcnet_hiddens=[64, 64], fcnet_activation="relu"))
 
 
 @dataclass(frozen=True, eq=False)

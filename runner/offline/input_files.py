@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from pyarrow import fs
 
@@ -12,7 +13,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.offline.filesystems import Location, expand_pattern, is_pattern, locate, nearest_sibling, unreadable
 from runner.offline.foreign import hdf5, minari
-from runner.offline.foreign.data_error import DataError
+from runner.offline.foreign.data_error import DataError, first_line
 
 _WHERE = "offline.input_"
 _KINDS = {
@@ -25,6 +26,19 @@ _KINDS = {
     ".h5": "hdf5",
     ".hdf5": "hdf5",
 }
+# What files begin with -> what they are.
+_SIGNATURES = {
+    b"PAR1": "parquet",
+    hdf5.SIGNATURE: "hdf5",
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK\x03\x04": "zip",
+    b"{": "json",
+}
+_TITLES = {"parquet": "Parquet", "hdf5": "HDF5", "json": "JSON", "csv": "CSV"}
+_HEAD_BYTES = 64
 _COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
 KINDS = ("parquet", "json", "csv", "hdf5", "minari")
 
@@ -57,21 +71,46 @@ def input_paths(config: OfflineConfig) -> list[str]:
     return paths
 
 
-def find_files(config: OfflineConfig) -> InputFiles:
+def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
+    """The file system and, in it, the files and folders that `offline.input_` names; patterns are expanded.
+
+    Raises:
+        DataError: a path is missing.
+    """
+    found: list[str] = []
+    for location in (locations := _locations(config)):
+        if is_pattern(location.path):
+            found += [info.path for info in _files_that_fit(location)]
+        elif location.info().type == fs.FileType.NotFound:
+            raise _missing(location)
+        else:
+            found.append(location.path)
+    return locations[0].filesystem, found
+
+
+def _locations(config: OfflineConfig) -> list[Location]:
+    return [
+        locate(path, config.input_filesystem, config.input_filesystem_kwargs, "offline.input_filesystem")
+        for path in input_paths(config)
+    ]
+
+
+def find_files(config: OfflineConfig, kind: str | None = None) -> InputFiles:
     """All files that are read.
+
+    Args:
+        config: the `offline` block.
+        kind: of the files, whatever their names say; None: their names tell.
 
     Raises:
         DataError: a path is missing, a folder has no data, or kinds are mixed.
     """
-    locations = [
-        locate(path, config.input_filesystem, config.input_filesystem_kwargs, "offline.input_filesystem")
-        for path in input_paths(config)
-    ]
+    locations = _locations(config)
     problems: list[Problem] = []
     found: list[tuple[fs.FileInfo, str]] = []
     for location in locations:
         try:
-            found += _files_of(location)
+            found += _files_of(location, kind)
         except DataError as error:
             problems += error.problems
     if problems:
@@ -85,31 +124,50 @@ def find_files(config: OfflineConfig) -> InputFiles:
     return InputFiles(
         locations[0].filesystem,
         tuple(infos),
-        tuple(int(info.size or 0) for info in infos.values()),
+        tuple(_size_of(info) for info in infos.values()),
         next(iter(kinds)),
     )
 
 
-def _files_of(location: Location) -> list[tuple[fs.FileInfo, str]]:
+def _files_of(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, str]]:
     if is_pattern(location.path):
-        paths = expand_pattern(location)
-        infos = location.filesystem.get_file_info(paths) if paths else []
-        files = [info for info in infos if info.type == fs.FileType.File]
-        if not files:
-            raise DataError([Problem("no file fits this pattern", _WHERE, location.shown)])
-        return [(info, _kind_of_file(location, info)) for info in files]
+        return [(info, kind or _kind_of_file(location, info)) for info in _files_that_fit(location)]
     info = location.info()
     if info.type == fs.FileType.NotFound:
-        nearest = nearest_sibling(location)
-        raise DataError([Problem("there is no such file or folder", _WHERE, location.shown, nearest=nearest)])
+        raise _missing(location)
     if info.type == fs.FileType.File:
-        return [(info, _kind_of_file(location, info))]
-    return _files_in(location)
+        return [(info, kind or _kind_of_file(location, info))]
+    return _files_in(location, kind)
 
 
-def _files_in(location: Location) -> list[tuple[fs.FileInfo, str]]:
-    """The data files in a folder and the folders in it; hidden ones are left out."""
-    if location.is_local and minari.recognises(location.path):
+def _size_of(info: fs.FileInfo) -> int:
+    """Bytes of a file, or of all files in the folder of a Minari data set."""
+    if info.type != fs.FileType.Directory:
+        return int(info.size or 0)
+    return sum(path.stat().st_size for path in Path(info.path).rglob("*") if path.is_file())
+
+
+def _files_that_fit(location: Location) -> list[fs.FileInfo]:
+    """The files that a pattern stands for."""
+    paths = expand_pattern(location)
+    infos = location.filesystem.get_file_info(paths) if paths else []
+    files = [info for info in infos if info.type == fs.FileType.File]
+    if not files:
+        raise DataError([Problem("no file fits this pattern", _WHERE, location.shown)])
+    return files
+
+
+def _missing(location: Location) -> DataError:
+    nearest = nearest_sibling(location)
+    return DataError([Problem("there is no such file or folder", _WHERE, location.shown, nearest=nearest)])
+
+
+def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, str]]:
+    """The data files in a folder and the folders in it; hidden ones are left out.
+
+    Of a given kind: those whose names say so, or all if none does.
+    """
+    if kind is None and location.is_local and minari.recognises(location.path):
         return [(location.info(), "minari")]
     try:
         infos = location.filesystem.get_file_info(fs.FileSelector(location.path, recursive=True))
@@ -121,7 +179,9 @@ def _files_in(location: Location) -> list[tuple[fs.FileInfo, str]]:
         for info in infos
         if info.type == fs.FileType.File and not re.search(r"(^|/)[._]", info.path[start:].lstrip("/"))
     ]
-    found = [(info, kind) for info in files if (kind := _kind_of_name(info.path)) is not None]
+    found = [(info, own) for info in files if (own := _kind_of_name(info.path)) is not None]
+    if kind is not None:
+        found = [pair for pair in found if pair[1] == kind] or [(info, kind) for info in files]
     if not found:
         names = ", ".join(info.base_name for info in files[:5]) or "nothing"
         allowed = ", ".join(_KINDS)
@@ -148,14 +208,41 @@ def _kind_of_file(location: Location, info: fs.FileInfo) -> str:
     if kind is not None:
         return kind
     try:
-        with location.filesystem.open_input_stream(info.path) as stream:
-            head = stream.read(64)
+        kind = _begins_like(location.filesystem, info.path)
     except OSError as error:
         raise unreadable(info.path, error) from None
-    if head.startswith(b"PAR1"):
-        return "parquet"
-    if head.startswith(hdf5.SIGNATURE):
-        return "hdf5"
-    if head.lstrip()[:1] == b"{":
-        return "json"
+    if kind in KINDS:
+        return kind
     raise DataError([Problem("this is no file of recorded data", _WHERE, info.path, ", ".join(_KINDS))])
+
+
+def check_kind(files: InputFiles, path: str) -> None:
+    """Refuse a file that begins like one of another kind than its name says; raises `DataError`."""
+    try:
+        begins_like = _begins_like(files.filesystem, path)
+    except OSError as error:
+        raise DataError([Problem(f"a file cannot be read: {first_line(error)}", path)]) from None
+    title = _TITLES.get(files.kind, files.kind)
+    if begins_like not in (None, files.kind):
+        begins_like = _TITLES.get(begins_like, begins_like)
+        raise DataError([Problem(f"this is no {title} file, it begins like {begins_like}", path)])
+    if begins_like is None and files.kind in ("parquet", "hdf5"):
+        raise DataError([Problem(f"this is no {title} file, or it is damaged", path)])
+
+
+def _begins_like(filesystem: fs.FileSystem, path: str) -> str | None:
+    """The kind of a file by its first bytes (unpacked ones if its name ends in `.gz`, ...); None: it could be any."""
+    with filesystem.open_input_stream(path) as stream:
+        head = stream.read(_HEAD_BYTES).lstrip()
+    return next((kind for signature, kind in _SIGNATURES.items() if head.startswith(signature)), None)
+
+
+def read_head(files: InputFiles, num_bytes: int) -> bytes:
+    """The first bytes of the first file, unpacked; raises `DataError`."""
+    check_kind(files, files.paths[0])
+    try:
+        with files.filesystem.open_input_stream(files.paths[0]) as stream:
+            head: bytes = stream.read(num_bytes)
+    except OSError as error:
+        raise DataError([Problem(f"a file cannot be read: {first_line(error)}", files.paths[0])]) from None
+    return head

@@ -75,6 +75,7 @@ def _sections(inspection: Inspection) -> Iterator[tuple[str, list[tuple[str, str
             (counts.final_steps_dropped, "ended without a last observation: truncated one step earlier"),
             (counts.trajectories_dropped, "left out: no complete step"),
             (counts.breaks, "cut where the next row is not the next observation"),
+            (counts.gaps, "cut where a time step is missing"),
         )
         if count
     ]

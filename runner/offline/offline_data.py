@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,8 +16,11 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
+from runner.learners.train_batch import TrainBatch
 from runner.offline.endless import endless_dataset, parts_in_memory, parts_of_source
+from runner.offline.preflight import check_trajectories
 from runner.offline.prelearner import ModuleSpec, OfflinePreLearner
+from runner.offline.ray_reader import read_rows
 from runner.offline.source import open_source
 from runner.offline.source_stream import Source
 from runner.offline.train_rows import nested_columns
@@ -24,31 +28,65 @@ from runner.offline.workers import ModuleBoard, pool_options, quiet_ray_data
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 
 if TYPE_CHECKING:
-    from ray.data import Dataset
+    from ray.data import DataIterator, Dataset
 
 _PREFETCHED_BATCHES = 4
 
 
 @dataclass(frozen=True)
-class TrainBatch:
-    """What one update learns from.
+class RayBatchReader:
+    """The train batches of one learner; can be sent to its process.
 
     Attributes:
-        columns: module id -> column -> tensor, as a learner takes it.
-        num_env_steps: rows with a loss.
-        ends_pass: whether it is the last one of a pass over the data.
+        rows: train rows: a data set, or a learner's share of one (`Dataset.streaming_split`).
+        rows_per_batch: of one update.
+        num_to_skip: batches that were learned from before.
+        options: of `iter_batches`.
     """
 
-    columns: dict[str, dict[str, Any]]
-    num_env_steps: int
-    ends_pass: bool
+    rows: Dataset | DataIterator
+    rows_per_batch: int
+    num_to_skip: int
+    options: Mapping[str, Any]
+
+    def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
+        """Batches on the device without end; a pass that is over begins again."""
+        numbers = itertools.count()
+        while True:
+            for batch in self._one_pass(device):
+                if next(numbers) >= self.num_to_skip:
+                    yield batch
+
+    def _one_pass(self, device: torch.device) -> Generator[TrainBatch, None, None]:
+        options = {"prefetch_batches": _PREFETCHED_BATCHES, **self.options}
+        rows = iter(self.rows.iter_batches(batch_size=self.rows_per_batch, batch_format="numpy", **options))
+        current: Mapping[str, Any] | None = next(rows, None)
+        if current is None:
+            raise ConfigError([Problem("the recorded data have no step to learn from", where="offline.input_")])
+        while current is not None:
+            following: Mapping[str, Any] | None = next(rows, None)
+            yield train_batch(current, device, ends_pass=following is None)
+            current = following
+
+
+def train_batch(rows: Mapping[str, Any], device: torch.device, ends_pass: bool) -> TrainBatch:
+    """The batch of train rows, column -> (B, ...) array as a pre-learner makes them."""
+
+    def on_device(column: npt.NDArray[Any]) -> Tensor:
+        # Arrays in Ray's object store are read-only, which torch has no notion of.
+        return torch.from_numpy(np.require(column, requirements="W")).to(device, non_blocking=True)
+
+    columns = nested_columns({name: on_device(column) for name, column in rows.items()})
+    mask = columns.get(LOSS_MASK)
+    num_env_steps = nested.row_count(columns) if mask is None else int(mask.sum())
+    return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass)
 
 
 class OfflineData:
     """The data set of an experiment; subclass it for a pipeline of your own (`offline.offline_data_class`).
 
     A subclass sets `data` in its constructor, a Ray data set of raw rows for the pre-learners, and leaves the rest
-    as it is, or overrides `batches`.
+    as it is, or overrides `readers`.
 
     Args:
         config: the experiment.
@@ -57,6 +95,7 @@ class OfflineData:
         data: raw rows, one pass over them.
         decode: Arrow table of raw rows -> column block; None if the pre-learner maps rows itself.
         source: what `offline.input_` names; None in subclasses that read by themselves.
+        num_batches: that each learner has learned from.
 
     Raises:
         ConfigError: the data are not there, not readable, or not what their schema says.
@@ -66,36 +105,39 @@ class OfflineData:
     decode: Callable[..., Any] | None = None
     source: Source | None = None
     shared_state: dict[str, Any] = {}  # noqa: RUF012 - recorded data share nothing between runners
-    _num_batches = 0
-    _num_read_before = 0
-    _pass: Generator[TrainBatch, None, None] | None = None
+    num_batches = 0
+    _board: ModuleBoard | None = None
 
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
+        quiet_ray_data()
+        if self._prelearner_class.maps_rows_itself():
+            self.data = read_rows(config.offline)
+            return
         source = open_source(config.offline)
         self.source, self.decode, self.data = source, source.decode, source.dataset()
 
     # -- the pipeline ----------------------------------------------------------------------------------------------
 
-    def connect(self, spec: ModuleSpec, device: torch.device, board: ModuleBoard | None) -> None:
+    def connect(self, spec: ModuleSpec, board: ModuleBoard | None) -> None:
         """Put the pre-learners behind the raw rows, and materialise what the configuration says.
 
         Args:
             spec: makes module and learner pipeline in the workers.
-            device: where train batches go.
             board: newest module parameters, for pipelines that read the module.
 
         Raises:
             ConfigError: the data do not fit the environment's spaces.
         """
         offline = self.config.offline
-        self._device, self._board = device, board
+        self._board = board
         quiet_ray_data()
         if self.source is not None:
             self.source.check_spaces(spec.observation_space, spec.action_space)
-        prelearner = OfflinePreLearner
-        if offline.prelearner_class is not None:
-            prelearner = import_target(offline.prelearner_class, "offline.prelearner_class", OfflinePreLearner)
+            if not self.source.has_trajectories:
+                parts = spec.build()
+                check_trajectories(self.source, parts.learner_pipeline, parts.module)
+        prelearner = self._prelearner_class
         self._mapped = self._raw_rows().map_batches(
             prelearner,
             fn_constructor_kwargs={
@@ -112,6 +154,14 @@ class OfflineData:
         if offline.materialize_mapped_data:
             self._mapped = self._mapped.materialize()
 
+    @property
+    def _prelearner_class(self) -> type[OfflinePreLearner]:
+        path = self.config.offline.prelearner_class
+        if path is None:
+            return OfflinePreLearner
+        found: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
+        return found
+
     def _raw_rows(self) -> Dataset:
         """One pass over the raw rows, or as many as a stream has."""
         offline = self.config.offline
@@ -123,25 +173,15 @@ class OfflineData:
             return endless_dataset(parts_of_source(self.source), self.config.seed)
         return self.data
 
-    def batches(self) -> Iterator[TrainBatch]:
-        """Train batches of `train_batch_size_per_learner` env steps without end; a pass that is over begins again."""
-        while True:
-            self._pass = self._one_pass()
-            for batch in self._pass:
-                self._num_batches += 1
-                if self._num_batches > self._num_read_before:
-                    yield batch
-
-    def _one_pass(self) -> Generator[TrainBatch, None, None]:
-        options = {"prefetch_batches": _PREFETCHED_BATCHES} | self.config.offline.iter_batches_kwargs
-        rows = iter(self._mapped.iter_batches(batch_size=self._rows_per_batch, batch_format="numpy", **options))
-        current = next(rows, None)
-        if current is None:
-            raise ConfigError([Problem("the recorded data have no step to learn from", where="offline.input_")])
-        while current is not None:
-            following = next(rows, None)
-            yield self._train_batch(current, following is None)
-            current = following
+    def readers(self, num_learners: int) -> list[RayBatchReader]:
+        """What each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""
+        shares: list[Any] = [self._mapped]
+        if num_learners > 1:
+            shares = self._mapped.streaming_split(num_learners, equal=True)
+        options = dict(self.config.offline.iter_batches_kwargs)
+        if options.get("local_shuffle_buffer_size") is not None:
+            options.setdefault("local_shuffle_seed", self.config.seed)
+        return [RayBatchReader(share, self._rows_per_batch, self.num_batches, options) for share in shares]
 
     @property
     def _rows_per_batch(self) -> int:
@@ -149,16 +189,6 @@ class OfflineData:
         module = self.config.module
         per_row = module.max_seq_len if module.use_lstm or module.use_gru else 1
         return max(1, self.config.algorithm.train_batch_size_per_learner // per_row)
-
-    def _train_batch(self, rows: Mapping[str, Any], ends_pass: bool) -> TrainBatch:
-        columns = nested_columns({name: self._tensor(column) for name, column in rows.items()})
-        mask = columns.get(LOSS_MASK)
-        num_env_steps = nested.row_count(columns) if mask is None else int(mask.sum())
-        return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass)
-
-    def _tensor(self, column: npt.NDArray[Any]) -> Tensor:
-        # Arrays in Ray's object store are read-only, which torch has no notion of.
-        return torch.from_numpy(np.require(column, requirements="W")).to(self._device, non_blocking=True)
 
     # -- as a source of experience ---------------------------------------------------------------------------------
 
@@ -173,18 +203,16 @@ class OfflineData:
             self._board.post(weights[DEFAULT_MODULE_ID])
 
     def get_state(self) -> dict[str, Any]:
-        """How many batches have been read."""
-        return {"num_batches": self._num_batches, "shared": self.shared_state}
+        """How many batches have been learned from."""
+        return {"num_batches": self.num_batches, "shared": self.shared_state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Skip the batches that were read before."""
-        self._num_read_before = int(state["num_batches"])
+        """Skip the batches that were learned from before; for `readers` that are made afterwards."""
+        self.num_batches = int(state["num_batches"])
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Read from the start, as it is."""
 
     def close(self) -> None:
-        """End the execution; Ray frees the data with the last reference to them."""
-        if self._pass is not None:
-            self._pass.close()
+        """Let go of the data; Ray frees them with the last reference."""
         del self._mapped

@@ -36,6 +36,7 @@ ROBUST_METHODS: dict[str, Callable[[RecordedSteps, ModelValues, float], Estimato
 }
 DIRECT_METHOD = "dm"
 METHODS = (*RATIO_METHODS, DIRECT_METHOD, *ROBUST_METHODS)
+_WHERE = "off-policy evaluation"
 
 
 @dataclass(frozen=True)
@@ -183,24 +184,35 @@ def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
 # --- checks -------------------------------------------------------------------------------------------
 
 
-def _check_arguments(methods: Sequence[str], gamma: float, level: float, num_resamples: int, module: RLModule) -> None:
-    where = "off-policy evaluation"
+def check_methods(methods: Sequence[str], module: RLModule) -> None:
+    """Check that there are such methods, and that they are for this module; raises `ConfigError`."""
+    problems = _find_method_problems(methods, module)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _find_method_problems(methods: Sequence[str], module: RLModule) -> list[Problem]:
     problems = [
-        Problem(f"there is no method {name!r}", where, name, ", ".join(METHODS), nearest_match(name, METHODS))
+        Problem(f"there is no method {name!r}", _WHERE, name, ", ".join(METHODS), nearest_match(name, METHODS))
         for name in methods
         if name not in METHODS
     ]
     if not methods:
-        problems.append(Problem("no method is named", where, allowed=", ".join(METHODS)))
-    if not 0 <= gamma <= 1:
-        problems.append(Problem("gamma is out of range", where, f"{gamma:g}", "0 to 1"))
-    if not 0 < level < 1:
-        problems.append(Problem("the level of the intervals is out of range", where, f"{level:g}", "above 0, below 1"))
-    if num_resamples < 1:
-        problems.append(Problem("the bootstrap needs resamples", where, str(num_resamples), "1 or more"))
+        problems.append(Problem("no method is named", _WHERE, allowed=", ".join(METHODS)))
     with_model = [name for name in methods if name in METHODS and name not in RATIO_METHODS]
     if module.is_stateful and with_model:
         what = "action values are fitted to single observations, which is not enough for a module with memory"
-        problems.append(Problem(what, where, ", ".join(with_model), ", ".join(RATIO_METHODS)))
+        problems.append(Problem(what, _WHERE, ", ".join(with_model), ", ".join(RATIO_METHODS)))
+    return problems
+
+
+def _check_arguments(methods: Sequence[str], gamma: float, level: float, num_resamples: int, module: RLModule) -> None:
+    problems = _find_method_problems(methods, module)
+    if not 0 <= gamma <= 1:
+        problems.append(Problem("gamma is out of range", _WHERE, f"{gamma:g}", "0 to 1"))
+    if not 0 < level < 1:
+        problems.append(Problem("the level of the intervals is out of range", _WHERE, f"{level:g}", "above 0, below 1"))
+    if num_resamples < 1:
+        problems.append(Problem("the bootstrap needs resamples", _WHERE, str(num_resamples), "1 or more"))
     if problems:
         raise ConfigError(problems)

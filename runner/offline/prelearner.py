@@ -14,14 +14,20 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.offline import OfflineConfig
+from runner.config.offline_checks import DEFAULT_BUFFER
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
+from runner.offline.endless import number_of_pass
 from runner.offline.train_rows import Rows, flat_columns
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 from runner.pipelines.pipeline import LearnerConnectorPipeline
+from runner.replay import EpisodeReplayBuffer
 from runner.streams import random_stream
 
 # The names of columns in recorded tables, if `input_read_schema` does not say otherwise.
@@ -107,6 +113,7 @@ class OfflinePreLearner:
         self._weights = FlatParameters(self._module)
         if module_state is not None:
             self._weights.load(module_state)
+        self._buffer = _make_buffer(config.offline)
         self._decode = decode
         self._newest_module_state = newest_module_state
         self._version = 0
@@ -122,22 +129,26 @@ class OfflinePreLearner:
         """
         self._take_newest_module()
         block = self._episodes_of(batch)
+        # Random numbers follow from the first episode and the pass, not from which worker is faster.
+        name = zlib.crc32(block.episode_ids[0].encode())
+        stream = random_stream(self.config.seed, "prelearner", name, number_of_pass(batch))
+        if self._buffer is not None:
+            self._buffer.add(block)
+            block = self._buffer.sample(self.config.algorithm.train_batch_size_per_learner, stream)
         train_batch = self._learner_connector(
             rl_module={DEFAULT_MODULE_ID: self._module}, batch={}, episodes=block, shared_data={}
         )
         columns = {name: train_batch[DEFAULT_MODULE_ID][name] for name in self._kept(train_batch)}
         rows = nested.map_leaves(_to_numpy, columns)
-        return flat_columns(self._shuffled(rows, block))
+        return flat_columns(self._shuffled(rows, stream))
 
     def _kept(self, train_batch: Mapping[str, Any]) -> list[str]:
         names = dict.fromkeys((*self._columns, LOSS_MASK))
         return [name for name in names if name in train_batch[DEFAULT_MODULE_ID]]
 
-    def _shuffled(self, columns: dict[str, Any], block: ColumnBlock) -> dict[str, Any]:
-        """The env steps, or with memory the sequences that have one, in random order.
-
-        The order follows from the first episode's id, so that it does not depend on which worker is faster.
-        """
+    @staticmethod
+    def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:
+        """The env steps, or with memory the sequences that have one, in random order."""
         mask = columns.pop(LOSS_MASK, None)
         if mask is None:
             rows = np.arange(nested.row_count(columns))
@@ -146,7 +157,6 @@ class OfflinePreLearner:
         else:
             rows = np.flatnonzero(mask.any(1))
             columns[LOSS_MASK] = mask
-        stream = random_stream(self.config.seed, "prelearner", zlib.crc32(block.episode_ids[0].encode()))
         order = stream.permutation(rows)
         return {name: nested.take(column, order) for name, column in columns.items()}
 
@@ -202,5 +212,24 @@ class OfflinePreLearner:
         raise NotImplementedError("rows of a format that is not known here need your own _map_to_episodes")
 
 
+def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
+    """The buffer that the configuration names, if any.
+
+    Raises:
+        ConfigError: it cannot be made with the given arguments.
+    """
+    arguments = offline.prelearner_buffer_kwargs
+    if offline.prelearner_buffer_class is None and not arguments:
+        return None
+    path = offline.prelearner_buffer_class or DEFAULT_BUFFER
+    buffer_class = import_target(path, "offline.prelearner_buffer_class", EpisodeReplayBuffer)
+    try:
+        buffer: EpisodeReplayBuffer = buffer_class(**arguments)
+    except (TypeError, ValueError) as error:
+        what = f"{path} cannot be made: {error}"
+        raise ConfigError([Problem(what, "offline.prelearner_buffer_kwargs", str(arguments))]) from error
+    return buffer
+
+
 def _to_numpy(value: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return value.detach().numpy() if isinstance(value, Tensor) else value
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value

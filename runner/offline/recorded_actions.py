@@ -102,7 +102,7 @@ class BlockReader:
         Raises:
             ConfigError: chunks that do not start at time step 0, no `action_logp`, numbers that are not finite.
         """
-        _check_block(block, needs_logp=self.needs_ratios and self.behaviour is None)
+        check_block(block, needs_logp=self.needs_ratios and self.behaviour is None)
         inputs = self._inputs(block)
         actions = _to_actions(block.columns[ACTIONS], device_of(self.module))
         dist_inputs = compute_dist_inputs(self.module, inputs, block.lengths)  # (R + E, K)
@@ -222,7 +222,12 @@ def _to_actions(columns: Any, device: torch.device) -> Any:
 # --- checks -------------------------------------------------------------------------------------------
 
 
-def _check_block(block: ColumnBlock, needs_logp: bool) -> None:
+def check_block(block: ColumnBlock, needs_logp: bool) -> None:
+    """Check that every chunk starts its episode, and that rewards and, if needed, `action_logp` are finite.
+
+    Raises:
+        ConfigError: what is missing, and where.
+    """
     problems = [_find_late_start(block), _find_not_finite(block, REWARDS)]
     if needs_logp:
         problems += [_find_missing_logp(block), _find_not_finite(block, ACTION_LOGP)]

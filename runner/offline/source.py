@@ -25,28 +25,27 @@ from runner.offline.episode_format import (
 )
 from runner.offline.foreign import minari, rllib_episodes, rllib_tables, sample_batches
 from runner.offline.foreign.data_error import DataError, Place, data_error
-from runner.offline.input_files import find_files
+from runner.offline.input_files import check_kind, find_files, read_head
 from runner.offline.layout import Layout, Spaces, layout_of
-from runner.offline.raw_readers import (
-    ParquetReader,
-    RayReader,
-    SampleBatchReader,
-    TextReader,
-    read_parquet_schemas,
-)
+from runner.offline.raw_readers import ParquetReader, SampleBatchReader, read_parquet_schemas
+from runner.offline.ray_reader import OWN_OPTIONS, RAY_OPTIONS, RayReader, check_option_names, check_ray_options
 from runner.offline.row_filters import read_filter
 from runner.offline.source_checks import (
+    ALWAYS_READ,
+    check_complete,
     check_flags,
     check_names,
     check_options,
     check_rewards,
     check_same_columns,
+    check_unique_names,
     refuse_filter,
 )
-from runner.offline.source_stream import ALWAYS_READ, Source
+from runner.offline.source_stream import Source
 from runner.offline.space_checks import check_spaces
 from runner.offline.table_format import read_steps_layout
 from runner.offline.table_schema import canonical_name, resolve_schema, schema_of_layout
+from runner.offline.text_readers import TEXT_OPTIONS, TextReader
 
 _HEAD_BYTES = 2**16
 _KIND_OF_METHOD = {"read_parquet": "parquet", "read_json": "json", "read_csv": "csv"}
@@ -88,6 +87,11 @@ def open_source(
     return source
 
 
+def is_read_by_ray(config: OfflineConfig) -> bool:
+    """Whether a `ray.data` function of the user's choice reads the data, which takes a cluster."""
+    return config.input_read_method not in ("auto", *_KIND_OF_METHOD)
+
+
 def _wanted_columns(config: OfflineConfig, columns: Sequence[str] | None) -> tuple[str, ...] | None:
     given = config.input_read_method_kwargs.get("columns")
     if given is None:
@@ -98,17 +102,15 @@ def _wanted_columns(config: OfflineConfig, columns: Sequence[str] | None) -> tup
 
 def _open(config: OfflineConfig, spaces: Spaces | None, columns: tuple[str, ...] | None, with_infos: bool) -> Source:
     method = config.input_read_method
-    if method != "auto" and method not in _KIND_OF_METHOD:
-        source = Source(config, "", None, columns, with_infos, spaces=spaces or Spaces())
-        source.reader = RayReader(config)
-        _set_format(source, next(iter(source.reader.tables()))[0])
-        return source
-    files = find_files(config)
-    if method in _KIND_OF_METHOD:
-        files = replace(files, kind=_KIND_OF_METHOD[method])
+    if is_read_by_ray(config):
+        return _open_with_ray(Source(config, "", None, columns, with_infos, spaces=spaces or Spaces()))
+    files = find_files(config, _KIND_OF_METHOD.get(method))
+    check_option_names(config, f"reading {files.kind}", [*OWN_OPTIONS, *RAY_OPTIONS, *TEXT_OPTIONS.get(files.kind, ())])
     source = Source(config, "", files, columns, with_infos, spaces=spaces or Spaces())
     if files.kind in ("hdf5", "minari"):
         source.format = files.kind
+        for path in files.paths if files.kind == "hdf5" else ():
+            check_kind(files, path)
         if files.kind == "minari":
             info = minari.read_info(files.paths[0])
             source.env_name = info.env_name
@@ -123,11 +125,19 @@ def _open(config: OfflineConfig, spaces: Spaces | None, columns: tuple[str, ...]
     return source
 
 
+def _open_with_ray(source: Source) -> Source:
+    check_ray_options(source.config)
+    source.reader = reader = RayReader(source.config)
+    reader.row_filter = read_filter(source.config.input_read_method_kwargs.get("filter"), reader.schema)
+    _set_format(source, next(reader.tables(), (reader.schema.empty_table(),))[0])
+    return source
+
+
 def _open_parquet(source: Source) -> None:
     assert source.files is not None
     files = source.files
     schemas = [metadata.schema.to_arrow_schema() for metadata in read_parquet_schemas(files)]
-    row_filter = read_filter(source.config.input_read_method_kwargs.get("filter"), schemas[0].names)
+    row_filter = read_filter(source.config.input_read_method_kwargs.get("filter"), schemas[0])
     # Files of one writer differ in whether there were infos yet: the schema is that of a file with all columns.
     source.reader = ParquetReader(files, max(schemas, key=lambda schema: len(schema.names)), row_filter)
     kinds = [is_episodes(schema) for schema in schemas]
@@ -150,17 +160,16 @@ def _open_text(source: Source) -> None:
     files, config = source.files, source.config
     given = config.input_read_method_kwargs
     if files.kind == "json":
-        with files.filesystem.open_input_stream(files.paths[0]) as stream:
-            head = stream.read(_HEAD_BYTES)
+        head = read_head(files, _HEAD_BYTES)
         if config.input_read_sample_batches or sample_batches.recognises(head):
             source.reader = SampleBatchReader(files)
             source.format = "sample_batches"
             refuse_filter(config, "sample_batches")
             check_flags(source)
             return
-    options = {name: value for name, value in given.items() if name not in ("columns", "filter")}
+    options = {name: value for name, value in given.items() if name in TEXT_OPTIONS[files.kind]}
     reader = TextReader(files, options)
-    reader.row_filter = read_filter(given.get("filter"), reader.schema.names)
+    reader.row_filter = read_filter(given.get("filter"), reader.schema)
     source.reader = reader
     _set_format(source, next((table for table, _ in reader.tables()), reader.schema.empty_table()))
 
@@ -170,6 +179,7 @@ def _set_format(source: Source, first: pa.Table, schemas: Sequence[pa.Schema] | 
     schemas = schemas or [first.schema]
     names = max((schema.names for schema in schemas), key=len)
     config, schema = source.config, schemas[0]
+    check_unique_names(schema, source.where())
     if is_episodes(schema):
         source.format = "episodes"
         check_flags(source)
@@ -213,6 +223,7 @@ def _common_layout(
             own = read(schema)
             if own is None:
                 return None
+            check_complete(own, schema, path)
             if source.wanted is not None:
                 check_names(source.wanted, own, path)
                 own = own.selected({*ALWAYS_READ, *source.wanted})

@@ -10,24 +10,23 @@ import pyarrow as pa
 
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import REWARDS, ColumnBlock
-from runner.offline.episode_format import (
-    read_layout,
-    table_to_block,
-)
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
+from runner.offline.arrow_columns import value_type
+from runner.offline.episode_format import KEYS, is_episodes, read_layout, table_to_block
+from runner.offline.foreign import rllib_tables
 from runner.offline.foreign.data_error import DataError, Place, data_error
 from runner.offline.input_files import InputFiles
 from runner.offline.layout import Layout
-from runner.offline.raw_readers import (
-    ParquetReader,
-)
+from runner.offline.raw_readers import ParquetReader
 from runner.offline.table_schema import canonical_name
 
 if TYPE_CHECKING:
     from runner.offline.source_stream import Source
 
+ALWAYS_READ = (OBS, ACTIONS, REWARDS)
 _OPTIONAL = {"infos", "new_infos"}  # only in files with infos
 _MAX_CHECKED_BYTES = 2**28
+_EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
 
 
 def check_names(wanted: Sequence[str], layout: Layout, path: str) -> None:
@@ -47,6 +46,15 @@ def check_names(wanted: Sequence[str], layout: Layout, path: str) -> None:
         raise DataError(problems)
 
 
+def check_complete(layout: Layout, schema: pa.Schema, path: str) -> None:
+    """Refuse a file of ours from which another tool has taken columns that every reader needs."""
+    needed = [leaf.column for leaf in layout.selected(set(ALWAYS_READ)).leaves() if value_type(leaf) is not None]
+    missing = [name for name in ALWAYS_READ if name not in layout.columns]
+    missing += [name for name in (*needed, *(KEYS if is_episodes(schema) else ())) if name not in schema.names]
+    if missing:
+        raise data_error(f"there is no column {', '.join(missing)}", Place(path), allowed=list_names(schema.names))
+
+
 def check_same_columns(files: InputFiles, schemas: Sequence[pa.Schema]) -> None:
     """Refuse tables whose columns differ."""
     for path, schema in zip(files.paths, schemas, strict=True):
@@ -55,6 +63,26 @@ def check_same_columns(files: InputFiles, schemas: Sequence[pa.Schema]) -> None:
             odd = ", ".join(sorted(odd_names))
             what = f"the files do not have the same columns: {odd}"
             raise data_error(what, Place(path), allowed=f"those of {files.paths[0]}: {list_names(schemas[0].names)}")
+
+
+def check_unique_names(schema: pa.Schema, path: str) -> None:
+    """Refuse a table that has two columns of one name, and columns of pickled objects."""
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice:
+        raise data_error(f"several columns have the name {', '.join(sorted(twice))}", Place(path))
+    for field in schema:
+        kinds = {getattr(field.type, "extension_name", ""), (field.metadata or {}).get(_EXTENSION, b"").decode()}
+        if _PICKLED in kinds:
+            what = "a column of pickled objects is not read, as that would run code in the file"
+            raise data_error(what, Place(path, column=field.name))
+
+
+def check_unpacked(table: pa.Table, packed: Sequence[str], place: Place) -> None:
+    """Refuse columns that RLlib has packed and that nobody names."""
+    for name in table.column_names:
+        if name not in packed and rllib_tables.is_packed(table[name]):
+            what = "this column is packed by RLlib"
+            raise data_error(what, place.of(name), allowed=f"its name in offline.input_compress_columns: [{name}, ...]")
 
 
 def check_flags(source: Source) -> None:
@@ -68,6 +96,10 @@ def check_flags(source: Source) -> None:
         problem = ("input_read_episodes", "true", "the rows of these data are no episodes")
     elif config.input_read_episodes is False and format_ in ("episodes", "rllib_episodes"):
         problem = ("input_read_episodes", "false", "the rows of these data are episodes")
+    mapping = {name: column for name, column in config.input_read_schema.items() if name != column}
+    if mapping and format_ != "table":
+        what = f"data of the format {format_} have no columns to be named: {source.where()}"
+        raise DataError([Problem(what, "offline.input_read_schema", str(mapping), "{}")])
     if problem is not None:
         name, got, what = problem
         allowed = f"leave it out: it is seen from the files ({format_})"
@@ -89,7 +121,7 @@ def check_rewards(source: Source) -> None:
     column = REWARDS
     more: tuple[str, ...]
     if source.format == "episodes":
-        more = ("eps_id", "t_started", "length", "terminated", "truncated")
+        more = KEYS
     else:
         assert source.table_schema is not None
         names = source.table_schema.names

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
+from runner.episodes.columns import OBS, REWARDS, ColumnBlock
 from runner.episodes.nested import StateError
 from runner.offline.episode_format import (
+    KEYS,
     episodes_to_table,
     file_columns,
     present_columns,
@@ -22,17 +24,14 @@ from runner.offline.episode_format import (
     table_to_block,
 )
 from runner.offline.foreign import hdf5, minari, rllib_episodes, rllib_tables, sample_batches
-from runner.offline.foreign.data_error import Place, data_error
+from runner.offline.foreign.data_error import Place, data_error, first_line
 from runner.offline.foreign.trajectories import ReadCounts
 from runner.offline.input_files import InputFiles, input_paths
 from runner.offline.layout import Layout, Spaces, layout_of
-from runner.offline.raw_readers import (
-    RawReader,
-    RawTable,
-    read_with_ray,
-)
+from runner.offline.raw_readers import RawReader, RawTable
+from runner.offline.ray_reader import RAY_OPTIONS
 from runner.offline.row_filters import ray_expression
-from runner.offline.source_checks import not_finite
+from runner.offline.source_checks import ALWAYS_READ, check_unpacked, not_finite
 from runner.offline.space_checks import check_spaces, fit_to_spaces
 from runner.offline.table_format import StepRows, read_steps
 from runner.offline.table_schema import TableSchema, canonical_name
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 FORMATS = ("episodes", "rllib_episodes", "table", "sample_batches", "hdf5", "minari")
-ALWAYS_READ = (OBS, ACTIONS, REWARDS)
 _DIGEST_BYTES = 2**16
 
 
@@ -145,22 +143,23 @@ class Source:
         Args:
             options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`.
         """
+        given = self.config.input_read_method_kwargs
+        options = {name: given[name] for name in RAY_OPTIONS if name in given} | options
         is_parquet = self.files is not None and self.files.kind == "parquet"
         is_raw = self.format in ("episodes", "rllib_episodes") or (self.format == "table" and not self.has_trajectories)
         if not (is_parquet and is_raw):
             return stream_with_ray(self, options)
         assert self.files is not None
-        columns = self._file_columns()
-        extra: dict[str, Any] = dict(options)
-        extra["filesystem"] = self.files.filesystem
-        row_filter = self.config.input_read_method_kwargs.get("filter")
-        if columns is not None and row_filter is None:
-            extra["columns"] = columns
-        dataset: Dataset = read_with_ray(self.config, "read_parquet", self.files.paths, extra)
+        import ray.data
+
+        columns, row_filter = self._file_columns(), given.get("filter")
+        options |= {"filesystem": self.files.filesystem, "file_extensions": None}
+        ray.data.DataContext.get_current().execution_options.preserve_order = True
+        dataset: Dataset = ray.data.read_parquet(list(self.files.paths), **options)
         if row_filter is not None:
             dataset = dataset.filter(expr=ray_expression(row_filter))
-            if columns is not None:
-                dataset = dataset.select_columns(columns)
+        if columns is not None:
+            dataset = dataset.select_columns(columns)
         return dataset
 
     # -- what is it ------------------------------------------------------------------------------------------------
@@ -181,6 +180,11 @@ class Source:
             return {column.name: str(column.type) for column in self.reader.schema}
         layout = self.layout
         return {} if layout is None else {leaf.column: f"{leaf.dtype}{list(leaf.shape)}" for leaf in layout.leaves()}
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files; of a Minari folder and of what Ray Data reads unknown, that is 0."""
+        return self.files.num_bytes if self.files is not None else 0
 
     def check_spaces(self, observation_space: Any, action_space: Any) -> None:
         """Refuse data that do not fit these spaces, by the first episodes; raises `DataError`."""
@@ -238,9 +242,13 @@ class Source:
         try:
             if layout is None:
                 layout = read_layout(table.schema)
+            is_empty = pc.equal(table["length"], 0)
+            if pc.any(is_empty).as_py():  # an episode that was recorded before its first step
+                self.counts.trajectories_dropped += pc.sum(is_empty).as_py()
+                table = table.filter(pc.invert(is_empty))
             block = table_to_block(table, present_columns(layout, table.column_names))
-        except (StateError, ValueError) as error:
-            raise data_error(f"the episodes are damaged: {error}", place) from None
+        except (StateError, ValueError, pa.ArrowException) as error:
+            raise data_error(f"the episodes are damaged: {first_line(error)}", place) from None
         rewards = block.columns.get(REWARDS)
         if isinstance(rewards, np.ndarray) and rewards.dtype.kind == "f" and not np.isfinite(rewards).all():
             raise not_finite(block, rewards, place)
@@ -287,6 +295,7 @@ class Source:
         assert self.table_schema is not None
         if self.is_packed:
             packed = [self.table_schema.names.get(canonical_name(name), name) for name in self._compressed_columns()]
+            check_unpacked(table, packed, place)
             table = rllib_tables.unpack_table(table, packed, place)
         rows = read_steps(table, self.table_schema, self.steps_layout, place)
         if self.steps_layout is not None:
@@ -307,7 +316,7 @@ class Source:
 
 
 def looks_like_episodes(table: pa.Table) -> bool:
-    return {"eps_id", "t_started", "length", "terminated", "truncated"} <= set(table.column_names)
+    return set(KEYS) <= set(table.column_names)
 
 
 def _digest(files: InputFiles) -> str:

@@ -129,7 +129,8 @@ def describe_column(column: Column) -> str:
     if isinstance(column, tuple):
         return "(" + ", ".join(describe_column(part) for part in column) + ")"
     shape = column.shape if isinstance(column, Leaf) else column.shape[1:]
-    return f"{column.dtype}{list(shape) if shape else ''}"
+    kind = {"U": "text", "S": "bytes"}.get(column.dtype.kind, str(column.dtype))
+    return f"{kind}{list(shape) if shape else ''}"
 
 
 def describe_space(space: Space[Any] | None) -> str:

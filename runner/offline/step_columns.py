@@ -7,6 +7,7 @@ a JSON list (CSV files).
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -134,6 +135,9 @@ def _in_row(error: Exception, items: pa.Array, size: int, place: Place) -> Excep
 
 
 def _text_to_array(array: pa.Array, place: Place) -> Column:
+    numbers = _flat_lists(array)
+    if numbers is not None:
+        return numbers
     texts = array.to_pylist()
     if not texts or not texts[0].startswith("["):
         return np.array(texts or [""], np.str_)[: len(texts)]
@@ -148,6 +152,25 @@ def _text_to_array(array: pa.Array, place: Place) -> Column:
         shapes = [np.shape(row) if _is_regular(row) else None for row in rows]
         row = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
         raise _unequal(shapes[0], shapes[row], place.at(row)) from None
+
+
+def _flat_lists(texts: pa.Array) -> Array | None:
+    """(rows, K) of texts that are all a list of K numbers, ten times as fast as by JSON; None for any others."""
+    if not len(texts) or not texts[0].as_py().startswith("["):
+        return None
+    if not all(pc.all(pc.equal(pc.count_substring(texts, bracket), 1)).as_py() for bracket in "[]"):
+        return None
+    items = pc.split_pattern(pc.utf8_trim(texts, " []"), ",")
+    sizes = pc.min_max(pc.list_value_length(items)).as_py()
+    if sizes["min"] != sizes["max"]:
+        return None
+    words = pc.ascii_trim_whitespace(items.flatten())
+    is_integer = words[0].as_py().lstrip("-").isdigit()  # a cast that fails takes long
+    for type_ in (*([pa.int64()] if is_integer else []), pa.float64()):
+        with suppress(pa.ArrowInvalid):
+            values: Array = words.cast(type_).to_numpy(zero_copy_only=False)
+            return values.reshape(len(texts), sizes["min"])
+    return None
 
 
 def _is_json(text: str) -> bool:

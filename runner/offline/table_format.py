@@ -30,6 +30,7 @@ from runner.offline.arrow_columns import not_null, value_type, values_from_arrow
 from runner.offline.foreign.data_error import Place, data_error
 from runner.offline.infos import info_to_json
 from runner.offline.layout import Layout, Leaf, Spaces, layout_of
+from runner.offline.space_checks import describe_column
 from runner.offline.step_columns import column_to_arrays
 from runner.offline.table_schema import TableSchema, top_level_names
 
@@ -186,11 +187,7 @@ def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, plac
     reader = _StepReader(table, schema, layout, place)
     columns = {OBS: reader.column(OBS), ACTIONS: reader.column(ACTIONS), REWARDS: reader.rewards()}
     columns |= {name: reader.extra(name, column) for name, column in schema.extra.items()}
-    is_terminated = reader.flags("terminateds")
-    if is_terminated is None:
-        is_terminated = reader.flags("dones")
-    nothing = np.zeros(table.num_rows, np.bool_)
-    is_truncated = reader.flags("truncateds")
+    is_terminated, is_truncated = reader.end_flags()
     rows = StepRows(
         columns={name: column for name, column in columns.items() if column is not None},
         new_obs=reader.column(NEW_OBS) if schema.has_next_obs else None,
@@ -198,9 +195,9 @@ def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, plac
         agent_ids=reader.text("agent_id"),
         module_ids=reader.text("module_id"),
         multi_agent_episode_ids=reader.text("multi_agent_episode_id"),
-        t=reader.integers("t"),
-        is_terminated=nothing if is_terminated is None else is_terminated,
-        is_truncated=nothing if is_truncated is None else is_truncated,
+        t=reader.time_steps(),
+        is_terminated=is_terminated,
+        is_truncated=is_truncated,
         infos=reader.infos("infos"),
         new_infos=reader.infos("new_infos"),
         env_t=reader.integers("env_t"),
@@ -210,11 +207,44 @@ def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, plac
     return rows
 
 
+def read_keys(table: pa.Table, schema: TableSchema, place: Place) -> StepRows:
+    """What tells to which trajectory the rows of a table belong, without their data; rewards are looked at.
+
+    Raises:
+        DataError: as in `read_steps`, of these columns.
+    """
+    has_rewards = schema.names.get(REWARDS) in table.column_names
+    names = {name: column for name, column in schema.names.items() if column in table.column_names}
+    reader = _StepReader(table, TableSchema(names, {}), None, place)
+    is_terminated, is_truncated = reader.end_flags()
+    rows = StepRows(
+        columns={REWARDS: reader.rewards()} if has_rewards else {},
+        new_obs=None,
+        eps_ids=reader.text("eps_id"),
+        agent_ids=reader.text("agent_id"),
+        module_ids=None,
+        multi_agent_episode_ids=None,
+        t=reader.time_steps(),
+        is_terminated=is_terminated,
+        is_truncated=is_truncated,
+        infos=None,
+        new_infos=None,
+        env_t=None,
+        new_env_t=None,
+    )
+    if has_rewards:
+        _check_rewards(rows, place.of(schema.names[REWARDS]))
+    return rows
+
+
 class _StepReader:
     """Reads the columns of one table."""
 
     def __init__(self, table: pa.Table, schema: TableSchema, layout: Layout | None, place: Place) -> None:
         self.table, self.schema, self.layout, self.place = table, schema, layout, place
+
+    def _place(self, name: str) -> Place:
+        return self.place.of(self.schema.names[name])
 
     def column(self, name: str) -> Column:
         """obs, new_obs or actions."""
@@ -237,20 +267,27 @@ class _StepReader:
         if REWARDS not in self.schema.names:
             return np.zeros(self.table.num_rows, np.float32)
         rewards = self.column(REWARDS)
-        place = self.place.of(self.schema.names[REWARDS])
+        place = self._place(REWARDS)
         if isinstance(rewards, np.ndarray) and rewards.shape[1:] == (1,):
             rewards = rewards[:, 0]
         if not isinstance(rewards, np.ndarray) or rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
-            shape = f"shape {list(rewards.shape[1:])}" if isinstance(rewards, np.ndarray) else "a nested column"
-            raise data_error("a reward is one number a step", place, got=shape)
+            raise data_error("a reward is one number a step", place, got=describe_column(rewards))
         return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
+
+    def end_flags(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """(R,) bools: terminated (`dones` are taken for it), truncated; false where the table has none."""
+        nothing = np.zeros(self.table.num_rows, np.bool_)
+        is_terminated, is_truncated = self.flags("terminateds"), self.flags("truncateds")
+        if is_terminated is None:
+            is_terminated = self.flags("dones")
+        return nothing if is_terminated is None else is_terminated, nothing if is_truncated is None else is_truncated
 
     def flags(self, name: str) -> npt.NDArray[np.bool_] | None:
         """(R,) bool, of bools or of the numbers 0 and 1."""
         if name not in self.schema.names:
             return None
         values = self._foreign(self.schema.names[name])
-        place = self.place.of(self.schema.names[name])
+        place = self._place(name)
         if isinstance(values, np.ndarray) and values.shape[1:] == (1,):
             values = values[:, 0]
         if not isinstance(values, np.ndarray) or values.ndim != 1:
@@ -270,21 +307,32 @@ class _StepReader:
             return None
         values = self._foreign(self.schema.names[name])
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
-            raise data_error(f"{name} is an integer", self.place.of(self.schema.names[name]))
-        integers = values.astype(np.int64)
+            raise data_error(f"{name} is an integer", self._place(name))
+        with np.errstate(invalid="ignore"):  # NaN
+            integers = values.astype(np.int64)
         wrong = np.flatnonzero(integers != values)
         if len(wrong):
             row = int(wrong[0])
-            place = self.place.of(self.schema.names[name]).at(row)
-            raise data_error(f"{name} is an integer", place, got=str(values[row]))
+            raise data_error(f"{name} is an integer", self._place(name).at(row), got=str(values[row]))
         return integers
+
+    def time_steps(self) -> npt.NDArray[np.int64] | None:
+        """(R,) int64, from 0."""
+        t = self.integers("t")
+        if t is None:
+            return None
+        wrong = np.flatnonzero(t < 0)
+        if len(wrong):
+            row = int(wrong[0])
+            raise data_error("t counts the steps of an episode from 0", self._place("t").at(row), got=str(t[row]))
+        return t
 
     def text(self, name: str) -> pa.Array | None:
         """(R,) text; integers become text."""
         if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
             return None
         column = self.table[self.schema.names[name]]
-        place = self.place.of(self.schema.names[name])
+        place = self._place(name)
         try:
             values = column.cast(pa.string()).combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):

@@ -65,7 +65,9 @@ def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterab
     """The schema of a table of ours: its names are those here."""
     wanted_names = None if wanted is None else set(wanted)
     fixed = {name: name for name in ALIASES if name in file_columns}
-    required = {name: name for name in (*_REQUIRED, "new_obs")}
+    required = {name: name for name in _REQUIRED}
+    if "new_obs" in top_level_names(file_columns) or "obs" not in top_level_names(file_columns):
+        required["new_obs"] = "new_obs"  # observations without values have no column
     extra = {
         name: name
         for name in layout.columns
@@ -124,12 +126,17 @@ def resolve_schema(
         if required != "rewards" or wanted_names is None or "rewards" in wanted_names:
             what = f"there is no column {required}; name it: offline.input_read_schema.{required}=COLUMN"
             problems.append(_missing(what, required, present, where))
+    extra = {name: column for name, column in given.items() if name not in ALIASES}
+    extra |= {column: column for column in top_level_names(file_columns) if column not in taken}
+    problems += [
+        _missing(f"there is no column {name}", name, present, where)
+        for name in wanted_names or ()
+        if name not in ALIASES and name not in extra
+    ]
     if problems:
         raise DataError(problems)
     if "terminateds" in names:
         names.pop("dones", None)
-    extra = {name: column for name, column in given.items() if name not in ALIASES}
-    extra |= {column: column for column in top_level_names(file_columns) if column not in taken}
     if wanted_names is not None:
         extra = {name: column for name, column in extra.items() if name in wanted_names}
     return TableSchema(names, extra)

@@ -264,10 +264,7 @@ class TrajectoryAssembler:
     def _blocks(self, rows: _Rows) -> list[ColumnBlock]:
         if not len(rows):
             return []
-        is_sorted = rows.episode[1:] > rows.episode[:-1]
-        is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
-        if not is_sorted.all():
-            rows = rows.take(np.lexsort((rows.t, rows.episode)))
+        rows = self._in_order(rows)
         modules = rows.data.get("\0module")
         if modules is None:
             return list(self._block(rows, None))
@@ -278,6 +275,13 @@ class TrajectoryAssembler:
         ]
 
     @staticmethod
+    def _in_order(rows: _Rows) -> _Rows:
+        """The rows of each episode one after the other, by time step."""
+        is_sorted = rows.episode[1:] > rows.episode[:-1]
+        is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
+        return rows if is_sorted.all() else rows.take(np.lexsort((rows.t, rows.episode)))
+
+    @staticmethod
     def _starts(rows: _Rows) -> IntArray:
         return np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
 
@@ -286,6 +290,7 @@ class TrajectoryAssembler:
         same = rows.episode[1:] == rows.episode[:-1]
         self._refuse_conflicts(rows, same)
         follows = same & (rows.t[1:] == rows.t[:-1] + 1)
+        self.counts.gaps += int((same & ~follows).sum())
         new_obs = rows.data.get("\0new_obs")
         if new_obs is not None and follows.any():
             with np.errstate(invalid="ignore"):  # NaNs may be signalling ones
@@ -407,6 +412,16 @@ class TrajectoryAssembler:
             t_started=np.zeros(count, np.int64),
             episode_ids=NumberedIds(self._prefix, numbers),
         )
+
+
+class StepChecker(TrajectoryAssembler):
+    """Refuses what `TrajectoryAssembler` does, of rows without their data, and makes nothing of them."""
+
+    def _blocks(self, rows: _Rows) -> list[ColumnBlock]:
+        if len(rows):
+            rows = self._with_t(self._in_order(rows))
+            self._refuse_conflicts(rows, rows.episode[1:] == rows.episode[:-1])
+        return []
 
 
 def _objects(texts: pa.Array | None) -> Array | None:

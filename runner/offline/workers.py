@@ -12,16 +12,28 @@ import numpy.typing as npt
 from runner.config.offline import OfflineConfig
 
 _CPUS_FOR_READING = 1.0
+_log = logging.getLogger(__name__)
 
 
 def quiet_ray_data() -> None:
-    """Let Ray Data write to its own log only; what users see is the run's display."""
+    """Let Ray Data write to its own log and to the run's, not to the terminal, where the run's display is."""
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.execution_options.preserve_order = True  # batches do not depend on which worker is faster
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logger = logging.getLogger("ray.data")
+    for handler in logger.handlers[:]:
+        if not isinstance(handler, logging.FileHandler):
+            logger.removeHandler(handler)
+    logger.addHandler(_ToRunLog(logging.WARNING))
+
+
+class _ToRunLog(logging.Handler):
+    """Passes on to the run's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.handle(record)
 
 
 @dataclass(frozen=True)
@@ -32,23 +44,34 @@ class Resources:
     num_gpus: float
 
 
-def pool_options(offline: OfflineConfig) -> dict[str, Any]:
-    """Options of `map_batches`: one pre-learner, if `map_batches_kwargs` does not say otherwise.
+def pool_size(offline: OfflineConfig) -> tuple[int, int]:
+    """Least and greatest number of pre-learners; one, if `map_batches_kwargs.concurrency` does not say otherwise."""
+    concurrency = offline.map_batches_kwargs.get("concurrency", 1)
+    if isinstance(concurrency, list):
+        return concurrency[0], concurrency[1]
+    return concurrency, concurrency
 
-    A list `[least, most]` as `concurrency` is a range in which the pool grows.
+
+def pool_options(offline: OfflineConfig) -> dict[str, Any]:
+    """Options of `map_batches`.
+
+    On a single machine a pre-learner that dies ends the run, which can be resumed: what killed it would kill the next
+    one. On a cluster, where a machine may be lost, it is started again.
     """
-    options: dict[str, Any] = {"concurrency": 1, "num_cpus": 1} | offline.map_batches_kwargs
-    if isinstance(options["concurrency"], list):
-        options["concurrency"] = tuple(options["concurrency"])
-    return options
+    import ray
+    from ray.data import ActorPoolStrategy
+
+    least, most = pool_size(offline)
+    others = {name: value for name, value in offline.map_batches_kwargs.items() if name != "concurrency"}
+    max_restarts = 0 if len(ray.nodes()) == 1 else -1  # type: ignore[no-untyped-call]
+    pool = ActorPoolStrategy(min_size=least, max_size=most)
+    return {"num_cpus": 1, "max_restarts": max_restarts, **others, "compute": pool}
 
 
 def resources_asked_for(offline: OfflineConfig) -> Resources:
     """What the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
-    options = pool_options(offline)
-    concurrency = options["concurrency"]
-    least = concurrency[0] if isinstance(concurrency, tuple) else concurrency
-    return Resources(least * options["num_cpus"] + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
+    options, (least, _) = offline.map_batches_kwargs, pool_size(offline)
+    return Resources(least * options.get("num_cpus", 1) + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
 
 
 class ModuleBoard:

@@ -84,6 +84,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
     reads = (OBS, REWARDS, TERMINATEDS, LOSS_MASK)
     writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
     reads_module = True
+    needs_trajectories = True
     belongs_in = ("learner",)
 
     def __init__(self, gamma: float, lambda_: float, max_rows_per_pass: int = 65536) -> None:

@@ -68,6 +68,10 @@ class ConnectorPiece:
     needs_episode_obs: bool = False
     # Whether this piece of a learner pipeline computes with the module, so that what it writes ages while that learns.
     reads_module: bool = False
+    # Whether this piece of a learner pipeline needs whole trajectories (one with `num_lookback` does, too), or at least
+    # the observation after each step: recorded data that are single steps, or lack it, are refused.
+    needs_trajectories: bool = False
+    needs_next_obs: bool = False
     # Names of the pipelines that this piece works in; None: all.
     belongs_in: tuple[str, ...] | None = None
 

@@ -50,6 +50,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorPiece):
     reads = (OBS,)
     writes = (NEXT_OBS,)
     belongs_in = ("learner",)
+    needs_next_obs = True
 
     def __init__(self) -> None:
         self._is_checked = False
@@ -93,6 +94,7 @@ class ComputeReturnsToGo(ConnectorPiece):
     reads = (REWARDS,)
     writes = (RETURNS_TO_GO,)
     belongs_in = ("learner",)
+    needs_trajectories = True
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma

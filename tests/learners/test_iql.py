@@ -38,6 +38,8 @@ def naive_iql(module: Any, batch: dict[str, Tensor], cfg: IQLConfig, space: gym.
     for i in range(len(batch["obs"])):
         row = row_of(batch, i)
         obs, action = row["obs"], row["actions"]
+        if isinstance(space, gym.spaces.Box):
+            action = action.clamp(-1.0, 1.0)
         target_q = min(q.forward(obs, action).item() for q in module.target_critic)
         value = module.compute_values(row)[0]
         u = target_q - value
@@ -62,6 +64,16 @@ def test_losses_and_gradients(space: gym.Space[Any], beta: float) -> None:
         torch.testing.assert_close(getattr(metrics, f"{name}_loss"), expected[value], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(metrics.total_loss, sum(expected.values()), rtol=1e-4, atol=1e-5)
     check_gradients(module, metrics.total_loss, expected)
+
+
+def test_actions_beyond_the_bounds_count_as_those_at_the_bounds() -> None:
+    """The environment did the same with both."""
+    module, batch = make(IQLModule, CONTINUOUS), recorded_rows(CONTINUOUS)
+    beyond = batch["actions"].abs() > 1
+    assert 0.1 < beyond.float().mean() < 0.9
+    far = batch | {"actions": torch.where(beyond, 40 * batch["actions"], batch["actions"])}
+    near, far_out = (vars(IQLLoss(IQLConfig())(module, rows)) for rows in (batch, far))
+    torch.testing.assert_close(near, far_out)
 
 
 def test_v_is_the_expectile_of_q() -> None:

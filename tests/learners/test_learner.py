@@ -17,7 +17,7 @@ from torch import Tensor
 from runner.config.algorithms import LossMetrics, PPOConfig
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ModuleConfig
-from runner.learners.learner import Learner, minibatch_sizes
+from runner.learners.learner import Learner, even_sizes, num_minibatches
 from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule
@@ -51,7 +51,7 @@ def _recorded(num_rows: int, mask: Tensor | None, config: PPOConfig, seed: int =
 
 @given(num_rows=st.integers(1, 5000), minibatch_size=st.integers(1, 600) | st.none())
 def test_minibatch_sizes(num_rows: int, minibatch_size: int | None) -> None:
-    sizes = minibatch_sizes(num_rows, minibatch_size)
+    sizes = even_sizes(num_rows, num_minibatches(num_rows, minibatch_size))
     assert sum(sizes) == num_rows
     assert max(sizes) <= (minibatch_size or num_rows)
     assert max(sizes) - min(sizes) <= 1

@@ -1,25 +1,128 @@
-"""The experiments that learn from recorded data reach what they promise."""
+"""The experiments that learn from recorded data reach what they promise, for every seed: record, then learn.
+
+Each run leaves a line in `benchmarks/results/offline_learning.jsonl`: experiment, data, seed, updates, seconds, return.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
 import pytest
 
+from runner.config import build_experiment_config, compose_experiment
 from runner.trainer import Trainer
 from tests.conftest import ROOT
 
-RETURN = "evaluation/env_runners/episode_return_mean"
+RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iteration"
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
+RESULTS = ROOT / "benchmarks" / "results" / "offline_learning.jsonl"
+NUM_SEEDS = 3
+
+# Experiment -> the return that it promises; a test holds it equal to its `stop` block.
+PROMISES = {"bc_cartpole": 450, "marwil_cartpole": 400, "iql_pendulum": -250, "cql_pendulum": -400}
+# Experiment, the fixture with its data, and the return that it reaches from these.
+CASES = [
+    ("bc_cartpole", "expert", 450),
+    ("bc_cartpole", "rllib_episodes", 350),
+    ("marwil_cartpole", "expert", 400),
+    ("iql_pendulum", "mixed_quality", -250),
+    ("cql_pendulum", "mixed_quality", -400),
+]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """How a run ended: mean return of the last evaluation, after so many updates; seconds from before it starts."""
+
+    experiment: str
+    data: str
+    seed: int
+    num_updates: int
+    seconds: float
+    episode_return_mean: float
+
+
+def run_command(folder: Path, *arguments: str) -> str:
+    """What `python -m runner ARGUMENTS` prints in a folder."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "runner", *arguments]
+    completed = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout
+
+
+@pytest.fixture(scope="session")
+def expert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """100 episodes of a policy that `ppo_cartpole` trained."""
+    folder = tmp_path_factory.mktemp("expert")
+    run_command(folder, "+experiment=ppo_cartpole", "tracking=none", "hydra.run.dir=run")
+    run_command(folder, "record", "run", "offline.output=data", "evaluation.evaluation_duration=100")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def mixed_quality(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that `ppo_pendulum` trains on, from its first, random episodes to its last ones."""
+    folder = tmp_path_factory.mktemp("mixed")
+    run_command(folder, "+experiment=ppo_pendulum", "offline.output=data", "tracking=none", "hydra.run.dir=run")
+    return folder / "data"
+
+
+@pytest.fixture(scope="session")
+def rllib_episodes() -> Path:
+    """Ten episodes that RLlib recorded."""
+    return RLLIB_EPISODES
+
+
+def learn(experiment: str, data: Path, target: float, seed: int) -> Learned:
+    """Train until an evaluation reaches the target, for as many iterations as the experiment has at most."""
+    start = time.perf_counter()
+    with Trainer.from_experiment(experiment, [f"offline.input_={data}", f"seed={seed}"]) as trainer:
+        config = trainer.config
+        per_iteration = config.offline.dataset_num_iters_per_learner
+        assert per_iteration is not None
+        value = float("-inf")
+        while value < target and trainer.training_iteration < config.stop[ITERATION]:
+            value = trainer.train().get(RETURN, value)
+        num_updates, seconds = trainer.training_iteration * per_iteration, time.perf_counter() - start
+    return Learned(experiment, data.name, seed, num_updates, round(seconds, 1), value)
 
 
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 @pytest.mark.learning
-@pytest.mark.parametrize(("experiment", "target"), [("bc_cartpole", 350)])
-def test_episodes_that_rllib_recorded(experiment: str, target: float, ray_cluster: None) -> None:
-    returns = []
-    with Trainer.from_experiment(experiment, [f"offline.input_={RLLIB_EPISODES}"]) as trainer:
-        for _ in range(60):
-            result = trainer.train()
-            if RETURN in result:
-                returns.append(result[RETURN])
-    assert max(returns) >= target, returns
+@pytest.mark.parametrize(("experiment", "data", "target"), CASES)
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+def test_experiment_learns_what_it_promises(
+    experiment: str, data: str, target: float, seed: int, request: pytest.FixtureRequest, ray_cluster: None
+) -> None:
+    learned = learn(experiment, request.getfixturevalue(data), target, seed)
+    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    with RESULTS.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(learned) | {"data": data}) + "\n")
+    assert learned.episode_return_mean >= target, learned
+
+
+@pytest.mark.learning
+def test_the_recipe_records_mixed_quality(mixed_quality: Path) -> None:
+    """From episodes as bad as a random policy's to good ones; most are worse than what is learned from them."""
+    returns = json.loads(run_command(mixed_quality.parent, "inspect", "data", "--json"))["returns"]
+    assert returns["percentiles"]["5"] < -1200
+    assert returns["percentiles"]["75"] > -300
+    assert returns["percentiles"]["50"] < PROMISES["cql_pendulum"]
+
+
+def test_promises_are_those_of_the_experiments() -> None:
+    for name, target in PROMISES.items():
+        config = build_experiment_config(compose_experiment([f"+experiment={name}", "offline.input_=data"]))
+        assert config.stop[RETURN] == target
+        assert config.stop.keys() == {RETURN, ITERATION}
+        assert config.evaluation.evaluation_duration >= 10
+    files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if not path.stem.startswith("ppo_")}
+    assert files == set(PROMISES), "every experiment has a learning test"

@@ -55,6 +55,17 @@ def test_q_of_several_actions_of_each_observation(observation_space: gym.Space[A
     assert outputs["action_dist_inputs"].shape == (5, 4)
 
 
+def test_actions_are_clamped_into_the_boxes_of_their_space() -> None:
+    low, high = np.array([[-1, 0, -np.inf], [1, 10, 5]], np.float32)
+    uneven = gym.spaces.Box(low, high)
+    space = gym.spaces.Dict({"move": gym.spaces.Tuple([uneven]), "fire": gym.spaces.Discrete(2)})
+    fire = torch.tensor([0, 1])
+    actions = {"move": (torch.tensor([[3.0, -1.0, -99.0], [0.5, 5.0, 99.0]]),), "fire": fire}
+    clamped = IQLModule(VECTOR, space, CONFIG).clamped(actions)
+    assert clamped["move"][0].tolist() == [[1.0, 0.0, -99.0], [0.5, 5.0, 5.0]]
+    assert clamped["fire"] is fire
+
+
 def test_log_stds_are_clipped() -> None:
     module = SACModule(VECTOR, BOX, ModuleConfig(fcnet_hiddens=[8], log_std_clip_param=3.0))
     with torch.no_grad():

@@ -350,7 +350,7 @@ MISTAKES = {
     "input_not_batches": _flags(input_read_sample_batches=True),
     "input_both": _flags(input_read_sample_batches=True, input_read_episodes=True),
     "input_filter_column": _flags(input_read_method_kwargs={"filter": [["episode_retrun", ">", 1]]}),
-    "input_filter_form": _flags(input_read_method_kwargs={"filter": "episode_return > 1"}),
+    "input_filter_form": _flags(input_read_method_kwargs={"filter": "episode_return >"}),
     "input_filter_operator": _flags(input_read_method_kwargs={"filter": [["episode_return", "=>", 1]]}),
     "input_columns": _flags(input_read_method_kwargs={"columns": ["obs", "action_lgp"]}),
     "input_filesystem": _flags(input_filesystem="s4"),

@@ -62,6 +62,11 @@ def data_error(
     return DataError([Problem(what, where=str(place), got=got, allowed=allowed, nearest=nearest)])
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of another library says, in one line; its class where it says nothing."""
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
 def import_extra(module: str, place: Place, purpose: str) -> Any:
     """The optional package's module; an error that says how to install it where it is missing."""
     try:

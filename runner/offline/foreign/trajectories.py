@@ -35,12 +35,14 @@ class ReadCounts:
         final_steps_dropped: trajectories that do not terminate and lack it: they are truncated one step earlier.
         trajectories_dropped: trajectories of no step, or of that one step only.
         breaks: places where the next row's observation is not what this row's next observation says.
+        gaps: places where a time step of an episode is missing.
     """
 
     final_obs_repeated: int = 0
     final_steps_dropped: int = 0
     trajectories_dropped: int = 0
     breaks: int = 0
+    gaps: int = 0
 
     def add(self, other: ReadCounts) -> None:
         """Add what was counted elsewhere."""
@@ -56,6 +58,7 @@ class ReadCounts:
             ),
             "trajectories without a complete step are left out": self.trajectories_dropped,
             "times a row's next observation is not the next row's observation: trajectories end there": self.breaks,
+            "times a step of an episode is missing: trajectories end there": self.gaps,
         }
         for text, count in texts.items():
             if count:

@@ -1,0 +1,25 @@
+"""A connector piece of one's own: twice the data from what is known of the environment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from runner.pipelines import ConnectorPiece
+
+
+class MirrorCartPole(ConnectorPiece):
+    """Mirrors every other row: what is right to do here, is right the other way round on the other side."""
+
+    reads = ("obs", "actions")
+    writes = ("obs", "actions")
+    belongs_in = ("learner",)
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        """Negate observations and exchange the two actions, all rows at once."""
+        for columns in batch.values():
+            is_mirrored = torch.arange(len(columns["obs"])) % 2 == 1
+            columns["obs"] = torch.where(is_mirrored[:, None], -columns["obs"], columns["obs"])
+            columns["actions"] = torch.where(is_mirrored, 1 - columns["actions"], columns["actions"])
+        return batch

@@ -1,0 +1,65 @@
+"""Checkpoints that `load_state_path` names: what the modules of a new run begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.checkpoints.checkpoint import read_manifest
+from runner.checkpoints.folder import newest_checkpoint
+from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.schemas import ExperimentConfig
+
+_FIELD = "load_state_path"
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """A checkpoint, and the digest of its manifest (64 hexadecimal digits), which has those of its files."""
+
+    checkpoint: Path
+    digest: str
+
+
+def module_sources(
+    config: ExperimentConfig, where: Callable[[str], str | None] = lambda key: key
+) -> dict[str, ModuleSource]:
+    """Path as in the configuration -> its checkpoint, for each `load_state_path` of the module blocks.
+
+    Args:
+        config: of a new run; one that goes on has its parameters already.
+        where: dotted key -> the place of its value, for messages.
+
+    Raises:
+        ConfigError: every folder without a checkpoint.
+        CheckpointError: a manifest is cut off or altered.
+    """
+    sources: dict[str, ModuleSource] = {}
+    problems: list[Problem] = []
+    for key, path in _paths(config):
+        try:
+            sources[path] = _open_source(path)
+        except UserError as error:
+            what = str(error).removeprefix(str(_absolute(path))).lstrip(": ")
+            problems.append(Problem(f"{key}: {what}", where(key) or key, path))
+    if problems:
+        raise ConfigError(problems)
+    return sources
+
+
+def _paths(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    if config.module.load_state_path is not None:
+        yield f"module.{_FIELD}", config.module.load_state_path
+    for module_id, fields in config.multi_agent.modules.items():
+        if fields.get(_FIELD) is not None:
+            yield f"multi_agent.modules.{module_id}.{_FIELD}", str(fields[_FIELD])
+
+
+def _open_source(path: str) -> ModuleSource:
+    checkpoint = newest_checkpoint(_absolute(path))
+    return ModuleSource(checkpoint, read_manifest(checkpoint)["digest"])
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()

@@ -1,0 +1,50 @@
+"""`resume RUN_DIR --module-only`: a new run that begins with the module of a checkpoint.
+
+For another algorithm, or an environment after recorded data: with these nothing else of the checkpoint could go on.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from omegaconf import OmegaConf
+
+from runner.checkpoints import read_manifest
+from runner.cli.arguments import Arguments, UsageError
+from runner.cli.stored_run import check_holds_no_run, check_writable, log_to_file, named_checkpoint, split_run_dir
+from runner.config.compose import Composed
+from runner.config.stored import compose_new_run
+from runner.config.validation import build_experiment_config
+
+
+def main(arguments: Arguments) -> int:
+    """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
+    if arguments.is_multirun:
+        raise UsageError("--module-only makes one run; for a sweep: +experiment=NAME module.load_state_path=RUN_DIR -m")
+    start_time_s = time.time()
+    checkpoint = named_checkpoint(arguments)
+    run_dir, overrides = split_run_dir(arguments)
+    composed = compose_new_run(read_manifest(checkpoint), checkpoint, overrides, arguments.config_dir)
+    config = build_experiment_config(composed)
+    run_dir = run_dir or _new_run_dir(str(config.experiment_name))
+    check_writable(run_dir)
+    check_holds_no_run(run_dir)
+    log_to_file(run_dir)
+    _write_configuration(run_dir, composed)
+    from runner.run import run_experiment
+
+    return run_experiment(config, composed, run_dir, start_time_s=start_time_s)
+
+
+def _new_run_dir(experiment_name: str) -> Path:
+    """As `hydra.run.dir` in `conf/config.yaml`."""
+    return Path.cwd() / "outputs" / experiment_name / time.strftime("%Y-%m-%d/%H-%M-%S")
+
+
+def _write_configuration(run_dir: Path, composed: Composed) -> None:
+    """What Hydra writes for a run that it starts."""
+    folder = run_dir / ".hydra"
+    folder.mkdir(exist_ok=True)
+    OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(composed.overrides)), folder / "overrides.yaml")

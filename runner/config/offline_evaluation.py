@@ -1,0 +1,135 @@
+"""Evaluation on held-out recorded data: what can be asked for, the metrics it gives, and checks of its keys."""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from runner.config.checks import check_value, convert
+from runner.config.compose import Composed
+from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.fields import names_of, option, option_of
+from runner.config.schemas import EvaluationConfig, ExperimentConfig, ModuleConfig
+
+EVAL_LOSS = "eval_loss"
+# Method -> what it is; `runner.offline.policy_evaluation.METHODS` are the same.
+OFF_POLICY_METHODS: Mapping[str, str] = {
+    "is": "importance sampling",
+    "wis": "weighted importance sampling",
+    "pdis": "per-decision importance sampling",
+    "wpdis": "weighted per-decision importance sampling",
+    "dm": "direct method, fitted Q",
+    "dr": "doubly robust, fitted Q",
+    "wdr": "weighted doubly robust, fitted Q",
+}
+EVALUATION_TYPES = (EVAL_LOSS, *OFF_POLICY_METHODS)
+PREFIX = "evaluation/offline/"
+NUM_EPISODES = f"{PREFIX}num_episodes"
+TIMER = "timers/offline_evaluation"
+
+_KEY = "evaluation.offline_evaluation_"
+# Of the module block, what a network that encodes observations has.
+_NETWORK_FIELDS = [name for name in names_of(ModuleConfig) if name.startswith(("fcnet_", "conv_"))]
+
+
+@dataclass(frozen=True)
+class FittedQConfig:
+    """How the action values of `dm`, `dr` and `wdr` are fitted."""
+
+    lr: float = option(1e-3, "learning rate at the start; it falls linearly to 0", above=0)
+    batch_size: int = option(256, "rows of a minibatch", unit="steps", minimum=1)
+    num_updates: int = option(10_000, "gradient steps, for each fold", unit="updates", minimum=1)
+    target_update_period: int = option(20, "gradient steps between two Q_k", unit="updates", minimum=1)
+    num_action_samples: int = option(
+        8, "actions that an expectation over the policy is sampled with (Discrete actions: exact)", minimum=1
+    )
+    num_folds: int = option(
+        2, "folds of episodes; the values of each come from a fit to the others (1: all from one fit to all)", minimum=1
+    )
+    network: ModuleConfig = field(default_factory=lambda: ModuleConfig(fcnet_hiddens=[64, 64], fcnet_activation="relu"))
+
+
+def evaluation_types(evaluation: EvaluationConfig) -> list[str]:
+    """What is evaluated on held-out data, each once."""
+    given = evaluation.offline_evaluation_type
+    return list(dict.fromkeys([given] if isinstance(given, str) else given))
+
+
+def off_policy_methods(evaluation: EvaluationConfig) -> list[str]:
+    """The off-policy estimates among these."""
+    return [name for name in evaluation_types(evaluation) if name in OFF_POLICY_METHODS]
+
+
+def fitted_q_config(values: Mapping[str, Any]) -> FittedQConfig:
+    """`offline_evaluation_q_model_config`, checked before, with the defaults of what it does not name."""
+    default = FittedQConfig()
+    own = {name: value for name, value in values.items() if name != "network"}
+    network = replace(default.network, **_converted(ModuleConfig, values.get("network", {})))
+    return replace(default, **_converted(FittedQConfig, own), network=network)
+
+
+def _converted(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    annotations = typing.get_type_hints(schema)
+    return {name: convert(value, annotations[name]) for name, value in values.items()}
+
+
+def offline_evaluation_metrics(evaluation: EvaluationConfig) -> dict[str, str]:
+    """Metric name -> meaning, for iterations with an evaluation on held-out data."""
+    if evaluation.offline_evaluation_input_ is None or evaluation.offline_evaluation_interval is None:
+        return {}
+    names = {"num_episodes": "held-out episodes", "num_env_steps": "their env steps"}
+    methods = off_policy_methods(evaluation)
+    if EVAL_LOSS in evaluation_types(evaluation):
+        names[EVAL_LOSS] = "the algorithm's loss on held-out data, mean over their env steps"
+    if methods:
+        names["discounted_return_mean"] = "mean discounted return of the held-out episodes as they were recorded"
+    for method in methods:
+        names[method] = f"expected discounted return of the policy, estimated by {OFF_POLICY_METHODS[method]}"
+        names[f"{method}_low"] = f"lower end of its {100 * evaluation.offline_evaluation_level:g}% bootstrap interval"
+        names[f"{method}_high"] = "upper end of this interval"
+        names[f"{method}_effective_sample_size"] = "episodes that the estimate rests on (Kish)"
+    meanings = {f"{PREFIX}{name}": meaning for name, meaning in names.items()}
+    return meanings | {TIMER: "seconds this iteration spent in evaluation on held-out data"}
+
+
+def find_offline_evaluation_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Unknown types, an interval without data, bad fields of the Q model."""
+    evaluation = config.evaluation
+    if evaluation.offline_evaluation_input_ is None and evaluation.offline_evaluation_interval is not None:
+        key = f"{_KEY}interval"
+        what = f"{key} is set, but no held-out data are named"
+        got = str(evaluation.offline_evaluation_interval)
+        yield Problem(what, composed.where(key), got, f"null, or {_KEY}input_=PATH")
+    types, key = evaluation_types(evaluation), f"{_KEY}type"
+    allowed = ", ".join(EVALUATION_TYPES)
+    if not types:
+        yield Problem(f"{key} is empty", composed.where(key), "[]", allowed)
+    for name in types:
+        if name not in EVALUATION_TYPES:
+            what = f"{key} has no {name}"
+            yield Problem(what, composed.where(key), name, allowed, nearest_match(name, EVALUATION_TYPES))
+    q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
+    yield from _find_block_problems(FittedQConfig, names_of(FittedQConfig), q_model, key, composed)
+
+
+def _find_block_problems(
+    schema: type[Any], names: Sequence[str], values: Any, key: str, composed: Composed
+) -> Iterator[Problem]:
+    """Problems of a block with some of the fields of a schema."""
+    if not isinstance(values, dict):
+        yield Problem(f"{key} must be a block", composed.where(key), show_value(values), ", ".join(names))
+        return
+    annotations, options = typing.get_type_hints(schema), {own.name: option_of(own) for own in fields(schema)}
+    for name, value in values.items():
+        full, where = f"{key}.{name}", composed.where(f"{key}.{name}") or composed.where(key)
+        if name not in names:
+            nearest = nearest_match(str(name), names)
+            yield Problem(f"unknown key {full}", where, show_value(value), ", ".join(names), nearest)
+        elif name == "network":
+            yield from _find_block_problems(ModuleConfig, _NETWORK_FIELDS, value, full, composed)
+        else:
+            problem = check_value(full, value, annotations[name], options[name], where)
+            if problem is not None:
+                yield problem

@@ -1,0 +1,68 @@
+"""What the learners of one module tell each other: gradients, metrics, and how many minibatches they take."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Peers(Protocol):
+    """The learners that update the same module in step, each on rows of its own; `rank` numbers them.
+
+    All of them make the same calls in the same order.
+    """
+
+    rank: int
+
+    def mean(self, values: Tensor) -> None:
+        """Replace `values` by their mean over the learners."""
+
+    def most(self, number: int) -> int:
+        """The largest `number` of any learner."""
+
+
+class Alone:
+    """A learner without peers."""
+
+    rank = 0
+
+    def mean(self, values: Tensor) -> None:
+        """They are the mean already."""
+
+    def most(self, number: int) -> int:
+        """Its own number."""
+        return number
+
+
+class ProcessGroup:
+    """Learners in processes of their own, joined by torch.distributed: NCCL between GPUs, else Gloo.
+
+    Args:
+        rank: of this learner.
+        num_learners: in all; the call returns when all have joined.
+        address: `host:port` at which the first one listens.
+        device: of the module.
+    """
+
+    def __init__(self, rank: int, num_learners: int, address: str, device: torch.device) -> None:
+        from torch import distributed
+
+        self.rank = rank
+        self._num_learners = num_learners
+        self._device = device
+        self._backend = distributed
+        backend = "nccl" if device.type == "cuda" else "gloo"
+        distributed.init_process_group(backend, f"tcp://{address}", rank=rank, world_size=num_learners)
+
+    def mean(self, values: Tensor) -> None:
+        """All-reduce."""
+        self._backend.all_reduce(values)
+        values.div_(self._num_learners)
+
+    def most(self, number: int) -> int:
+        """All-reduce."""
+        value = torch.tensor(number, device=self._device)
+        self._backend.all_reduce(value, op=self._backend.ReduceOp.MAX)
+        return int(value)

@@ -1,0 +1,185 @@
+"""Modules that begin with the parameters of another run: `load_state_path` and `load_state_strict` of their blocks.
+
+Taken over are parameters, and the state of pieces that runners share (the moments of a `MeanStdFilter`). Optimisers,
+counters, random streams and everything else are those of a new run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.checkpoints import load_checkpoint, naming_checkpoint
+from runner.checkpoints.module_source import ModuleSource, module_sources
+from runner.config.errors import ConfigError, Problem, show_value
+from runner.config.schemas import ExperimentConfig
+from runner.config.stored import compose_stored
+from runner.module_parts import ModuleParts
+
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class SavedModule:
+    """A module as a checkpoint has it.
+
+    Attributes:
+        parameters: name -> array, buffers included.
+        shared: piece name -> state.
+        activations: field of the module block -> value; with others the same parameters are another function.
+    """
+
+    source: ModuleSource
+    module_id: str
+    parameters: Mapping[str, Any]
+    shared: Mapping[str, Any]
+    activations: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LoadedModule:
+    """What a module has taken over.
+
+    Attributes:
+        saved: from where.
+        parameters, pieces: names of what was taken over.
+        misfits: one text for each thing that is in one of the two only; empty unless `load_state_strict` is false.
+    """
+
+    module_id: str
+    saved: SavedModule
+    parameters: tuple[str, ...]
+    pieces: tuple[str, ...]
+    misfits: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """What is told at the start of the run."""
+        source, taken = self.saved.source, " and ".join([f"{len(self.parameters)} parameters", *self.pieces])
+        other_id = "" if self.saved.module_id == self.module_id else f"{self.saved.module_id} in "
+        origin = f"begins with {taken} of {other_id}{source.checkpoint} (digest {source.digest[:12]})"
+        return "; ".join([origin, *self.misfits])
+
+
+def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[LoadedModule]:
+    """Give each module that asks for it, and the pieces that runners share, the state that its checkpoint has.
+
+    Args:
+        config: of the run.
+        parts: module id -> network, which is changed, and pipelines, which are not: see `shared_states`.
+
+    Raises:
+        ConfigError: a checkpoint is not there, or does not fit; nothing has been changed.
+        CheckpointError: it is cut off or altered.
+    """
+    sources = module_sources(config)
+    contents = {source.checkpoint: load_checkpoint(source.checkpoint) for source in sources.values()}
+    fits = []
+    for module_id, own in parts.items():
+        path = own.plan.module.load_state_path
+        if path is not None:
+            source = sources[path]
+            fits.append(_Fit(own, _read_saved(module_id, source, *contents[source.checkpoint])))
+    problems = [problem for fit in fits for problem in fit.problems()]
+    if problems:
+        raise ConfigError(problems)
+    return [fit.load() for fit in fits]
+
+
+def shared_states(loaded: Sequence[LoadedModule]) -> dict[str, Any]:
+    """Module id -> piece name -> state, for what runs the pipelines."""
+    return {one.module_id: {name: one.saved.shared[name] for name in one.pieces} for one in loaded if one.pieces}
+
+
+def _read_saved(
+    module_id: str, source: ModuleSource, state: Mapping[str, Any], manifest: Mapping[str, Any]
+) -> SavedModule:
+    """The module of this id in a checkpoint; another id counts where there is only one."""
+    with naming_checkpoint(source.checkpoint):
+        learners = state["learners"]["learners"]
+        saved_id = next(iter(learners)) if len(learners) == 1 else module_id
+        if saved_id not in learners:
+            what = f"the checkpoint has several modules, and none is named {module_id}"
+            where = f"load_state_path\n{source.checkpoint}"
+            raise ConfigError([Problem(what, where, ", ".join(learners), f"one module, or one named {module_id}")])
+        shared = state["experience"]["shared"].get(saved_id, {})
+        values = compose_stored(manifest["config"], [], (), None).values
+        block = values["module"] | values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
+        activations = {name: value for name, value in block.items() if name.endswith("_activation")}
+        return SavedModule(source, saved_id, learners[saved_id]["module"], shared, activations)
+
+
+class _Fit:
+    """A module and what it is to take over, compared name by name."""
+
+    def __init__(self, own: ModuleParts, saved: SavedModule) -> None:
+        self._plan = own.plan
+        self._saved = saved
+        self._own_parameters = own.module.state_dict()
+        pipeline = own.env_to_module
+        pieces = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
+        here = {name: _shape(value) for name, value in {**self._own_parameters, **pieces}.items()}
+        there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}
+        self._here, self._there = here, there
+        self._common = [name for name in here if name in there]
+        self._misfits = [
+            *_describe_lack([name for name in there if name not in here], "in the checkpoint"),
+            *_describe_lack([name for name in here if name not in there], "here"),
+            *self._other_activations(),
+        ]
+
+    def problems(self) -> Iterator[Problem]:
+        """Why the state cannot be taken over."""
+        where = f"module {self._plan.module_id}, load_state_path\n{self._saved.source.checkpoint}"
+        here, there = self._here, self._there
+        differing = [name for name in self._common if here[name] != there[name]]
+        if differing:
+            what = "what the checkpoint has of the module has other shapes: another network, or other observations"
+            got, allowed = (_first([f"{name} {shapes[name]}" for name in differing]) for shapes in (there, here))
+            yield Problem(what, where, f"{got} in the checkpoint", f"{allowed} in this configuration")
+        elif not self._taken_parameters:
+            what = "the checkpoint has none of the module's parameters"
+            yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._own_parameters)))
+        elif self._misfits and self._plan.module.load_state_strict:
+            what = "the module in the checkpoint is not the one that this configuration describes"
+            allowed = "the same in both, or module.load_state_strict=false to take over what both have"
+            yield Problem(what, where, "; ".join(self._misfits), allowed)
+
+    def load(self) -> LoadedModule:
+        """Take the parameters over."""
+        with torch.no_grad():
+            for name in self._taken_parameters:
+                self._own_parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
+        pieces = tuple(name for name in self._common if name not in self._own_parameters)
+        return LoadedModule(self._plan.module_id, self._saved, self._taken_parameters, pieces, tuple(self._misfits))
+
+    @property
+    def _taken_parameters(self) -> tuple[str, ...]:
+        return tuple(name for name in self._common if name in self._own_parameters)
+
+    def _other_activations(self) -> Iterator[str]:
+        for name, value in self._saved.activations.items():
+            own = getattr(self._plan.module, name, value)
+            if own != value:
+                yield f"{name} {show_value(value)} in the checkpoint, {show_value(own)} here"
+
+
+def _shape(value: Any) -> str:
+    """Of an array, or those of the arrays in a piece's state."""
+    if not isinstance(value, Mapping):
+        return str(tuple(np.shape(value)))
+    return ", ".join(dict.fromkeys(_shape(leaf) for leaf in value.values() if np.ndim(leaf)))
+
+
+def _describe_lack(names: Sequence[str], place: str) -> Iterator[str]:
+    if names:
+        yield f"only {place}: {_first(names)}"
+
+
+def _first(texts: Sequence[str]) -> str:
+    """The first few of many, and how many more there are."""
+    more = len(texts) - _MOST_NAMES
+    return ", ".join([*texts[:_MOST_NAMES], *([f"... ({more} more)"] if more > 0 else [])])

@@ -1,0 +1,120 @@
+"""Recorded data against the experiment that is to learn from them, before anything is started for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig
+from runner.module_parts import ModuleParts, is_multi_agent
+from runner.offline.foreign.data_error import DataError
+from runner.offline.input_files import existing_paths
+from runner.offline.layout import Spaces
+from runner.offline.prelearner import OfflinePreLearner
+from runner.offline.source import is_read_by_ray, open_source
+from runner.offline.source_stream import Source
+from runner.offline.table_format import read_keys
+from runner.offline.table_schema import END_FLAGS
+from runner.offline.trajectories import StepChecker
+from runner.pipelines.piece import DEFAULT_MODULE_ID, ConnectorPiece
+
+if TYPE_CHECKING:
+    from runner.modules.rl_module import RLModule
+
+# Data of up to so many bytes are read once; of larger ones, up to the second number, ids, time steps and rewards are.
+_MAX_READ_BYTES = 2**25
+_MAX_CHECKED_BYTES = 2**28
+
+
+def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
+    """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
+
+    Args:
+        config: the experiment; an `offline_data_class` of the user's own reads by itself.
+        parts: of its module.
+
+    Raises:
+        DataError, ConfigError: see `open_source`; what `check_trajectories` raises.
+    """
+    offline = config.offline
+    if offline.offline_data_class is not None:
+        return
+    if is_multi_agent(config):
+        what = "recorded data of several agents cannot be learned from yet"
+        raise ConfigError([Problem(what, "offline.input_", str(offline.input_), "a single-agent environment")])
+    if is_read_by_ray(offline) or _maps_rows_itself(config):
+        existing_paths(offline)
+        return
+    own = parts[DEFAULT_MODULE_ID]
+    source = open_source(offline, Spaces(own.plan.observation_space, own.plan.action_space))
+    check_trajectories(source, own.learner, own.module)
+    _check_rows(source)
+
+
+def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:
+    """Refuse rows that belong to no trajectory where a piece or the module needs more than single steps.
+
+    Raises:
+        DataError: who needs what, and what the data lack.
+    """
+    if source.has_trajectories:
+        return
+    if module.is_stateful:
+        raise _no_trajectories(source, f"the memory of {type(module).__name__}")
+    for piece in pipeline:
+        name = type(piece).__name__
+        if piece.needs_trajectories or piece.num_lookback:
+            raise _no_trajectories(source, name)
+        if piece.needs_next_obs and not source.has_final_obs:
+            what = f"{name} needs the observation after each step, and these rows have none"
+            raise DataError([Problem(what, source.where(), allowed="a column new_obs; or eps_id and t, or end flags")])
+
+
+def _no_trajectories(source: Source, reader: str) -> DataError:
+    what = (
+        f"{reader} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
+        "nor end flags, so that each is an episode of one step"
+    )
+    allowed = (
+        "columns eps_id and t, or end flags in the order of the steps, under these names or named by "
+        "offline.input_read_schema; or what learns from single steps, for example bc without memory"
+    )
+    return DataError([Problem(what, source.where(), allowed=allowed)])
+
+
+def _maps_rows_itself(config: ExperimentConfig) -> bool:
+    path = config.offline.prelearner_class
+    if path is None:
+        return False
+    prelearner: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
+    return prelearner.maps_rows_itself()
+
+
+def _check_rows(source: Source) -> None:
+    """Look at as many rows as can be read quickly."""
+    size = source.num_bytes
+    if size <= _MAX_READ_BYTES:
+        for _ in source.blocks():
+            pass
+    elif size <= _MAX_CHECKED_BYTES and source.format == "table" and source.has_trajectories:
+        check_steps(source)
+
+
+def check_steps(source: Source) -> None:
+    """Refuse a table whose rows cannot be put together to trajectories, or with rewards that are not finite.
+
+    Only the columns that this takes are read.
+
+    Raises:
+        DataError: see `TrajectoryAssembler`.
+    """
+    assert source.table_schema is not None
+    assert source.reader is not None
+    names = source.table_schema.names
+    keys = [names[name] for name in ("eps_id", "agent_id", "t", "rewards", *END_FLAGS) if name in names]
+    checker = StepChecker(source.table_schema)
+    for table, place in source.reader.tables(keys):
+        checker.add(read_keys(table, source.table_schema, place), place)
+    checker.finish()
