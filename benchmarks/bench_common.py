@@ -103,8 +103,8 @@ def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
     return {**result, "peer": peer.name}
 
 
-def run_system(name: str, command: Sequence[str]) -> Result:
-    """Run a system's process; the last line of its stdout is its result as JSON."""
+def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Result:
+    """Run a system's process; the last line of its stdout is its result as JSON, unless it has none."""
     env = one_thread_env()
     if name == OURS:  # measures this checkout, installed or not; Ray's workers inherit it
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
@@ -119,6 +119,8 @@ def run_system(name: str, command: Sequence[str]) -> Result:
         raise SystemExit(f"{name} is not done after {TIMEOUT_S:.0f} s:\n  {shown}") from None
     if done.returncode != 0:
         raise SystemExit(f"{name} failed, exit code {done.returncode}:\n  {shown}\n{done.stderr[-4000:]}")
+    if not is_result:
+        return {}
     try:
         return json.loads(done.stdout.strip().splitlines()[-1])
     except (IndexError, ValueError):

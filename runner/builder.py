@@ -40,7 +40,7 @@ from runner.module_parts import (
 )
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.piece import DEFAULT_MODULE_ID, ConnectorPiece
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -124,6 +124,11 @@ def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experie
     from runner.offline.offline_data import OfflineData
     from runner.offline.workers import ModuleBoard
 
+    for piece in parts.env_to_module:
+        if type(piece).merge_states is not ConnectorPiece.merge_states:
+            what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
+            allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
+            raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
     readers = [type(piece).__name__ for piece in parts.learner if piece.reads_module]
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
@@ -184,7 +189,8 @@ class PlannedModule:
 
         device = "auto" if self.config.offline.map_batches_kwargs.get("num_gpus") else "cpu"
         parts = build_module_parts(_on_device(self.config, device), self.plan)
-        return PreLearnerParts(parts.module, parts.learner, _columns_of_learner(self.plan, parts.module))
+        columns = _columns_of_learner(self.plan, parts.module)
+        return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
 
 
 def build_env_runner_group(

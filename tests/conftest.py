@@ -37,7 +37,7 @@ QUICK = (
     "stop.env_runners.episode_return_mean=1000",
     "tracking=none",
 )
-_TIMES = ("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s")
+_TIMES = ("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/")
 
 
 def without_times(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,14 +20,14 @@ def one_hot(words: Sequence[str], vocabulary: Sequence[str]) -> list[np.ndarray]
 
 
 class NextWord(gym.Env[np.ndarray, int]):
-    """Say a sentence of the corpus: 1 for each word that follows the one before there; it ends with the first mistake."""
+    """Say a sentence of the corpus: 1 for each word that follows there; it ends with the first mistake."""
 
     def __init__(self, vocabulary: list[str], corpus: str) -> None:
         self._vocabulary = vocabulary
         with open(corpus) as file:
             sentences = [line.split() for line in file]
         self._first = sorted({sentence[0] for sentence in sentences})
-        self._follows = {pair for sentence in sentences for pair in zip(sentence, sentence[1:], strict=False)}
+        self._follows = {pair for sentence in sentences for pair in itertools.pairwise(sentence)}
         self.observation_space = gym.spaces.Box(0.0, 1.0, (len(vocabulary),), np.float32)
         self.action_space = gym.spaces.Discrete(len(vocabulary))
 

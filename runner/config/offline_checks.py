@@ -21,8 +21,8 @@ _MAP_OPTIONS = (
     "memory",
     "resources",
     "accelerator_type",
-    "max_restarts",
-    "max_task_retries",
+    "label_selector",
+    "fallback_strategy",
     "runtime_env",
     "zero_copy_batch",
 )

@@ -36,7 +36,7 @@ def offline(config: ExperimentConfig, data: OfflineData, learners: Learners, met
                 left -= len(done.metrics)
             elif done.ends_pass:
                 break
-        yield metrics.end_iteration()
+        yield metrics.end_iteration(data.progress())
 
 
 def train_on_next(
@@ -49,6 +49,8 @@ def train_on_next(
     done = learners.update_on_recorded(most, metrics.num_env_steps_sampled_lifetime)
     data.num_batches += len(done.metrics)
     metrics.add_recorded(done)
+    if done.ends_pass:
+        data.end_pass()
     if data.follows_module and len(done.metrics) == until_synch:
         with metrics.timed("synch_weights"):
             data.set_weights(learners.get_weights())

@@ -103,7 +103,7 @@ class RunMetrics:
         self.num_env_steps_trained_lifetime += done.num_env_steps
         self._updates.extend(done.metrics)
 
-    def end_iteration(self, more: Mapping[str, float] = MappingProxyType({})) -> Result:
+    def end_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
         """The result of this iteration, with what `more` says."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1

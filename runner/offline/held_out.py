@@ -39,6 +39,7 @@ from runner.streams import integer_seed, random_stream
 
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
+    from runner.offline.source_stream import Source
 
 _INPUT = "evaluation.offline_evaluation_input_"
 _TYPE = "evaluation.offline_evaluation_type"
@@ -78,6 +79,11 @@ class HeldOutEvaluation:
             if self._methods:
                 self._inputs = inputs_pipeline(parts.learner, self._module)
             self._check(self._source.first_block())
+
+    @property
+    def source(self) -> Source:
+        """Of the held-out data."""
+        return self._source
 
     # -- evaluation ------------------------------------------------------------------------------------------------
 

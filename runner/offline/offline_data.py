@@ -18,13 +18,14 @@ from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.learners.train_batch import TrainBatch
 from runner.offline.endless import endless_dataset, parts_in_memory, parts_of_source
+from runner.offline.monitoring import PipelineMonitor
 from runner.offline.preflight import check_trajectories
 from runner.offline.prelearner import ModuleSpec, OfflinePreLearner
 from runner.offline.ray_reader import read_rows
 from runner.offline.source import open_source
 from runner.offline.source_stream import Source
 from runner.offline.train_rows import nested_columns
-from runner.offline.workers import ModuleBoard, pool_options, quiet_ray_data
+from runner.offline.workers import ModuleBoard, native_messages_to_log, pool_options, quiet_ray_data
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class RayBatchReader:
     def _one_pass(self, device: torch.device) -> Generator[TrainBatch, None, None]:
         options = {"prefetch_batches": _PREFETCHED_BATCHES, **self.options}
         rows = iter(self.rows.iter_batches(batch_size=self.rows_per_batch, batch_format="numpy", **options))
-        current: Mapping[str, Any] | None = next(rows, None)
+        with native_messages_to_log():
+            current: Mapping[str, Any] | None = next(rows, None)
         if current is None:
             raise ConfigError([Problem("the recorded data have no step to learn from", where="offline.input_")])
         while current is not None:
@@ -107,6 +109,7 @@ class OfflineData:
     shared_state: dict[str, Any] = {}  # noqa: RUF012 - recorded data share nothing between runners
     num_batches = 0
     _board: ModuleBoard | None = None
+    _monitor: PipelineMonitor | None = None
 
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
@@ -152,7 +155,9 @@ class OfflineData:
             **pool_options(offline),
         )
         if offline.materialize_mapped_data:
-            self._mapped = self._mapped.materialize()
+            with native_messages_to_log():
+                self._mapped = self._mapped.materialize()
+        self._monitor = PipelineMonitor(self._mapped)
 
     @property
     def _prelearner_class(self) -> type[OfflinePreLearner]:
@@ -190,6 +195,17 @@ class OfflineData:
         per_row = module.max_seq_len if module.use_lstm or module.use_gru else 1
         return max(1, self.config.algorithm.train_batch_size_per_learner // per_row)
 
+    # -- what it is doing ------------------------------------------------------------------------------------------
+
+    def progress(self) -> Mapping[str, float | int | None]:
+        """The metrics under `offline_data/`, of the time since the last call; empty in a pipeline of another kind."""
+        return {} if self._monitor is None else self._monitor.progress()
+
+    def end_pass(self) -> None:
+        """Count what was read; called when a pass is over."""
+        if self._monitor is not None:
+            self._monitor.look()
+
     # -- as a source of experience ---------------------------------------------------------------------------------
 
     @property
@@ -215,4 +231,5 @@ class OfflineData:
 
     def close(self) -> None:
         """Let go of the data; Ray frees them with the last reference."""
+        self._monitor = None
         del self._mapped

@@ -28,29 +28,33 @@ _MAX_READ_BYTES = 2**25
 _MAX_CHECKED_BYTES = 2**28
 
 
-def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
+def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Source | None:
     """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
 
     Args:
         config: the experiment; an `offline_data_class` of the user's own reads by itself.
         parts: of its module.
 
+    Returns:
+        The data; None where they are read in a way that takes Ray, or by the user's own code.
+
     Raises:
         DataError, ConfigError: see `open_source`; what `check_trajectories` raises.
     """
     offline = config.offline
     if offline.offline_data_class is not None:
-        return
+        return None
     if is_multi_agent(config):
         what = "recorded data of several agents cannot be learned from yet"
         raise ConfigError([Problem(what, "offline.input_", str(offline.input_), "a single-agent environment")])
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         existing_paths(offline)
-        return
+        return None
     own = parts[DEFAULT_MODULE_ID]
     source = open_source(offline, Spaces(own.plan.observation_space, own.plan.action_space))
     check_trajectories(source, own.learner, own.module)
     _check_rows(source)
+    return source
 
 
 def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:

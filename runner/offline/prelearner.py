@@ -24,9 +24,10 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.offline.endless import number_of_pass
+from runner.offline.held_out_inputs import with_held_observations
 from runner.offline.train_rows import Rows, flat_columns
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
-from runner.pipelines.pipeline import LearnerConnectorPipeline
+from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline
 from runner.replay import EpisodeReplayBuffer
 from runner.streams import random_stream
 
@@ -54,12 +55,14 @@ class PreLearnerParts:
     """What a pre-learner works with, made in its own process.
 
     Attributes:
-        module: on the CPU.
-        learner_pipeline: of the module, to tensors on the CPU.
+        module: of the run, on the worker's device.
+        env_to_module: of the module; its pieces that write to the episodes are applied to what was recorded.
+        learner_pipeline: of the module, to tensors on that device.
         columns: what module and loss read; nothing else leaves the pre-learner.
     """
 
     module: RLModule
+    env_to_module: EnvToModulePipeline
     learner_pipeline: LearnerConnectorPipeline
     columns: tuple[str, ...]
 
@@ -110,6 +113,7 @@ class OfflinePreLearner:
         self.kwargs = kwargs
         parts = module_spec.build()
         self._module, self._learner_connector, self._columns = parts.module, parts.learner_pipeline, parts.columns
+        self._env_to_module = parts.env_to_module
         self._weights = FlatParameters(self._module)
         if module_state is not None:
             self._weights.load(module_state)
@@ -128,7 +132,7 @@ class OfflinePreLearner:
             Column -> (B, ...) array, nested columns flattened (see `train_rows`), rows in random order.
         """
         self._take_newest_module()
-        block = self._episodes_of(batch)
+        block = with_held_observations(self._episodes_of(batch), self._env_to_module, self._module)
         # Random numbers follow from the first episode and the pass, not from which worker is faster.
         name = zlib.crc32(block.episode_ids[0].encode())
         stream = random_stream(self.config.seed, "prelearner", name, number_of_pass(batch))

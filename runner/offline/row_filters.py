@@ -24,7 +24,8 @@ _NEGATED |= {b: a for a, b in _NEGATED.items()}
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _OPERATORS = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
 _ALLOWED = (
-    "'column >= value and ...'; or [[column, operator, value], ...] (all of them), or a list of such lists (one of them)"
+    "'column >= value and ...'; or [[column, operator, value], ...] (all of them), "
+    "or a list of such lists (one of them)"
 )
 _SYNTAX = {
     **{ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">="},

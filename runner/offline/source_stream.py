@@ -268,11 +268,13 @@ class Source:
                 stream = minari.blocks(path, counts=self.counts, with_infos=self.with_infos)
                 yield from (self._selected(block) for block in stream)
             elif self.files.is_local:
-                stream = hdf5.blocks(path, counts=self.counts, with_infos=self.with_infos)
+                stream = hdf5.blocks(path, counts=self.counts, with_infos=self.with_infos, extra=self.wanted)
                 yield from (self._selected(block) for block in stream)
             else:
                 with self.files.filesystem.open_input_file(path) as file:
-                    stream = hdf5.blocks(file, name=path, counts=self.counts, with_infos=self.with_infos)
+                    stream = hdf5.blocks(
+                        file, name=path, counts=self.counts, with_infos=self.with_infos, extra=self.wanted
+                    )
                     yield from (self._selected(block) for block in stream)
 
     def _episode_tables(self) -> Iterator[pa.Table]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,65 +18,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from runner.episodes import nested
-from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlock
+from runner.episodes.columns import Column, ColumnBlock
 from runner.episodes.nested import Array
 from runner.offline.foreign.data_error import Place, data_error
 from runner.offline.foreign.trajectories import ReadCounts, Spans, Steps, build_block, rows_equal
-from runner.offline.infos import RecordedInfos
+from runner.offline.held_rows import ROW, HeldRows, IntArray, NumberedIds, with_infos_and_agents
 from runner.offline.table_format import StepRows
 from runner.offline.table_schema import TableSchema
 
 MAX_HELD_BYTES = 2**27
-_ROW = "\0row"
-IntArray = npt.NDArray[np.int64]
-
-
-class NumberedIds(Sequence[str]):
-    """Ids made of a number each, when somebody asks for them."""
-
-    def __init__(self, prefix: str, numbers: IntArray) -> None:
-        self._prefix, self._numbers = prefix, numbers
-
-    def __len__(self) -> int:
-        return len(self._numbers)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return NumberedIds(self._prefix, self._numbers[index])
-        return f"{self._prefix}{self._numbers[index]}"
-
-
-@dataclass(frozen=True)
-class _Rows:
-    """Rows that are held, all arrays of R rows: their data, and the number of the episode that each belongs to."""
-
-    data: dict[str, Column]  # columns of a block, "\0new_obs", "\0infos", ...
-    episode: IntArray
-    t: IntArray
-    is_terminated: npt.NDArray[np.bool_]
-    is_truncated: npt.NDArray[np.bool_]
-
-    def __len__(self) -> int:
-        return len(self.episode)
-
-    def take(self, index: Any) -> _Rows:
-        """Some of the rows."""
-        values = {field.name: getattr(self, field.name)[index] for field in fields(self) if field.name != "data"}
-        return _Rows({name: nested.take(column, index) for name, column in self.data.items()}, **values)
-
-    def joined_with(self, other: _Rows) -> _Rows:
-        """These rows, then the others."""
-        values = {
-            field.name: np.concatenate((getattr(self, field.name), getattr(other, field.name)))
-            for field in fields(self)
-            if field.name != "data"
-        }
-        data = {name: nested.concatenate((column, other.data[name])) for name, column in self.data.items()}
-        return _Rows(data, **values)
-
-    def num_bytes(self) -> int:
-        """Memory of the data."""
-        return sum(leaf.nbytes for column in self.data.values() for leaf in nested.leaves(column))
 
 
 class TrajectoryAssembler:
@@ -90,7 +40,7 @@ class TrajectoryAssembler:
         self.counts = ReadCounts()
         self._schema = schema
         self._prefix = id_prefix
-        self._held: _Rows | None = None
+        self._held: HeldRows | None = None
         self._numbers: dict[Any, int] = {}  # (eps_id, agent_id) -> number
         self._keys: list[Any] = []
         self._is_closed = np.zeros(0, np.bool_)
@@ -126,7 +76,7 @@ class TrajectoryAssembler:
 
     # --- which row belongs to which episode -----------------------------------------------------------------------
 
-    def _numbered(self, rows: StepRows) -> _Rows:
+    def _numbered(self, rows: StepRows) -> HeldRows:
         ends = rows.is_terminated | rows.is_truncated
         if rows.eps_ids is None:
             episode, t = self._by_order(rows, ends)
@@ -147,14 +97,14 @@ class TrajectoryAssembler:
         }
         data |= {name: column for name, column in optional.items() if column is not None}
         self._num_rows += len(rows)
-        return _Rows(data, episode, t, rows.is_terminated, rows.is_truncated)
+        return HeldRows(data, episode, t, rows.is_terminated, rows.is_truncated)
 
     def _texts_or_none(self, texts: Array | None, name: str, num_rows: int) -> Array | None:
         if texts is None and name in self._schema.names:
             return np.full(num_rows, None, object)
         return texts
 
-    def _joined(self, held: _Rows, new: _Rows) -> _Rows:
+    def _joined(self, held: HeldRows, new: HeldRows) -> HeldRows:
         odd = held.data.keys() ^ new.data.keys()
         if odd:
             names = ", ".join(sorted(name.lstrip("\0") for name in odd))
@@ -234,7 +184,7 @@ class TrajectoryAssembler:
 
     # --- which episodes are over ----------------------------------------------------------------------------------
 
-    def _find_done(self, held: _Rows, new: _Rows) -> npt.NDArray[np.bool_]:
+    def _find_done(self, held: HeldRows, new: HeldRows) -> npt.NDArray[np.bool_]:
         """(R,) whether the row's episode is complete."""
         ids, row_index = np.unique(held.episode, return_inverse=True)
         ends = held.is_terminated | held.is_truncated
@@ -261,7 +211,7 @@ class TrajectoryAssembler:
 
     # --- rows to blocks -------------------------------------------------------------------------------------------
 
-    def _blocks(self, rows: _Rows) -> list[ColumnBlock]:
+    def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
         if not len(rows):
             return []
         rows = self._in_order(rows)
@@ -275,17 +225,17 @@ class TrajectoryAssembler:
         ]
 
     @staticmethod
-    def _in_order(rows: _Rows) -> _Rows:
+    def _in_order(rows: HeldRows) -> HeldRows:
         """The rows of each episode one after the other, by time step."""
         is_sorted = rows.episode[1:] > rows.episode[:-1]
         is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
         return rows if is_sorted.all() else rows.take(np.lexsort((rows.t, rows.episode)))
 
     @staticmethod
-    def _starts(rows: _Rows) -> IntArray:
+    def _starts(rows: HeldRows) -> IntArray:
         return np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
 
-    def _block(self, rows: _Rows, module_id: str | None) -> Iterator[ColumnBlock]:
+    def _block(self, rows: HeldRows, module_id: str | None) -> Iterator[ColumnBlock]:
         rows = self._with_t(rows)
         same = rows.episode[1:] == rows.episode[:-1]
         self._refuse_conflicts(rows, same)
@@ -300,64 +250,15 @@ class TrajectoryAssembler:
         starts = np.flatnonzero(np.concatenate(([True], ~follows)))
         lengths = np.diff(np.append(starts, len(rows)))
         columns = {name: column for name, column in rows.data.items() if not name.startswith("\0")}
-        columns[_ROW] = np.arange(len(rows))
+        columns[ROW] = np.arange(len(rows))
         steps = Steps(columns, rows.is_terminated, rows.is_truncated, new_obs)
         ids = self._ids_of(rows.episode[starts])
         block = build_block(steps, Spans(starts, lengths, rows.t[starts], ids), self.counts)
         if len(block):
-            yield self._completed(block, rows, module_id)
-
-    def _completed(self, block: ColumnBlock, rows: _Rows, module_id: str | None) -> ColumnBlock:
-        """The block with its infos and agents."""
-        columns = dict(block.columns)
-        row = columns.pop(_ROW)
-        ends = block.offsets[1:]
-        last = row[ends - 1]
-        # The row whose observation is the final one, where a step was dropped; else that row's next observation.
-        is_dropped = (
-            np.zeros(len(block), np.bool_) if rows.data.get("\0new_obs") is not None else (~rows.is_terminated[last])
-        )
-        obs_row = np.insert(row, ends, np.where(is_dropped, last + 1, last))
-        is_final = np.zeros(len(obs_row), np.bool_)
-        is_final[ends + np.arange(len(block))] = True
-
-        def with_final(name: str, new_name: str, missing: Any) -> Array | None:
-            values = rows.data.get(name)
-            if values is None:
-                return None
-            out = np.asarray(values[obs_row])
-            from_next = np.flatnonzero(is_final)[~is_dropped]
-            following = rows.data.get(new_name)
-            out[from_next] = missing(out[from_next]) if following is None else following[last[~is_dropped]]
-            return out
-
-        infos = None
-        texts = with_final("\0infos", "\0new_infos", lambda own: None)
-        if texts is not None and any(text not in (None, "{}") for text in texts.tolist()):
-            filled = pa.array(["{}" if text is None else text for text in texts.tolist()], pa.string())
-            offsets = block.offsets + np.arange(len(block) + 1)
-            infos = RecordedInfos(pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), filled))
-        agents = None
-        if "\0agent" in rows.data:
-            env_t = with_final("\0env_t", "\0new_env_t", lambda own: own + 1)
-            if env_t is None:
-                env_t = rows.t[obs_row] + (
-                    is_final & ~np.isin(np.arange(len(obs_row)), np.flatnonzero(is_final)[is_dropped])
-                )
-            firsts = row[block.offsets[:-1]]
-            whole = rows.data.get("\0whole")
-            whole_ids = list(block.episode_ids) if whole is None else whole[firsts].tolist()
-            agents = Agents(rows.data["\0agent"][firsts].tolist(), whole_ids, env_t.astype(np.int64))
-        return replace(
-            block,
-            columns=columns,
-            infos=infos,
-            agents=agents,
-            module_id=DEFAULT_MODULE_ID if module_id is None or agents is None else module_id,
-        )
+            yield with_infos_and_agents(block, rows, module_id)
 
     @staticmethod
-    def _with_t(rows: _Rows) -> _Rows:
+    def _with_t(rows: HeldRows) -> HeldRows:
         """Without `t`, time steps are counted by order."""
         if (rows.t >= 0).all():
             return rows
@@ -365,7 +266,7 @@ class TrajectoryAssembler:
         lengths = np.diff(np.append(starts, len(rows)))
         return replace(rows, t=np.arange(len(rows)) - np.repeat(starts, lengths))
 
-    def _refuse_conflicts(self, rows: _Rows, same: npt.NDArray[np.bool_]) -> None:
+    def _refuse_conflicts(self, rows: HeldRows, same: npt.NDArray[np.bool_]) -> None:
         twice = np.flatnonzero(same & (rows.t[1:] == rows.t[:-1]))
         if len(twice):
             row = int(twice[0])
@@ -417,7 +318,7 @@ class TrajectoryAssembler:
 class StepChecker(TrajectoryAssembler):
     """Refuses what `TrajectoryAssembler` does, of rows without their data, and makes nothing of them."""
 
-    def _blocks(self, rows: _Rows) -> list[ColumnBlock]:
+    def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
         if len(rows):
             rows = self._with_t(self._in_order(rows))
             self._refuse_conflicts(rows, rows.episode[1:] == rows.episode[:-1])

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +17,7 @@ import numpy.typing as npt
 from runner.config.offline import OfflineConfig
 
 _CPUS_FOR_READING = 1.0
+_STDERR = 2
 _log = logging.getLogger(__name__)
 
 
@@ -27,6 +33,27 @@ def quiet_ray_data() -> None:
         if not isinstance(handler, logging.FileHandler):
             logger.removeHandler(handler)
     logger.addHandler(_ToRunLog(logging.WARNING))
+
+
+@contextmanager
+def native_messages_to_log() -> Iterator[None]:
+    """What this process writes to stderr goes to the run's log for a while.
+
+    Ray's C++ part warns on the terminal whenever a pool is started whose actors may be started again.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as written:
+        kept = os.dup(_STDERR)
+        os.dup2(written.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            written.seek(0)
+            for line in written.read().decode(errors="replace").splitlines():
+                _log.warning("%s", line)
 
 
 class _ToRunLog(logging.Handler):
@@ -53,19 +80,12 @@ def pool_size(offline: OfflineConfig) -> tuple[int, int]:
 
 
 def pool_options(offline: OfflineConfig) -> dict[str, Any]:
-    """Options of `map_batches`.
-
-    On a single machine a pre-learner that dies ends the run, which can be resumed: what killed it would kill the next
-    one. On a cluster, where a machine may be lost, it is started again.
-    """
-    import ray
+    """Options of `map_batches`."""
     from ray.data import ActorPoolStrategy
 
     least, most = pool_size(offline)
     others = {name: value for name, value in offline.map_batches_kwargs.items() if name != "concurrency"}
-    max_restarts = 0 if len(ray.nodes()) == 1 else -1  # type: ignore[no-untyped-call]
-    pool = ActorPoolStrategy(min_size=least, max_size=most)
-    return {"num_cpus": 1, "max_restarts": max_restarts, **others, "compute": pool}
+    return {"num_cpus": 1, **others, "compute": ActorPoolStrategy(min_size=least, max_size=most)}
 
 
 def resources_asked_for(offline: OfflineConfig) -> Resources:

@@ -3,6 +3,7 @@
 Imports neither MLflow nor rich: only the child process imports MLflow, only a live display rich.
 """
 
+from runner.tracking.data_set import DataSet
 from runner.tracking.display import Display, DisplayInfo, DisplayMode, NoDisplay, PlainDisplay, make_display
 from runner.tracking.mlflow_store import StoreLocation, resolve_store, ui_command
 from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
@@ -12,6 +13,7 @@ from runner.tracking.run_info import flatten_parameters, git_revision, package_v
 from runner.tracking.summary import RunSummary, resume_command, summary_lines
 
 __all__ = [
+    "DataSet",
     "Display",
     "DisplayInfo",
     "DisplayMode",

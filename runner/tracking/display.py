@@ -19,7 +19,8 @@ DisplayMode = Literal["auto", "live", "plain", "none"]
 class DisplayInfo:
     """What is known at the start: `facts` are shown as they are.
 
-    `initial` and `best_return` are a resumed run's last result and its highest mean return so far.
+    `initial` and `best_return` are a resumed run's last result and its highest mean return so far. A run that samples
+    no episodes has no returns to show; instead it shows what it reads of the recorded data.
     """
 
     title: str
@@ -27,6 +28,7 @@ class DisplayInfo:
     stop: Mapping[str, float] = field(default_factory=dict)
     initial: Mapping[str, Any] = field(default_factory=dict)
     best_return: float | None = None
+    samples_episodes: bool = True
 
     def lines(self, width: int | None = None) -> list[str]:
         """Title, facts and stop criteria, one per line, aligned.
@@ -91,11 +93,13 @@ class PlainDisplay:
         self._losses = headline.Losses()
         self._pending: Mapping[str, Any] | None = None
         self._evaluation: Any = None
+        self._samples_episodes = True
         self._is_finished = False
 
     def start(self, info: DisplayInfo) -> None:
         self._started_s = self._next_line_s = self._clock()
         self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
+        self._samples_episodes = info.samples_episodes
         self._print(*info.lines())
 
     def update(self, metrics: Mapping[str, Any]) -> None:
@@ -130,7 +134,7 @@ class PlainDisplay:
         fields = [
             ("iter", f"{headline.count_text(metrics.get(headline.ITERATION)):>5}"),
             ("steps", f"{headline.count_text(metrics.get(headline.ENV_STEPS)):>11}"),
-            ("return", _number(metrics.get(headline.RETURN))),
+            *([("return", _number(metrics.get(headline.RETURN)))] if self._samples_episodes else _reading(metrics)),
             ("steps/s", f"{headline.count_text(metrics.get(headline.STEPS_PER_S)):>7}"),
         ]
         fields += [(label, f"{text:>{headline.NUMBER_WIDTH}}") for label, text in self._losses.texts(metrics)]
@@ -148,6 +152,16 @@ class PlainDisplay:
             self._stream.write("".join(f"{line}\n" for line in lines).encode("ascii", "replace").decode())
         except (OSError, ValueError):
             pass  # the reader of a pipe has left, or the stream is closed: training goes on
+
+
+def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What is read of recorded data."""
+    queued = headline.queued_text(metrics)
+    return [
+        ("rows", f"{headline.count_text(metrics.get(headline.ROWS_READ)):>11}"),
+        ("rows/s", f"{headline.count_text(metrics.get(headline.ROWS_PER_S)):>7}"),
+        *([] if queued is None else [("queued", f"{queued:>10}")]),
+    ]
 
 
 def _number(value: object) -> str:

@@ -13,6 +13,9 @@ RETURN = "env_runners/episode_return_mean"
 EPISODE_LENGTH = "env_runners/episode_len_mean"
 STEPS_PER_S = "env_steps_per_s"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
+ROWS_READ = "offline_data/num_rows_read_lifetime"
+ROWS_PER_S = "offline_data/rows_read_per_s"
+QUEUED = tuple(f"offline_data/queued_blocks_{stage}" for stage in ("read", "prelearner", "learner"))
 
 NUMBER_WIDTH = 10  # of the longest `number_text` of a number that is neither huge nor tiny: -0.0001234, -1.234e-05
 
@@ -61,6 +64,20 @@ def count_text(value: object) -> str:
     """A whole number with thousands separated; "-" where there is none yet."""
     number = finite_number(value)
     return "-" if number is None else f"{number:,.0f}"
+
+
+def queued_text(metrics: Mapping[str, Any]) -> str | None:
+    """Blocks that wait before each stage of the pipeline of recorded data, in its order; None if none is known."""
+    texts = [count_text(metrics.get(name)) for name in QUEUED]
+    return None if set(texts) == {"-"} else "/".join(texts)
+
+
+def bytes_text(num_bytes: int) -> str:
+    """Four digits at most, in the unit that fits."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:,.1f} {unit}"
+    return f"{num_bytes} bytes"
 
 
 def duration_text(seconds: float) -> str:

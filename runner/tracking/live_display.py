@@ -43,6 +43,7 @@ class LiveDisplay:
         self._updated_s = self._started_s
         self._best_return: float | None = None
         self._evaluation: Any = None
+        self._samples_episodes = True
         self._live: Live | None = None
         self._has_news = threading.Event()
         self._is_stopping = threading.Event()
@@ -51,6 +52,7 @@ class LiveDisplay:
 
     def start(self, info: DisplayInfo) -> None:
         self._best_return = info.best_return
+        self._samples_episodes = info.samples_episodes
         self._started_s = self._updated_s = self._clock()
         self._time_left = TimeLeft(info.stop, info.initial, self._started_s)
         with suppress(OSError, ValueError):
@@ -95,6 +97,7 @@ class LiveDisplay:
         ]
         return Group(
             *_lines(counts, width),
+            *_lines(self._reading(metrics), width),
             *_lines(self._returns(metrics), width, style="bold green"),
             *_lines(self._losses.texts(metrics), width),
             self._progress_line(width),
@@ -117,12 +120,23 @@ class LiveDisplay:
             text.append(percent if text else percent.lstrip())
         return text.append(times)
 
-    def _returns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        fields = [
-            ("return", headline.number_text(metrics.get(headline.RETURN))),
-            ("best", headline.number_text(self._best_return)),
-            ("episode length", headline.number_text(metrics.get(headline.EPISODE_LENGTH))),
+    def _reading(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        if self._samples_episodes:
+            return []
+        return [
+            ("rows read", headline.count_text(metrics.get(headline.ROWS_READ))),
+            ("rows/s", headline.count_text(metrics.get(headline.ROWS_PER_S))),
+            ("queued", headline.queued_text(metrics) or "-"),
         ]
+
+    def _returns(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
+        fields: list[tuple[str, str]] = []
+        if self._samples_episodes:
+            fields = [
+                ("return", headline.number_text(metrics.get(headline.RETURN))),
+                ("best", headline.number_text(self._best_return)),
+                ("episode length", headline.number_text(metrics.get(headline.EPISODE_LENGTH))),
+            ]
         if self._evaluation is not None:
             fields.append(("evaluation", headline.number_text(self._evaluation)))
         return fields

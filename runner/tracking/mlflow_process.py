@@ -1,7 +1,8 @@
 """`python -m runner.tracking.mlflow_process`: the child process that owns MLflow. `MLflowTracker` starts it.
 
 stdin and stdout carry one JSON object per line (`kind` says which).
-In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), finish (status, time_s).
+In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), data_sets (data_sets),
+     finish (status, time_s).
 Out: run (run_id), written (num_metrics), warning (text), failed (text), finished.
 End of stdin without `finish` means that the trainer died: the run ends as KILLED.
 """
@@ -105,6 +106,16 @@ def _handle(message: Message, writer: RunWriter, reply: Reply) -> None:
         writer.add_metrics(message["step"], message["time_s"], message["metrics"])
     elif message["kind"] == "artifact":
         _log_artifact(writer, message["path"], message["artifact_path"], reply)
+    elif message["kind"] == "data_sets":
+        _log_data_sets(writer, message["data_sets"], reply)
+
+
+def _log_data_sets(writer: RunWriter, data_sets: list[Mapping[str, Any]], reply: Reply) -> None:
+    try:
+        writer.log_data_sets(data_sets)
+    except Exception as error:
+        _LOGGER.exception("the data sets were not recorded")
+        reply("warning", text=f"the data sets were not recorded: {error_line(error)}", is_loss=True)
 
 
 def _log_artifact(writer: RunWriter, path: str, artifact_path: str | None, reply: Reply) -> None:

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
+from runner.tracking.data_set import DataSet
 from runner.tracking.plain_values import finite_number
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
@@ -127,6 +128,15 @@ class MLflowTracker:
         else:
             absolute = os.path.abspath(path)
             self._outbox.put({"kind": "artifact", "path": absolute, "artifact_path": artifact_path})
+
+    def log_data_sets(self, data_sets: Sequence[DataSet]) -> None:
+        """Record what the run reads; a run that goes on may say it again."""
+        if not data_sets:
+            return
+        if self._is_over:
+            self._losses.append("the data sets were not recorded")
+        else:
+            self._outbox.put({"kind": "data_sets", "data_sets": [dataclasses.asdict(own) for own in data_sets]})
 
     def run_id(self, timeout_s: float = 0.0) -> str | None:
         """MLflow's id of the run; None when it is not known after `timeout_s`, or never will be."""

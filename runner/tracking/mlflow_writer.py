@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mlflow import MlflowClient
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
 from runner.tracking.mlflow_store import error_line, sqlite_path
@@ -26,8 +26,12 @@ MAX_BATCH_BYTES = 900_000  # MLflow refuses requests of 1 MB and more
 MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
 MAX_TAG_CHARS = 8000
+MAX_DATASET_NAME_CHARS = 500
+MAX_DATASET_SOURCE_CHARS = 65_535
+MAX_DATASET_SCHEMA_CHARS = 1_000_000
 MAX_WAITING_METRICS = 500_000  # while the store does not take them
 OVERRIDE_PREFIX = "override."
+DATASET_CONTEXT_TAG = "mlflow.data.context"
 LOCK_TIMEOUT_S = 60.0
 CONNECT_ATTEMPTS = 3
 
@@ -83,6 +87,18 @@ class RunWriter:
             self._client.log_artifacts(self.run_id, path, target)
         else:
             self._client.log_artifact(self.run_id, path, artifact_path)
+
+    def log_data_sets(self, data_sets: Iterable[Mapping[str, Any]]) -> None:
+        """Record `DataSet`s as inputs of the run; MLflow leaves those out that it has, by name and digest."""
+        contexts: dict[tuple[str, str], list[str]] = {}
+        for own in data_sets:
+            contexts.setdefault((own["name"], own["digest"]), []).append(own["context"])
+        different = {(own["name"], own["digest"]): own for own in data_sets}
+        inputs = [
+            DatasetInput(_dataset(own), [InputTag(DATASET_CONTEXT_TAG, ", ".join(dict.fromkeys(contexts[key])))])
+            for key, own in different.items()
+        ]
+        self._client.log_inputs(self.run_id, datasets=inputs)
 
     def end(self, status: str, time_s: float, patience_s: float) -> bool:
         """Write what waits, trying for about `patience_s`; False when some is lost. The run then ended at `time_s`."""
@@ -157,6 +173,24 @@ class RunWriter:
         items = [RunTag(_valid_key(name), _cut(str(value), MAX_TAG_CHARS)) for name, value in tags.items()]
         for batch in _batches(items, "tags", _size_of_entry):
             self._client.log_batch(self.run_id, tags=batch, synchronous=True)
+
+
+def _dataset(data_set: Mapping[str, Any]) -> Dataset:
+    source = json.dumps(data_set["source"])
+    if len(source) > MAX_DATASET_SOURCE_CHARS:  # very many paths: their common folder remains
+        source = json.dumps({name: value for name, value in data_set["source"].items() if name != "paths"})
+    columns = [{"name": name, "type": type_, "required": True} for name, type_ in data_set["schema"].items()]
+    schema = json.dumps({"mlflow_colspec": columns}) if columns else None
+    if schema is not None and len(schema) > MAX_DATASET_SCHEMA_CHARS:
+        schema = None
+    return Dataset(
+        name=_cut(data_set["name"], MAX_DATASET_NAME_CHARS),
+        digest=data_set["digest"],
+        source_type=data_set["source_type"],
+        source=source,
+        schema=schema,
+        profile=json.dumps(data_set["profile"]) if data_set["profile"] else None,
+    )
 
 
 @contextmanager

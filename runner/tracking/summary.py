@@ -20,6 +20,8 @@ class RunSummary:
     env_steps: int
     time_s: float  # of the whole run, without the time between an end and a resume
     run_dir: str | os.PathLike[str]
+    rows_read: int | None = None  # of recorded data, by this process
+    rows_per_s: float | None = None  # None where they were read at the start
     last_return: float | None = None
     best_return: float | None = None
     evaluation_return: float | None = None
@@ -35,6 +37,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
     rows = {
         "iterations": count_text(summary.iterations),
         "env steps": f"{count_text(summary.env_steps)} ({count_text(steps_per_s)} per second)",
+        "rows read": _rows_text(summary),
         "time": _time_text(summary.time_s),
         "return": _return_text(summary),
         "run dir": os.fspath(summary.run_dir),
@@ -54,6 +57,13 @@ def resume_command(run_dir: str | os.PathLike[str]) -> str:
 
 def _time_text(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 60 else duration_text(seconds)
+
+
+def _rows_text(summary: RunSummary) -> str | None:
+    if summary.rows_read is None:
+        return None
+    rate = "" if summary.rows_per_s is None else f" ({count_text(summary.rows_per_s)} per second)"
+    return f"{count_text(summary.rows_read)}{rate}"
 
 
 def _return_text(summary: RunSummary) -> str | None:

@@ -95,7 +95,7 @@ def learn(experiment: str, data: Path, target: float, seed: int) -> Learned:
 
 
 @pytest.mark.ray
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Data warns about its own future
 @pytest.mark.learning
 @pytest.mark.parametrize(("experiment", "data", "target"), CASES)
 @pytest.mark.parametrize("seed", range(NUM_SEEDS))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner.config.errors import ConfigError
+from runner.pipelines import SingleAgentObservationPreprocessor
 from runner.trainer import Trainer
 from tests.conftest import ROOT, without_times
 
@@ -20,6 +21,14 @@ SMALL = (
     "checkpoint.metric=training_iteration",
     "~stop.evaluation.env_runners.episode_return_mean",
 )
+
+
+class Doubling(SingleAgentObservationPreprocessor):
+    """Twice the observation."""
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        return 2 * observation
+
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
@@ -62,3 +71,29 @@ def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 20 * 512  # more than five passes
     name = "learners/default_policy/vf_loss"
     assert lines[1][name] < lines[0][name]
+
+
+def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
+    buffer = [
+        "offline.prelearner_buffer_kwargs={capacity: 2000, batch_length_T: 16}",
+        "offline.input_read_batch_size=2",
+    ]
+    workers = ["offline.map_batches_kwargs={concurrency: [1, 2], num_cpus: 0.5}"]
+    overrides = [*SMALL, *buffer, *workers, "offline.dataset_num_iters_per_learner=null"]
+    with Trainer.from_experiment("bc_cartpole", overrides) as trainer:
+        (line,) = trained(trainer, 1)
+    assert line["num_env_steps_sampled"] == 5 * 512  # ten episodes, two a call, each call samples a batch
+
+
+def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
+    """Recorded are the environment's; the module sees in training what it will see when it acts."""
+    doubling = "connectors.env_to_module=[{prepend: {_target_: tests.offline.test_training.Doubling}}]"
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, doubling]) as trainer:
+        reader = trainer.experience.readers(1)[0].batches(trainer.learners._learners["default_policy"].device)
+        doubled = next(reader).columns["default_policy"]["obs"]
+    with Trainer.from_experiment("bc_cartpole", SMALL) as trainer:
+        reader = trainer.experience.readers(1)[0].batches(trainer.learners._learners["default_policy"].device)
+        plain = next(reader).columns["default_policy"]["obs"]
+    assert doubled.equal(2 * plain)
+    with pytest.raises(ConfigError, match="MeanStdFilter learns from env steps that are sampled"):
+        Trainer.from_experiment("bc_cartpole", [*SMALL, "connectors=mean_std_filter"])

@@ -8,7 +8,7 @@ a block at a time.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +65,7 @@ def blocks(
     name: str | None = None,
     counts: ReadCounts | None = None,
     with_infos: bool = False,
+    extra: Collection[str] | None = None,
 ) -> Iterator[ColumnBlock]:
     """The episodes of a file in blocks of about `max_steps` steps; longer ones come in chunks of as many.
 
@@ -74,13 +75,14 @@ def blocks(
         name: of the file, for errors and episode ids; None: its path.
         counts: is added to.
         with_infos: whether to read `infos/...`; they become a dict for each step when somebody asks for them.
+        extra: names of columns beside `obs`, `actions` and `rewards` that are read; None: all.
 
     Raises:
         DataError: h5py is missing, the file is damaged, or a field is missing or does not fit.
     """
     counts = counts if counts is not None else ReadCounts()
     with open_file(file, name) as (root, place):
-        layout = _Layout.read(root, place, with_infos)
+        layout = _Layout.read(root, place, with_infos).selected(extra)
         ends, is_terminated, is_truncated = _find_ends(layout, place, counts, max_steps)
         prefix = "/".join(Path(place.file or "data").with_suffix("").parts[-2:])
         for spans, ids in _group(ends, max_steps, prefix):
@@ -144,6 +146,12 @@ class _Layout:
         )
         layout.check(place)
         return layout
+
+    def selected(self, extra: Collection[str] | None) -> _Layout:
+        """Without the columns that nobody reads."""
+        if extra is None:
+            return self
+        return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
 
     def check(self, place: Place) -> None:
         """Every field has as many rows as there are rewards."""

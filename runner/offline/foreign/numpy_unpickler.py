@@ -11,13 +11,12 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from runner.episodes import nested
 from runner.episodes.nested import Array
 
 ALLOWED = "arrays and scalars of numbers, bools and text; dicts, lists and tuples of these"
@@ -27,7 +26,6 @@ _MAX_NDIM = 32
 _MAX_EMPTY_ROWS = 2**24
 _FREE_SHARED_BYTES = 2**16
 _PLAIN_DTYPE = re.compile(r"b1|[iu][1248]|f[248]|c8|c16|[SU][1-9]\d{0,8}")
-_MAX_FRAMES = 16
 _DTYPE_STATE_SIZE = 8
 _ARRAY_STATE_SIZE = 5
 
@@ -87,97 +85,16 @@ def unpickle(data: bytes) -> Any:
     Raises:
         PickleRefused: there is anything else in it, or it is damaged.
     """
-    return _Machine(data).run()
+    return PickleMachine(data).run()
 
 
-def unpickle_rows(blobs: Sequence[bytes]) -> Any:
-    """One pickle a row, as a column: an array (rows, ...) or, for dicts and tuples, nested arrays.
-
-    Pickles of arrays of one shape differ in their data bytes only; the first one shows where these are, and for all
-    that agree with it elsewhere they are cut out at once.
-
-    Raises:
-        PickleRefused: as in `unpickle`, or the rows do not fit together; `row` is the first such row.
-    """
-    if not blobs:
-        raise ValueError("no pickles to read")
-    machine = _Machine(blobs[0])
-    first = _in_row(0, machine.run)
-    if type(first) is not np.ndarray or machine.window is None or first.dtype.kind not in "iufc":
-        return _stack_rows([first, *(_in_row(row, _Machine(blob).run) for row, blob in enumerate(blobs[1:], 1))])
-    out = np.empty((len(blobs), *first.shape), first.dtype)
-    sizes = np.array([len(blob) for blob in blobs])
-    left = np.arange(len(blobs))
-    for _ in range(_MAX_FRAMES):
-        if not len(left):
-            return out
-        left = _cut_rows(blobs, sizes, left, out)
-    for row in left.tolist():
-        _place_row(_in_row(row, _Machine(blobs[row]).run), row, out)
-    return out
-
-
-def _cut_rows(blobs: Sequence[bytes], sizes: Array, left: Array, out: Array) -> Array:
-    """Read the first row that is left and all others with the same frame; those that are left then."""
-    head = int(left[0])
-    machine = _Machine(blobs[head])
-    _place_row(_in_row(head, machine.run), head, out)
-    window = machine.window
-    if window is None or window.start == window.stop:
-        return left[1:]
-    same = left[sizes[left] == sizes[head]]
-    table = np.frombuffer(b"".join([blobs[row] for row in same.tolist()]), np.uint8).reshape(-1, sizes[head])
-    frame = (table[:, : window.start], table[:, window.stop :])
-    agrees = np.logical_and.reduce([(part == part[0]).all(axis=1) for part in frame])
-    data = np.ascontiguousarray(table[agrees, window.start : window.stop])
-    out[same[agrees]] = data.view(out.dtype).reshape(-1, *out.shape[1:])
-    return np.setdiff1d(left, same[agrees], assume_unique=True)
-
-
-def _place_row(value: Any, row: int, out: Array) -> None:
-    if type(value) is not np.ndarray or value.shape != out.shape[1:] or value.dtype != out.dtype:
-        raise _refusal(f"{_outline(value)}, but row 0 is {out.dtype} of shape {out.shape[1:]}", row)
-    out[row] = value
-
-
-def _stack_rows(values: list[Any]) -> Any:
-    try:
-        return nested.stack(values)
-    except (TypeError, ValueError) as error:
-        outlines = [_outline(value) for value in values]
-        row = next((i for i, outline in enumerate(outlines) if outline != outlines[0]), 0)
-        raise _refusal(f"{error}: {outlines[row]}, but row 0 is {outlines[0]}", row) from None
-
-
-def _in_row(row: int, read: Callable[[], Any]) -> Any:
-    try:
-        return read()
-    except PickleRefused as error:
-        error.row = row
-        raise
-
-
-def _refusal(message: str, row: int) -> PickleRefused:
-    error = PickleRefused(message)
-    error.row = row
-    return error
-
-
-def _outline(value: Any) -> str:
-    if isinstance(value, (np.ndarray, np.generic)):
-        return f"{value.dtype} of shape {value.shape}"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {_outline(item)}" for key, item in value.items()) + "}"
-    return type(value).__name__
-
-
-class _Machine:
-    """Runs one pickle.
+class PickleMachine:
+    """Runs one pickle. Its parts are for `pickled_columns`; others call `unpickle`.
 
     `window`: where its array's bytes are, if its value is one array in C and native byte order.
     """
 
-    _operations: ClassVar[dict[int, Callable[[_Machine], None]]]
+    _operations: ClassVar[dict[int, Callable[[PickleMachine], None]]]
     _constructors: ClassVar[dict[str, Callable[..., Any]]]
 
     def __init__(self, data: bytes) -> None:
@@ -473,39 +390,39 @@ _SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
     "encode": [(str, str)],
     "bytes": [()],
 }
-_Machine._constructors = {
-    "dtype": _Machine._make_dtype,
-    "scalar": _Machine._make_scalar,
-    "_frombuffer": _Machine._make_array,
-    "_reconstruct": _Machine._make_shell,
-    "encode": _Machine._encode,
+PickleMachine._constructors = {
+    "dtype": PickleMachine._make_dtype,
+    "scalar": PickleMachine._make_scalar,
+    "_frombuffer": PickleMachine._make_array,
+    "_reconstruct": PickleMachine._make_shell,
+    "encode": PickleMachine._encode,
     "bytes": lambda machine: b"",
 }
 
 
-def _push(read: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+def _push(read: Callable[[PickleMachine], Any]) -> Callable[[PickleMachine], None]:
     return lambda machine: machine._stack.append(read(machine))
 
 
-def _push_float(machine: _Machine) -> None:
+def _push_float(machine: PickleMachine) -> None:
     (number,) = _F8.unpack_from(machine._data, machine._at)
     machine._at += _F8.size
     machine._stack.append(number)
 
 
-def _skip_frame(machine: _Machine) -> None:
+def _skip_frame(machine: PickleMachine) -> None:
     machine._unpack(_U8)  # how much to read at once
 
 
-def _stack_global(machine: _Machine) -> None:
+def _stack_global(machine: PickleMachine) -> None:
     name, module = machine._pop(), machine._pop()
     machine._global(module, name)
 
 
-_Machine._operations = {
+PickleMachine._operations = {
     ord(code): operation
     for code, operation in {
-        "\x80": _Machine._protocol,
+        "\x80": PickleMachine._protocol,
         "\x95": _skip_frame,
         "(": lambda m: m._marks.append(len(m._stack)),
         "N": _push(lambda m: None),
@@ -514,7 +431,7 @@ _Machine._operations = {
         "J": _push(lambda m: m._unpack(_I4)),
         "K": _push(lambda m: m._unpack(_U1)),
         "M": _push(lambda m: m._unpack(_U2)),
-        "\x8a": _Machine._long,
+        "\x8a": PickleMachine._long,
         "G": _push_float,
         "\x8c": _push(lambda m: m._text(m._unpack(_U1))),
         "X": _push(lambda m: m._text(m._unpack(_U4))),
@@ -541,7 +458,7 @@ _Machine._operations = {
         "j": lambda m: m._recall(m._unpack(_U4)),
         "c": lambda m: m._global(m._line(), m._line()),
         "\x93": _stack_global,
-        "R": _Machine._reduce,
-        "b": _Machine._build,
+        "R": PickleMachine._reduce,
+        "b": PickleMachine._build,
     }.items()
 }

@@ -18,7 +18,8 @@ import pyarrow as pa
 
 from runner.episodes.nested import Array
 from runner.offline.foreign.data_error import Place, data_error, import_extra
-from runner.offline.foreign.numpy_unpickler import PickleRefused, unpickle, unpickle_rows
+from runner.offline.foreign.numpy_unpickler import PickleRefused, unpickle
+from runner.offline.foreign.pickled_columns import unpickle_rows
 
 _LZ4_MAGIC = "BCJNG"  # base64 of the first bytes of every LZ4 frame
 # The frame: magic (4 bytes), flags, block size, content size (8), checksum, then blocks with their sizes (4).

@@ -18,7 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.offline.foreign.numpy_unpickler import PickleRefused, unpickle, unpickle_rows
+from runner.offline.foreign.numpy_unpickler import PickleRefused, unpickle
+from runner.offline.foreign.pickled_columns import unpickle_rows
 
 PROTOCOLS = [2, 3, 4, 5]
 DTYPES = st.one_of(

@@ -1,0 +1,87 @@
+"""The data sets of an experiment, for its record."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow.compute as pc
+
+from runner.config.offline import OfflineConfig
+from runner.offline.raw_readers import ParquetReader, read_parquet_schemas
+from runner.offline.source_stream import Source
+from runner.tracking.data_set import Context, DataSet
+
+# Larger data are not read to count their episodes and steps, nor are those of other machines.
+_MAX_COUNTED_BYTES = 2**30
+
+_log = logging.getLogger(__name__)
+
+
+def data_set_of(source: Source, context: Context) -> DataSet:
+    """What a source names, with counts where reading them is cheap."""
+    described, files = source.description(), source.files
+    profile: dict[str, str | int] = {"format": described.format}
+    if files is not None:
+        profile |= {"num_files": len(files.paths), "num_bytes": described.num_bytes} | _counts(source)
+    kind, place = _place(source.config)
+    return DataSet(described.name, described.digest, context, kind, place, described.schema, profile)
+
+
+def data_set_of_config(offline: OfflineConfig, context: Context) -> DataSet:
+    """What the configuration alone says, for data that the user's own code reads."""
+    kind, place = _place(offline)
+    paths = _paths(offline)
+    name = (Path(paths[0].rstrip("/")).name or paths[0]) if paths else str(offline.offline_data_class)
+    return DataSet(name, hashlib.sha256(repr(place).encode()).hexdigest()[:16], context, kind, place)
+
+
+def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Context) -> DataSet:
+    """`data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
+    if source is not None:
+        try:
+            return data_set_of(source, context)
+        except Exception:  # for the record only: reading them for training says what is wrong
+            _log.exception("the recorded data could not be described")
+    return data_set_of_config(offline, context)
+
+
+def _paths(offline: OfflineConfig) -> list[str]:
+    return [offline.input_] if isinstance(offline.input_, str) else list(offline.input_ or [])
+
+
+def _place(offline: OfflineConfig) -> tuple[str, dict[str, Any]]:
+    """Type and address as MLflow has them."""
+    paths = _paths(offline)
+    if not paths:
+        return "code", {"tags": {"class": str(offline.offline_data_class)}}
+    kind = offline.input_filesystem or "local"
+    if "://" in paths[0]:
+        kind = paths[0].partition("://")[0].replace("file", "local")
+    elif kind == "local":
+        paths = [os.path.abspath(os.path.expanduser(path)) for path in paths]
+    place: dict[str, Any] = {"uri": paths[0] if len(paths) == 1 else _common_folder(paths)}
+    return kind, place | ({} if len(paths) == 1 else {"paths": paths})
+
+
+def _common_folder(paths: Sequence[str]) -> str:
+    parts: list[list[str]] = [path.split("/") for path in paths]
+    return "/".join(os.path.commonprefix(parts))
+
+
+def _counts(source: Source) -> dict[str, str | int]:
+    files, reader = source.files, source.reader
+    if files is None or not files.is_local or files.num_bytes > _MAX_COUNTED_BYTES:
+        return {}
+    if not isinstance(reader, ParquetReader) or reader.row_filter is not None:
+        return {}
+    if source.format == "episodes":
+        tables = [table for table, _ in reader.tables(["eps_id", "length"])]
+        ids = {identity for table in tables for identity in pc.unique(table["eps_id"]).to_pylist()}
+        return {"num_episodes": len(ids), "num_steps": sum(pc.sum(table["length"]).as_py() for table in tables)}
+    num_rows = sum(metadata.num_rows for metadata in read_parquet_schemas(files))
+    return {"num_steps" if source.format == "table" else "num_rows": num_rows}

@@ -1,0 +1,112 @@
+"""What the pipeline of recorded data is doing: rows read, and blocks that wait before each stage.
+
+Ray Data tells this of executions in this process only, and through objects that are private to it; they are read in
+one place, `status_of`. With learners in other processes and data that stream, nothing is known.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+ROWS_READ = "offline_data/num_rows_read_lifetime"
+ROWS_PER_S = "offline_data/rows_read_per_s"
+QUEUED_READ = "offline_data/queued_blocks_read"
+QUEUED_PRELEARNER = "offline_data/queued_blocks_prelearner"
+QUEUED_LEARNER = "offline_data/queued_blocks_learner"
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PipelineStatus:
+    """An execution of Ray Data at one moment.
+
+    Attributes:
+        num_rows: train rows that have come out of the pre-learners.
+        queued_read: blocks waiting before the stages in front of the pre-learners; None if Ray has fused these.
+        queued_prelearner: blocks waiting for a pre-learner.
+        queued_learner: blocks waiting for the learner.
+    """
+
+    num_rows: int
+    queued_read: int | None
+    queued_prelearner: int
+    queued_learner: int
+
+
+def status_of(executor: Any) -> PipelineStatus | None:
+    """What an executor of Ray Data is doing; None where this Ray does not say."""
+    try:
+        _, *before, (operator, state) = executor._topology.items()
+        return PipelineStatus(
+            num_rows=int(operator.metrics.rows_task_outputs_generated),
+            queued_read=sum(int(own.total_enqueued_input_blocks()) for _, own in before) if before else None,
+            queued_prelearner=int(state.total_enqueued_input_blocks()),
+            queued_learner=int(state.total_enqueued_output_blocks()),
+        )
+    except Exception as error:  # private to Ray: whatever another version does, training goes on
+        _log.debug("Ray Data does not say what it is doing: %s: %s", type(error).__name__, error)
+        return None
+
+
+class PipelineMonitor:
+    """Counts what a data set's executions in this process have read.
+
+    Args:
+        dataset: train rows, behind the pre-learners.
+        clock: seconds.
+    """
+
+    def __init__(self, dataset: Dataset, clock: Callable[[], float] = time.perf_counter) -> None:
+        from ray.data import MaterializedDataset
+
+        self._dataset = dataset
+        self._clock = clock
+        self._is_materialised = isinstance(dataset, MaterializedDataset)
+        # Of a materialised data set, all rows were read when it was made.
+        self._num_rows_of_others = dataset.count() if self._is_materialised else 0
+        self._executor: Callable[[], Any] = _nothing
+        self._status: PipelineStatus | None = None
+        self._reported_rows = self._num_rows_of_others
+        self._reported_at = clock()
+
+    def look(self) -> None:
+        """Take over what the newest execution has done; at the end of each pass, since the next may be another."""
+        executor = getattr(self._dataset, "_current_executor", None)
+        if executor is None:
+            return
+        if self._executor() is not executor:
+            self._num_rows_of_others, self._status = self._num_rows, None
+            self._executor = weakref.ref(executor)
+        self._status = status_of(executor) or self._status
+
+    def progress(self) -> dict[str, float | int | None]:
+        """The metrics under `offline_data/`, the rate since the last call; None where nothing is known."""
+        self.look()
+        now, status, num_rows = self._clock(), self._status, self._num_rows
+        rate = (num_rows - self._reported_rows) / max(now - self._reported_at, 1e-9)
+        self._reported_rows, self._reported_at = num_rows, now
+        is_known = self._is_materialised or status is not None
+        return {
+            ROWS_READ: num_rows if is_known else None,
+            ROWS_PER_S: rate if is_known else None,
+            QUEUED_READ: status.queued_read if status else None,
+            QUEUED_PRELEARNER: status.queued_prelearner if status else None,
+            QUEUED_LEARNER: status.queued_learner if status else None,
+        }
+
+    @property
+    def _num_rows(self) -> int:
+        return self._num_rows_of_others + (self._status.num_rows if self._status else 0)
+
+
+def _nothing() -> None:
+    """Stands for a reference to nothing."""
