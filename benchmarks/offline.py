@@ -89,9 +89,7 @@ def main() -> None:
                     measure(f"recording {env}", name, flags)
                     shutil.rmtree(output, ignore_errors=True)
     bc.write_json(args.out, {"machine": machine, "repeats": repeats, "results": results})
-    print(
-        f"Median of {repeats} runs (min-max); updates of {BATCH:,} rows per second, and env steps recorded per second.\n"
-    )
+    print(f"Median of {repeats} runs (min-max): updates of {BATCH:,} rows per second, env steps recorded per second.\n")
     print(table(results))
     print("\n" + bc.machine_text(machine))
 

@@ -122,7 +122,7 @@ def build_experience(
 
 def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experience:
     from runner.offline.offline_data import OfflineData
-    from runner.offline.workers import ModuleBoard
+    from runner.offline.workers import ModuleBoard, quiet_ray_data
 
     for piece in parts.env_to_module:
         if type(piece).merge_states is not ConnectorPiece.merge_states:
@@ -141,6 +141,7 @@ def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experie
     data_class = OfflineData
     if config.offline.offline_data_class is not None:
         data_class = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)
+    quiet_ray_data()
     data = data_class(config)
     data.connect(PlannedModule(config, parts.plan), ModuleBoard() if readers else None)
     return data

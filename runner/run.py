@@ -50,7 +50,7 @@ def run_experiment(
     with (
         _interrupts() as interrupted,
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
-        Trainer(config, loads_modules=resume_from is None) as trainer,
+        Trainer(config, loads_modules=resume_from is None, note=records.note) as trainer,
     ):
         if resume_from is not None:
             with naming_checkpoint(resume_from):
@@ -75,7 +75,7 @@ class _Run:
         status: Status = "failed"
         reason: str | None = None
         try:
-            records.start(trainer.training_iteration, trainer.loaded_modules)
+            records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
             while (reason := self._stop_reason(records.last_result)) is None and not self._interrupted:
                 result = trainer.train()
                 if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:

@@ -19,6 +19,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.dataflow.run_metrics import Result
 from runner.loaded_modules import LoadedModule
 from runner.tracking import (
+    DataSet,
     DisplayInfo,
     MLflowSettings,
     MLflowTracker,
@@ -41,6 +42,8 @@ Status = Literal["finished", "failed", "interrupted"]
 RETURN = "env_runners/episode_return_mean"
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 _ENV_STEPS = "num_env_steps_sampled_lifetime"
+_ROWS_READ = "offline_data/num_rows_read_lifetime"
+_QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 _MLFLOW_FILE = "mlflow_run.json"
 _MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -119,6 +122,8 @@ class RunRecords:
     def __enter__(self) -> RunRecords:
         config = self._config
         num_remote = config.env_runners.num_env_runners + config.evaluation.evaluation_num_env_runners
+        if learns_offline(config):  # the trainer says what it waits for, once the data have been found
+            return self
         if num_remote and config.engine != "inline":  # nothing else is shown until they are there
             self._display.note(f"starting Ray and {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
         return self
@@ -132,18 +137,23 @@ class RunRecords:
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
-    def start(self, iteration: int, loaded: Sequence[LoadedModule] = ()) -> None:
+    def start(self, iteration: int, loaded: Sequence[LoadedModule] = (), data_sets: Sequence[DataSet] = ()) -> None:
         """Training begins after `iteration`; lines of later iterations, which a kill left behind, are dropped.
 
         Args:
             iteration: of the trainer.
             loaded: modules that begin with the parameters of another run.
+            data_sets: recorded data that the run reads.
         """
         self._progress.truncate_after(iteration)
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
         self._display.start(self._display_info(loaded))
+        if learns_offline(self._config) and not self._config.offline.materialize_mapped_data:
+            self._display.note(f"waiting for the first batch of {data_sets[0]} ...")
+        if self._tracker is not None:
+            self._tracker.log_data_sets(data_sets)
 
     def add(self, result: Result) -> None:
         """Record an iteration."""
@@ -208,16 +218,27 @@ class RunRecords:
         for one in loaded:
             name = "module" if len(loaded) == 1 else f"module {one.module_id}"
             facts[name] = str(one)
-        return DisplayInfo(config.experiment_name or "", facts, config.stop, self._first_result, self._best_return)
+        return DisplayInfo(
+            title=config.experiment_name or "",
+            facts=facts,
+            stop=config.stop,
+            initial=self._first_result,
+            best_return=self._best_return,
+            samples_episodes=not learns_offline(config),
+        )
 
     def _summary(self, status: Status, reason: str) -> RunSummary:
         earlier_s = float(self._first_result.get("time_total_s") or 0.0)
+        seconds, rows_read = time.perf_counter() - self._started, self.last_result.get(_ROWS_READ)
+        is_streaming = self.last_result.get(_QUEUED_LEARNER) is not None
         return RunSummary(
             status=status,
             stop_reason=(reason.splitlines() or [""])[0],
             iterations=int(self.last_result.get("training_iteration") or 0),
             env_steps=int(self.last_result.get(_ENV_STEPS) or 0),
-            time_s=earlier_s + time.perf_counter() - self._started,
+            time_s=earlier_s + seconds,
+            rows_read=None if rows_read is None else int(rows_read),
+            rows_per_s=rows_read / seconds if rows_read is not None and is_streaming else None,
             run_dir=self.run_dir,
             last_return=self.last_result.get(RETURN),
             best_return=self._best_return,

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ray import tune
 
     from runner.offline.recorder import Recorded
+    from runner.tracking import DataSet
 
 
 class Trainer:
@@ -38,6 +39,7 @@ class Trainer:
         recorded_role: whose episodes are recorded where `offline.output` names a folder: those that are trained on, or
             with "evaluation" those of evaluations.
         loads_modules: begin with the parameters that `module.load_state_path` names; false where a state is set next.
+        note: told what is waited for.
 
     Attributes:
         experience: what is learned from: env runners, or recorded data.
@@ -49,7 +51,11 @@ class Trainer:
     """
 
     def __init__(
-        self, config: ExperimentConfig, recorded_role: str = builder.TRAINING, loads_modules: bool = True
+        self,
+        config: ExperimentConfig,
+        recorded_role: str = builder.TRAINING,
+        loads_modules: bool = True,
+        note: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.config = config
         self._recorded_role = recorded_role if config.offline.output is not None else None
@@ -61,8 +67,12 @@ class Trainer:
         if learns_offline(config):
             from runner.offline.preflight import check_recorded_data
 
-            check_recorded_data(config, self._parts)
+            source = check_recorded_data(config, self._parts)
         self._held_out = builder.build_held_out_evaluation(config, self._parts)
+        if learns_offline(config):
+            from runner.offline.data_sets import start_text
+
+            note(start_text(config, source))
         self._started_ray = builder.start_ray(config)
         self.learners = builder.build_learner_group(config, self._parts)
         self._evaluation_runners: EnvRunnerGroup | None = None
@@ -196,6 +206,19 @@ class Trainer:
             state, shared_state = self.learners.get_state(), self.experience.shared_state
             result: Result = dict(self._held_out.evaluate(state, shared_state, num_env_steps))
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
+
+    def data_sets(self) -> list[DataSet]:
+        """The recorded data that are learned from, and those that are held out."""
+        from runner.offline.data_sets import recorded_data_set
+
+        found = []
+        if learns_offline(self.config):
+            source = getattr(self.experience, "source", None)
+            found.append(recorded_data_set(source, self.config.offline, "training"))
+        if self._held_out is not None:
+            held_out = self._held_out.source
+            found.append(recorded_data_set(held_out, held_out.config, "evaluation"))
+        return found
 
     def finish_recording(self) -> Recorded | None:
         """Finish the files of recorded episodes; None if none are recorded.

@@ -1,4 +1,4 @@
-"""CartPole episodes for `offline.py`: a hand-written controller, three of ten actions random; as episodes and as a table."""
+"""CartPole episodes of a hand-written controller, three of ten actions random; as episodes and as a table."""
 
 from __future__ import annotations
 

@@ -33,9 +33,9 @@ _ONLINE_METRICS: Mapping[str, str] = {
 
 _OFFLINE_METRICS: Mapping[str, str] = {
     "timers/offline_sampling": "seconds this iteration waited for train batches",
-    "offline_data/num_rows_read_lifetime": "train rows that pre-learners have made since this process started; kept ones once",
+    "offline_data/num_rows_read_lifetime": "train rows that this process had its pre-learners make; kept ones once",
     "offline_data/rows_read_per_s": "such rows per second since the last iteration ended",
-    "offline_data/queued_blocks_read": "blocks that wait before the stages in front of the pre-learners: read tasks, passes to come included",
+    "offline_data/queued_blocks_read": "blocks that wait to be read, those of further passes too",
     "offline_data/queued_blocks_prelearner": "blocks that wait for a pre-learner",
     "offline_data/queued_blocks_learner": "blocks that wait for the learner",
 }

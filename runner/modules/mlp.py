@@ -16,7 +16,7 @@ Initialize = Callable[[Tensor], object]
 
 ACTIVATIONS: dict[str, Activation | None] = {
     "tanh": torch.tanh,
-    "relu": F.relu,
+    "relu": torch.relu_,  # in place: what a layer returns is needed nowhere else
     "silu": F.silu,
     "elu": F.elu,
     "gelu": F.gelu,

@@ -6,15 +6,17 @@ import hashlib
 import logging
 import os
 from collections.abc import Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import pyarrow.compute as pc
 
 from runner.config.offline import OfflineConfig
+from runner.config.schemas import ExperimentConfig
 from runner.offline.raw_readers import ParquetReader, read_parquet_schemas
 from runner.offline.source_stream import Source
-from runner.tracking.data_set import Context, DataSet
+from runner.tracking.data_set import Context, DataSet, sized
 
 # Larger data are not read to count their episodes and steps, nor are those of other machines.
 _MAX_COUNTED_BYTES = 2**30
@@ -35,9 +37,7 @@ def data_set_of(source: Source, context: Context) -> DataSet:
 def data_set_of_config(offline: OfflineConfig, context: Context) -> DataSet:
     """What the configuration alone says, for data that the user's own code reads."""
     kind, place = _place(offline)
-    paths = _paths(offline)
-    name = (Path(paths[0].rstrip("/")).name or paths[0]) if paths else str(offline.offline_data_class)
-    return DataSet(name, hashlib.sha256(repr(place).encode()).hexdigest()[:16], context, kind, place)
+    return DataSet(_name(offline), hashlib.sha256(repr(place).encode()).hexdigest()[:16], context, kind, place)
 
 
 def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Context) -> DataSet:
@@ -48,6 +48,22 @@ def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Co
         except Exception:  # for the record only: reading them for training says what is wrong
             _log.exception("the recorded data could not be described")
     return data_set_of_config(offline, context)
+
+
+def start_text(config: ExperimentConfig, source: Source | None) -> str:
+    """What is waited for while a run on recorded data is built."""
+    offline, num_runners = config.offline, config.evaluation.evaluation_num_env_runners
+    with_runners = num_runners > 0 and config.evaluation.evaluation_interval is not None and config.engine != "inline"
+    runners = f" and {num_runners} evaluation runner{'' if num_runners == 1 else 's'}" if with_runners else ""
+    data = _name(offline)
+    if source is not None and source.files is not None:
+        data = sized(data, len(source.files.paths), source.num_bytes)
+    return f"starting Ray{runners}, reading {data} ..."
+
+
+def _name(offline: OfflineConfig) -> str:
+    paths = _paths(offline)
+    return (Path(paths[0].rstrip("/")).name or paths[0]) if paths else str(offline.offline_data_class)
 
 
 def _paths(offline: OfflineConfig) -> list[str]:
@@ -69,8 +85,8 @@ def _place(offline: OfflineConfig) -> tuple[str, dict[str, Any]]:
 
 
 def _common_folder(paths: Sequence[str]) -> str:
-    parts: list[list[str]] = [path.split("/") for path in paths]
-    return "/".join(os.path.commonprefix(parts))
+    levels = zip(*(path.split("/") for path in paths), strict=False)
+    return "/".join(level[0] for level in takewhile(lambda names: len(set(names)) == 1, levels))
 
 
 def _counts(source: Source) -> dict[str, str | int]:

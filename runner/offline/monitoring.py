@@ -1,7 +1,7 @@
 """What the pipeline of recorded data is doing: rows read, and blocks that wait before each stage.
 
-Ray Data tells this of executions in this process only, and through objects that are private to it; they are read in
-one place, `status_of`. With learners in other processes and data that stream, nothing is known.
+Ray Data tells this of executions in this process only, and through objects that are private to it; they are touched
+here and nowhere else, guarded. Of data that stream to learners in other processes nothing is known.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ QUEUED_READ = "offline_data/queued_blocks_read"
 QUEUED_PRELEARNER = "offline_data/queued_blocks_prelearner"
 QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 
+_PATIENCE_S = 10.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -31,14 +33,14 @@ class PipelineStatus:
 
     Attributes:
         num_rows: train rows that have come out of the pre-learners.
-        queued_read: blocks waiting before the stages in front of the pre-learners; None if Ray has fused these.
-        queued_prelearner: blocks waiting for a pre-learner.
+        queued_read: blocks waiting before the stages in front of the pre-learners; None without such a stage.
+        queued_prelearner: blocks waiting for a pre-learner; None where Ray lets pre-learners read by themselves.
         queued_learner: blocks waiting for the learner.
     """
 
     num_rows: int
     queued_read: int | None
-    queued_prelearner: int
+    queued_prelearner: int | None
     queued_learner: int
 
 
@@ -46,15 +48,31 @@ def status_of(executor: Any) -> PipelineStatus | None:
     """What an executor of Ray Data is doing; None where this Ray does not say."""
     try:
         _, *before, (operator, state) = executor._topology.items()
+        reads_by_itself = operator.name.startswith("Read")  # Ray has fused the stages: Read...->MapBatches(...)
+        to_read = [own for _, own in before] or ([state] if reads_by_itself else [])
         return PipelineStatus(
             num_rows=int(operator.metrics.rows_task_outputs_generated),
-            queued_read=sum(int(own.total_enqueued_input_blocks()) for _, own in before) if before else None,
-            queued_prelearner=int(state.total_enqueued_input_blocks()),
+            queued_read=sum(int(own.total_enqueued_input_blocks()) for own in to_read) if to_read else None,
+            queued_prelearner=None if reads_by_itself else int(state.total_enqueued_input_blocks()),
             queued_learner=int(state.total_enqueued_output_blocks()),
         )
     except Exception as error:  # private to Ray: whatever another version does, training goes on
         _log.debug("Ray Data does not say what it is doing: %s: %s", type(error).__name__, error)
         return None
+
+
+def end_execution(dataset: Any) -> None:
+    """End what a data set executes in this process, and wait for it.
+
+    Ray Data does so in a thread of its own; if that goes on when Ray has been shut down, Ray ends the process.
+    """
+    try:
+        executor = dataset._current_executor
+        if executor is not None:
+            executor.shutdown(force=False)  # waits for another thread's call
+            executor.join(_PATIENCE_S)
+    except Exception as error:  # private to Ray, see `status_of`
+        _log.debug("the execution did not end: %s: %s", type(error).__name__, error)
 
 
 class PipelineMonitor:
@@ -66,7 +84,7 @@ class PipelineMonitor:
     """
 
     def __init__(self, dataset: Dataset, clock: Callable[[], float] = time.perf_counter) -> None:
-        from ray.data import MaterializedDataset
+        from ray.data.dataset import MaterializedDataset
 
         self._dataset = dataset
         self._clock = clock

@@ -16,17 +16,19 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
+from runner.episodes.columns import EPISODE_COLUMNS
 from runner.learners.train_batch import TrainBatch
 from runner.offline.endless import endless_dataset, parts_in_memory, parts_of_source
-from runner.offline.monitoring import PipelineMonitor
+from runner.offline.monitoring import PipelineMonitor, end_execution
 from runner.offline.preflight import check_trajectories
-from runner.offline.prelearner import ModuleSpec, OfflinePreLearner
+from runner.offline.prelearner import ModuleSpec, OfflinePreLearner, PreLearnerParts
 from runner.offline.ray_reader import read_rows
 from runner.offline.source import open_source
 from runner.offline.source_stream import Source
 from runner.offline.train_rows import nested_columns
-from runner.offline.workers import ModuleBoard, native_messages_to_log, pool_options, quiet_ray_data
+from runner.offline.workers import ModuleBoard, native_messages_to_log, pipeline_errors, pool_options
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
 
 if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset
@@ -61,12 +63,13 @@ class RayBatchReader:
     def _one_pass(self, device: torch.device) -> Generator[TrainBatch, None, None]:
         options = {"prefetch_batches": _PREFETCHED_BATCHES, **self.options}
         rows = iter(self.rows.iter_batches(batch_size=self.rows_per_batch, batch_format="numpy", **options))
-        with native_messages_to_log():
+        with pipeline_errors(), native_messages_to_log():
             current: Mapping[str, Any] | None = next(rows, None)
         if current is None:
             raise ConfigError([Problem("the recorded data have no step to learn from", where="offline.input_")])
         while current is not None:
-            following: Mapping[str, Any] | None = next(rows, None)
+            with pipeline_errors():
+                following: Mapping[str, Any] | None = next(rows, None)
             yield train_batch(current, device, ends_pass=following is None)
             current = following
 
@@ -113,11 +116,12 @@ class OfflineData:
 
     def __init__(self, config: ExperimentConfig) -> None:
         self.config = config
-        quiet_ray_data()
         if self._prelearner_class.maps_rows_itself():
             self.data = read_rows(config.offline)
             return
-        source = open_source(config.offline)
+        self._use(open_source(config.offline))
+
+    def _use(self, source: Source) -> None:
         self.source, self.decode, self.data = source, source.decode, source.dataset()
 
     # -- the pipeline ----------------------------------------------------------------------------------------------
@@ -134,12 +138,11 @@ class OfflineData:
         """
         offline = self.config.offline
         self._board = board
-        quiet_ray_data()
         if self.source is not None:
             self.source.check_spaces(spec.observation_space, spec.action_space)
-            if not self.source.has_trajectories:
-                parts = spec.build()
-                check_trajectories(self.source, parts.learner_pipeline, parts.module)
+            parts = spec.build()
+            check_trajectories(self.source, parts.learner_pipeline, parts.module)
+            self._leave_out_unread(self.source, parts)
         prelearner = self._prelearner_class
         self._mapped = self._raw_rows().map_batches(
             prelearner,
@@ -155,9 +158,21 @@ class OfflineData:
             **pool_options(offline),
         )
         if offline.materialize_mapped_data:
-            with native_messages_to_log():
+            with pipeline_errors(), native_messages_to_log():
                 self._mapped = self._mapped.materialize()
         self._monitor = PipelineMonitor(self._mapped)
+
+    def _leave_out_unread(self, source: Source, parts: PreLearnerParts) -> None:
+        """Read neither infos nor extra model outputs that nothing asks for; parts of the user's own may ask for any."""
+        pieces = [*parts.env_to_module, *parts.learner_pipeline]
+        theirs = [type(part).__module__ for part in pieces if not type(part).__module__.startswith("runner.")]
+        if theirs or parts.module.is_stateful or self._prelearner_class is not OfflinePreLearner:
+            return
+        if source.layout is None or any(isinstance(piece, AddInfosFromEpisodesToTrainBatch) for piece in pieces):
+            return
+        read = {*parts.columns, *(column for piece in pieces for column in piece.reads)}
+        recorded = [name for name in source.layout.columns if name not in EPISODE_COLUMNS]
+        self._use(open_source(self.config.offline, columns=[n for n in recorded if n in read], with_infos=False))
 
     @property
     def _prelearner_class(self) -> type[OfflinePreLearner]:
@@ -232,4 +247,5 @@ class OfflineData:
     def close(self) -> None:
         """Let go of the data; Ray frees them with the last reference."""
         self._monitor = None
+        end_execution(self._mapped)
         del self._mapped

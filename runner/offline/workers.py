@@ -14,7 +14,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline import OfflineConfig
+from runner.offline.foreign.data_error import first_line
 
 _CPUS_FOR_READING = 1.0
 _STDERR = 2
@@ -27,12 +29,34 @@ def quiet_ray_data() -> None:
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
+    context.raise_original_map_exception = True
     context.execution_options.preserve_order = True  # batches do not depend on which worker is faster
     logger = logging.getLogger("ray.data")
     for handler in logger.handlers[:]:
         if not isinstance(handler, logging.FileHandler):
             logger.removeHandler(handler)
     logger.addHandler(_ToRunLog(logging.WARNING))
+
+
+@contextmanager
+def pipeline_errors() -> Iterator[None]:
+    """What fails in the pipeline's processes fails here, with what went wrong and where.
+
+    Raises:
+        RunnerError: as it was raised there.
+        RunFailure: anything else; the stack trace is in the run's log.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        cause = getattr(error, "cause", None) or error
+        if isinstance(cause, RunnerError):
+            raise cause from None
+        _log.error("%s", error)
+        what = f"reading recorded data failed: {type(cause).__name__}: {first_line(cause)}"
+        raise RunFailure(Problem(what, "Ray Data's pipeline; the stack trace is in runner.log")) from error
 
 
 @contextmanager

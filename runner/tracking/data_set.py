@@ -35,7 +35,11 @@ class DataSet:
 
     def __str__(self) -> str:
         """Name and size."""
-        num_files, num_bytes = int(self.profile.get("num_files", 0)), int(self.profile.get("num_bytes", 0))
-        size = [f"{num_files:,} file{'' if num_files == 1 else 's'}"] if num_files else []
-        size += [bytes_text(num_bytes)] if num_bytes else []
-        return f"{self.name} ({', '.join(size)})" if size else self.name
+        return sized(self.name, int(self.profile.get("num_files", 0)), int(self.profile.get("num_bytes", 0)))
+
+
+def sized(name: str, num_files: int, num_bytes: int) -> str:
+    """A name, with what is known of the size; 0: unknown."""
+    size = [f"{num_files:,} file{'' if num_files == 1 else 's'}"] if num_files else []
+    size += [bytes_text(num_bytes)] if num_bytes else []
+    return f"{name} ({', '.join(size)})" if size else name

@@ -8,7 +8,7 @@ import logging
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -88,7 +88,7 @@ class RunWriter:
         else:
             self._client.log_artifact(self.run_id, path, artifact_path)
 
-    def log_data_sets(self, data_sets: Iterable[Mapping[str, Any]]) -> None:
+    def log_data_sets(self, data_sets: Sequence[Mapping[str, Any]]) -> None:
         """Record `DataSet`s as inputs of the run; MLflow leaves those out that it has, by name and digest."""
         contexts: dict[tuple[str, str], list[str]] = {}
         for own in data_sets:

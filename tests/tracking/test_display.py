@@ -92,6 +92,46 @@ def test_plain_display_shows_every_iteration_when_asked_and_has_no_control_codes
     assert len({line.index("elapsed") for line in lines}) == 1
 
 
+def reading_of(iteration: int) -> dict[str, Any]:
+    """Of a run on recorded data."""
+    kept = {name: value for name, value in metrics_of(iteration).items() if not name.startswith("env_runners/")}
+    queued = zip(("read", "prelearner", "learner"), (1936, 56, None), strict=True)
+    return kept | {
+        "offline_data/num_rows_read_lifetime": 1_018_070 * iteration,
+        "offline_data/rows_read_per_s": 123_456.7,
+        **{f"offline_data/queued_blocks_{stage}": number for stage, number in queued},
+    }
+
+
+def test_a_run_on_recorded_data_shows_what_it_reads() -> None:
+    stream, clock = io.StringIO(), Clock()
+    plain, live = PlainDisplay(stream, clock=clock), LiveDisplay(live_console(80), clock=clock)
+    for display in (plain, live):
+        display.start(replace(INFO, samples_episodes=False))
+        assert " return " not in "\n".join(block_of(live, 80)[-4:])
+        display.update(reading_of(5))
+    live.finish([])
+    line = stream.getvalue().splitlines()[-1]
+    assert line.startswith(
+        "iter     5  steps      20,000  rows   5,090,350  rows/s 123,457  queued 1,936/56/-  steps/s  31,005  policy"
+    )
+    assert "return" not in line
+    assert "evaluation        150" in line
+    block = block_of(live, 80)
+    assert "rows read 5,090,350   rows/s 123,457     queued 1,936/56/-" in block
+    assert "evaluation 150" in block
+    assert not any("return" in line or "best" in line for line in block)
+
+
+def test_queues_are_left_out_where_none_is_known() -> None:
+    stream = io.StringIO()
+    display = PlainDisplay(stream)
+    display.start(replace(INFO, samples_episodes=False))
+    display.update({"offline_data/num_rows_read_lifetime": 3614, "offline_data/rows_read_per_s": 0.0})
+    assert "  rows       3,614  rows/s       0  steps/s " in stream.getvalue()
+    assert "queued" not in stream.getvalue()
+
+
 def test_display_survives_a_stream_that_went_away() -> None:
     stream, clock = io.StringIO(), Clock()
     display = PlainDisplay(stream, clock=clock)
@@ -272,6 +312,14 @@ def test_summary_golden(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings=["MLflow: 3 of 400 metric values were not written"],
     )
     check_golden("summary", "\n".join(summary_lines(summary)) + "\n")
+
+
+def test_summary_of_a_run_on_recorded_data() -> None:
+    summary = RunSummary("finished", "enough", 5, 20_000, 2.0, "/r", rows_read=18_070, rows_per_s=9035.0)
+    lines = summary_lines(summary)
+    assert lines[3] == "  rows read   18,070 (9,035 per second)"
+    assert not any("return" in line for line in lines)
+    assert summary_lines(replace(summary, rows_per_s=None))[3] == "  rows read   18,070"
 
 
 def test_summary_of_a_run_that_failed_early_leaves_out_what_is_not_there() -> None:

@@ -1,5 +1,6 @@
 """Real MLflow on SQLite. Its import takes seconds, so a few child processes serve all tests, side by side."""
 
+import json
 import os
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from mlflow.entities import Run
 from mlflow.exceptions import MlflowException
 
 from runner.tracking import (
+    DataSet,
     MLflowSettings,
     MLflowTracker,
     StoreLocation,
@@ -30,6 +32,9 @@ ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 60.0
 STARTED_S = 1_700_000_000.25
 LOSS = "learners/default_policy/policy_loss"
+
+TRAINING = DataSet("expert", "a1b2", "training", "local", {"uri": "/data/expert"}, {"obs": "list"}, {"num_files": 2})
+HELD_OUT = DataSet("held out", "c3d4", "evaluation", "s3", {"uri": "s3://x", "paths": ["y" * 80_000]})
 
 DYING_TRAINER = """
 import os, sys, time
@@ -130,6 +135,9 @@ def first_runs(folder: Path, location: StoreLocation) -> dict[str, Tracked]:
     (folder / "checkpoint" / "manifest.json").write_text("{}")
     first.log_artifact(folder / "checkpoint")
     first.log_artifact(folder / "no such file")
+    first.log_data_sets([TRAINING, HELD_OUT])
+    first.log_data_sets([replace(TRAINING, digest="x" * 100)])  # more than MLflow takes
+    second.log_data_sets([TRAINING, replace(TRAINING, context="evaluation")])
     run_ids = [tracker.run_id(TIMEOUT_S) for tracker in (first, second)]
     asked_s = time.time()
     reports = [first.finish("FINISHED", TIMEOUT_S), second.finish("FAILED", TIMEOUT_S)]
@@ -147,6 +155,7 @@ def resume(folder: Path, location: StoreLocation, run_id: str) -> Tracked:
         tracker = MLflowTracker(resumed, folder / "first", warnings.append)
         tracker.start()
         tracker.log_metrics(200_000, {LOSS: 0.01})
+        tracker.log_data_sets([TRAINING])
         asked_s = time.time()  # the child is still importing MLflow
         report = tracker.finish("KILLED", TIMEOUT_S)
     return Tracked(tracker.run_id(), report, warnings, asked_s)
@@ -191,6 +200,31 @@ def test_artifacts_lie_under_the_explicit_location(world: World) -> None:
     assert [f.path for f in world.client.list_artifacts(run_id, "checkpoint")] == ["checkpoint/manifest.json"]
     assert (world.folder / "mlflow-artifacts" / run_id / "artifacts" / "configuration" / "config.yaml").exists()
     assert not (world.folder / "mlruns").exists()
+
+
+def test_data_sets_are_inputs_of_the_run_once_also_after_a_resume(world: World) -> None:
+    inputs = {own.dataset.name: own for own in world.run("first").inputs.dataset_inputs}
+    assert len(world.run("first").inputs.dataset_inputs) == len(inputs) == 2
+    expert = inputs["expert"].dataset
+    assert (expert.digest, expert.source_type, expert.source) == ("a1b2", "local", '{"uri": "/data/expert"}')
+    columns = [{"name": "obs", "type": "list", "required": True}]
+    assert json.loads(expert.schema or "") == {"mlflow_colspec": columns}
+    assert json.loads(expert.profile or "") == {"num_files": 2}
+    assert inputs["held out"].dataset.source == '{"uri": "s3://x"}'
+    tags = {name: [(tag.key, tag.value) for tag in own.tags] for name, own in inputs.items()}
+    context = "mlflow.data.context"
+    assert tags == {"expert": [(context, "training")], "held out": [(context, "evaluation")]}
+
+
+def test_data_that_are_learned_from_and_held_out_are_one_input(world: World) -> None:
+    [both] = world.run("second").inputs.dataset_inputs
+    assert [tag.value for tag in both.tags] == ["training, evaluation"]
+
+
+def test_a_data_set_that_mlflow_refuses_is_only_a_warning(world: World) -> None:
+    report = world.runs["first"].report
+    assert report is not None
+    assert "the data sets were not recorded" in report
 
 
 def test_a_missing_artifact_is_reported_and_nothing_else(world: World) -> None:
