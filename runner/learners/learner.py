@@ -14,6 +14,7 @@ from torch import Tensor
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.episodes import nested
+from runner.learners.allocation import keep_freed_memory
 from runner.learners.flat_adam import FlatAdam
 from runner.learners.loss import Loss
 from runner.learners.peers import Alone, Peers
@@ -43,6 +44,7 @@ class Learner:
         stream: np.random.Generator,
         peers: Peers | None = None,
     ) -> None:
+        keep_freed_memory()
         self.module = module
         self.loss = loss
         self._config = config
