@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
@@ -15,6 +19,7 @@ from runner.offline.layout import Spaces
 from runner.offline.prelearner import OfflinePreLearner
 from runner.offline.source import is_read_by_ray, open_source
 from runner.offline.source_stream import Source
+from runner.offline.space_checks import describe_space
 from runner.offline.table_format import read_keys
 from runner.offline.table_schema import END_FLAGS
 from runner.offline.trajectories import StepChecker
@@ -53,6 +58,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     own = parts[DEFAULT_MODULE_ID]
     source = open_source(offline, Spaces(own.plan.observation_space, own.plan.action_space))
     check_trajectories(source, own.learner, own.module)
+    _check_action_units(config, source, own.plan.action_space)
     _check_rows(source)
     return source
 
@@ -74,6 +80,16 @@ def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], modul
         if piece.needs_next_obs and not source.has_final_obs:
             what = f"{name} needs the observation after each step, and these rows have none"
             raise DataError([Problem(what, source.where(), allowed="a column new_obs; or eps_id and t, or end flags")])
+
+
+def _check_action_units(config: ExperimentConfig, source: Source, space: gym.Space[Any]) -> None:
+    """Refuse actions in the environment's units for a module that acts in [-1, 1]; D4RL and Minari record such."""
+    if source.format not in ("hdf5", "minari") or not config.env.normalize_actions or not isinstance(space, Box):
+        return
+    if space.is_bounded() and not (np.all(space.low == -1) and np.all(space.high == 1)):
+        what = "these actions are in the environment's units, and the module would act in [-1, 1]"
+        allowed = "env.normalize_actions=false, with env.clip_actions=true for a Gaussian policy"
+        raise DataError([Problem(what, source.where(), f"actions of {describe_space(space)}", allowed)])
 
 
 def _no_trajectories(source: Source, reader: str) -> DataError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner.config.errors import ConfigError
@@ -97,3 +98,16 @@ def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster
     assert doubled.equal(2 * plain)
     with pytest.raises(ConfigError, match="MeanStdFilter learns from env steps that are sampled"):
         Trainer.from_experiment("bc_cartpole", [*SMALL, "connectors=mean_std_filter"])
+
+
+def test_actions_in_the_units_of_the_environment_are_refused(tmp_path: Path) -> None:
+    """D4RL's files hold what the environment was given, runner's what the module chose."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "pendulum.hdf5", "w") as file:
+        file["observations"] = np.zeros((6, 3), np.float32)
+        file["actions"] = np.full((6, 1), 1.5, np.float32)
+        file["rewards"] = np.zeros(6, np.float32)
+        file["terminals"] = np.zeros(6, np.bool_)
+        file["timeouts"] = np.array([False, False, True] * 2)
+    with pytest.raises(ConfigError, match="these actions are in the environment's units"):
+        Trainer.from_experiment("iql_pendulum", [f"offline.input_={tmp_path / 'pendulum.hdf5'}"])
