@@ -33,7 +33,8 @@ class OfflineConfig:
     input_read_sample_batches: bool = option(False, "rows are SampleBatches of RLlib's old stack")
     input_read_batch_size: int | None = option(
         None,
-        "rows of the files (episodes or steps) that one pre-learner call gets; null: what a batch needs",
+        "rows of the files (episodes or steps) that one pre-learner call gets and shuffles; null: whole blocks, with "
+        "materialize_data as many as eight train batches need",
         minimum=1,
     )
     input_filesystem: str | None = option(

@@ -73,9 +73,16 @@ def parts_of_source(source: Source) -> list[ReadTables]:
     return [partial(_tables_of_file, source, source.reader, number) for number in range(len(source.reader.files.paths))]
 
 
-def parts_in_memory(dataset: Dataset) -> list[ReadTables]:
-    """The blocks of a data set, read once and held in Ray's object store."""
-    return [partial(_tables_in_memory, reference) for reference in dataset.materialize().to_arrow_refs()]
+def parts_in_memory(dataset: Dataset, rows_per_part: int | None) -> list[ReadTables]:
+    """The blocks of a data set, read once and held in Ray's object store, in parts of so many rows; None: whole."""
+    references = dataset.materialize().to_arrow_refs()
+    if rows_per_part is None:
+        return [partial(_tables_in_memory, reference, slice(None)) for reference in references]
+    return [
+        partial(_tables_in_memory, reference, slice(start, start + rows_per_part))
+        for reference in references
+        for start in range(0, _num_rows(reference), rows_per_part)
+    ]
 
 
 def _tables_of_file(source: Source, reader: ParquetReader, number: int) -> Iterator[pa.Table]:
@@ -84,7 +91,15 @@ def _tables_of_file(source: Source, reader: ParquetReader, number: int) -> Itera
     return replace(source, reader=replace(reader, files=alone)).tables()
 
 
-def _tables_in_memory(reference: Any) -> Iterator[pa.Table]:
+def _tables_in_memory(reference: Any, rows: slice) -> Iterator[pa.Table]:
     import ray
 
-    yield ray.get(reference)
+    table = ray.get(reference)
+    yield table.slice(rows.start or 0, None if rows.stop is None else rows.stop - rows.start)
+
+
+def _num_rows(reference: Any) -> int:
+    import ray
+
+    num_rows: int = ray.get(reference).num_rows
+    return num_rows

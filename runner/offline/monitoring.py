@@ -7,6 +7,7 @@ here and nowhere else, guarded. Of data that stream to learners in other process
 from __future__ import annotations
 
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable
@@ -23,6 +24,7 @@ QUEUED_PRELEARNER = "offline_data/queued_blocks_prelearner"
 QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 
 _PATIENCE_S = 10.0
+_FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to those that fetch and format batches
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +66,16 @@ def status_of(executor: Any) -> PipelineStatus | None:
 def end_execution(dataset: Any) -> None:
     """End what a data set executes in this process, and wait for it.
 
-    Ray Data does so in a thread of its own; if that goes on when Ray has been shut down, Ray ends the process.
+    Ray Data does so in threads of its own; if one goes on when Ray has been shut down, Ray ends the process.
     """
     try:
         executor = dataset._current_executor
         if executor is not None:
             executor.shutdown(force=False)  # waits for another thread's call
             executor.join(_PATIENCE_S)
+        for thread in threading.enumerate():
+            if thread.name == _FETCHING_THREAD:
+                thread.join(_PATIENCE_S)
     except Exception as error:  # private to Ray, see `status_of`
         _log.debug("the execution did not end: %s: %s", type(error).__name__, error)
 

@@ -26,7 +26,7 @@ from runner.offline.ray_reader import read_rows
 from runner.offline.source import open_source
 from runner.offline.source_stream import Source
 from runner.offline.train_rows import nested_columns
-from runner.offline.workers import ModuleBoard, native_messages_to_log, pipeline_errors, pool_options
+from runner.offline.workers import ModuleBoard, limit_stream, native_messages_to_log, pipeline_errors, pool_options
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset
 
 _PREFETCHED_BATCHES = 4
+# What data in memory are cut into: parts of so many train batches, which are shuffled.
+_BATCHES_OF_BLOCK = 8
+_SMALLEST_BLOCK = 2**16
 
 
 @dataclass(frozen=True)
@@ -154,7 +157,7 @@ class OfflineData:
                 **offline.prelearner_kwargs,
             },
             batch_format="numpy" if prelearner.maps_rows_itself() else "pyarrow",
-            batch_size=offline.input_read_batch_size,
+            batch_size=self._rows_per_call,
             **pool_options(offline),
         )
         if offline.materialize_mapped_data:
@@ -185,13 +188,26 @@ class OfflineData:
     def _raw_rows(self) -> Dataset:
         """One pass over the raw rows, or as many as a stream has."""
         offline = self.config.offline
-        if offline.materialize_mapped_data:
-            return self.data
         if offline.materialize_data:
-            return endless_dataset(parts_in_memory(self.data), self.config.seed)
-        if self.source is not None:
-            return endless_dataset(parts_of_source(self.source), self.config.seed)
-        return self.data
+            parts = parts_in_memory(self.data, self._rows_per_call)
+            if self.source is not None and self.source.layout is not None:
+                limit_stream(max(_SMALLEST_BLOCK, self._steps_of_block * self.source.layout.bytes_per_step()))
+            return endless_dataset(parts, self.config.seed)
+        if offline.materialize_mapped_data or self.source is None:
+            return self.data
+        return endless_dataset(parts_of_source(self.source), self.config.seed)
+
+    @property
+    def _rows_per_call(self) -> int | None:
+        """Rows that a pre-learner gets at a time; None: whole blocks."""
+        offline = self.config.offline
+        if offline.input_read_batch_size is not None or not offline.materialize_data or self.source is None:
+            return offline.input_read_batch_size
+        return max(1, int(self._steps_of_block / self.source.first_block().lengths.mean()))
+
+    @property
+    def _steps_of_block(self) -> int:
+        return _BATCHES_OF_BLOCK * self.config.algorithm.train_batch_size_per_learner
 
     def readers(self, num_learners: int) -> list[RayBatchReader]:
         """What each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""

@@ -19,6 +19,7 @@ from runner.config.offline import OfflineConfig
 from runner.offline.foreign.data_error import first_line
 
 _CPUS_FOR_READING = 1.0
+_BLOCKS_AHEAD = 16
 _STDERR = 2
 _log = logging.getLogger(__name__)
 
@@ -36,6 +37,23 @@ def quiet_ray_data() -> None:
         if not isinstance(handler, logging.FileHandler):
             logger.removeHandler(handler)
     logger.addHandler(_ToRunLog(logging.WARNING))
+
+
+def limit_stream(block_bytes: int) -> None:
+    """Let data sets that are made from now on run ahead of the learner by little.
+
+    Their first batch is there early, and pre-learners that follow the module work with new weights. Ray Data's own
+    limit is a quarter of the object store.
+
+    Args:
+        block_bytes: size of a block; some sixteen are held at a time. A read task must not give more than a few, else
+            the execution waits for minutes.
+    """
+    from ray.data import DataContext, ExecutionResources
+
+    context = DataContext.get_current()
+    context.target_max_block_size = block_bytes
+    context.execution_options.resource_limits = ExecutionResources(object_store_memory=_BLOCKS_AHEAD * block_bytes)
 
 
 @contextmanager
