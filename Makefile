@@ -37,9 +37,9 @@ peers: .peers/sb3/.installed .peers/rllib/.installed
 	.peers/$*/bin/python -m pip install --quiet --disable-pip-version-check --requirement $<
 	touch $@
 
-# All benchmarks, one after the other: `make bench`, 35 minutes; `make --keep-going bench` goes on after a failed
+# All benchmarks, one after the other: `make bench`, an hour; `make --keep-going bench` goes on after a failed
 # one; `make bench BENCH_ARGS=--quick` only shows that they run. One alone: `make bench-memory`.
-BENCHES := $(addprefix bench-,throughput multi_agent memory pipelines episodes startup)
+BENCHES := $(addprefix bench-,throughput multi_agent memory pipelines episodes startup offline)
 BENCH_ARGS ?=
 
 bench: $(BENCHES)

@@ -156,12 +156,12 @@ class PlainDisplay:
 
 def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
     """What is read of recorded data."""
+    fields = [("rows", f"{headline.count_text(metrics.get(headline.ROWS_READ)):>11}")]
     queued = headline.queued_text(metrics)
-    return [
-        ("rows", f"{headline.count_text(metrics.get(headline.ROWS_READ)):>11}"),
-        ("rows/s", f"{headline.count_text(metrics.get(headline.ROWS_PER_S)):>7}"),
-        *([] if queued is None else [("queued", f"{queued:>10}")]),
-    ]
+    if queued is not None:  # kept data have been read already
+        fields.append(("rows/s", f"{headline.count_text(metrics.get(headline.ROWS_PER_S)):>7}"))
+        fields.append(("queued", f"{queued:>10}"))
+    return fields
 
 
 def _number(value: object) -> str:
