@@ -301,7 +301,7 @@ class PlannedLearners:
         for module_id, own in parts.items():
             FlatParameters(own.module).load(self.weights[module_id])
         learners = {module_id: _build_learner(self.config, own, peers) for module_id, own in parts.items()}
-        return LearnerGroup(learners, {}, self.to_train, self.config.learners.num_learners)
+        return LearnerGroup(learners, {}, self.to_train, peers)
 
 
 def _on_device(config: ExperimentConfig, device: str) -> ExperimentConfig:

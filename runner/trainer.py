@@ -74,6 +74,14 @@ class Trainer:
 
             note(start_text(config, source))
         self._started_ray = builder.start_ray(config)
+        try:
+            self._build(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self, config: ExperimentConfig) -> None:
+        """What may be in other processes."""
         self.learners = builder.build_learner_group(config, self._parts)
         self._evaluation_runners: EnvRunnerGroup | None = None
         evaluation = config.evaluation
@@ -293,10 +301,10 @@ class Trainer:
 
     def close(self) -> None:
         """Close environments and runners, and the Ray cluster if this trainer started it."""
-        self.learners.close()
-        self.experience.close()
-        if self._evaluation_runners is not None:
-            self._evaluation_runners.close()
+        for name in ("learners", "experience", "_evaluation_runners"):
+            part = getattr(self, name, None)  # what failed to be built is not there
+            if part is not None:
+                part.close()
         if self._started_ray:
             stop_ray()
 

@@ -45,9 +45,9 @@ def record(settings: Settings) -> None:
         trainer.evaluate(settings.num_envs)  # warm-up: the runner is made, torch is warm
 
         def one_recording() -> int:
-            before = trainer.evaluate(settings.episodes)["evaluation/env_runners/num_env_steps_sampled"]
+            result = trainer.evaluate(settings.episodes)
             trainer.finish_recording()
-            return int(before)
+            return int(result["evaluation/env_runners/num_env_steps_sampled"])
 
         measure_recording(one_recording)
 

@@ -1,4 +1,4 @@
-"""A connector piece of one's own: twice the data from what is known of the environment."""
+"""A connector piece of one's own: more varied data from what is known of the environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MirrorCartPole(ConnectorPiece):
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Negate observations and exchange the two actions, all rows at once."""
         for columns in batch.values():
-            is_mirrored = torch.arange(len(columns["obs"])) % 2 == 1
+            is_mirrored = torch.arange(len(columns["obs"]), device=columns["obs"].device) % 2 == 1
             columns["obs"] = torch.where(is_mirrored[:, None], -columns["obs"], columns["obs"])
             columns["actions"] = torch.where(is_mirrored, 1 - columns["actions"], columns["actions"])
         return batch

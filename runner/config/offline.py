@@ -59,7 +59,8 @@ class OfflineConfig:
     prelearner_buffer_class: str | None = option(
         None,
         "dotted path of the buffer from which each pre-learner samples a train batch whenever it has read; null: "
-        "runner.replay.EpisodeReplayBuffer if prelearner_buffer_kwargs has arguments for it, else no buffer",
+        "runner.replay.EpisodeReplayBuffer if prelearner_buffer_kwargs has arguments for it, else no buffer; with "
+        "several pre-learners batches depend on which is faster",
     )
     prelearner_buffer_kwargs: dict[str, Any] = option(
         {}, "its keyword arguments: capacity (env steps), batch_length_T (env steps of a sampled fragment)"

@@ -233,8 +233,8 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
         is_truncated=np.concatenate([block.is_truncated for block in blocks]),
         t_started=np.concatenate([block.t_started for block in blocks]),
         episode_ids=[id_ for block in blocks for id_ in block.episode_ids],
-        lookback=_ConcatenatedRows(blocks),
-        infos=_ConcatenatedRows(blocks),
+        lookback=_ConcatenatedRows(blocks) if any(block.lookback for block in blocks) else None,
+        infos=_ConcatenatedRows(blocks) if any(block.infos for block in blocks) else None,
         module_id=blocks[0].module_id,
         agents=_concatenated_agents(blocks),
     )

@@ -99,11 +99,16 @@ class Learner:
         valid_rows = np.arange(nested.row_count(columns))
         if LOSS_MASK in batch:
             valid_rows = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
-        num_parts = self._peers.most(num_minibatches(len(valid_rows), self._config.minibatch_size))
-        sizes = even_sizes(len(valid_rows), num_parts)
+        num_parts = num_minibatches(len(valid_rows), self._config.minibatch_size)
+        sizes = even_sizes(len(valid_rows), self._agreed(num_parts, len(valid_rows)))
         for epoch in range(self._config.num_epochs):
             for minibatch in self._shuffled(columns, valid_rows, sizes):
                 yield minibatch, epoch == self._config.num_epochs - 1
+
+    def _agreed(self, num_parts: int, num_rows: int) -> int:
+        """As many minibatches as any peer needs, and none of them empty for any."""
+        fewest_rows = -self._peers.most(-num_rows)
+        return min(self._peers.most(num_parts), fewest_rows)
 
     def _shuffled(self, columns: dict[str, Any], rows: Any, sizes: list[int]) -> Iterator[dict[str, Any]]:
         """The given rows in a new order, split into parts of these sizes."""
@@ -122,7 +127,7 @@ class Learner:
         sequences = np.flatnonzero(num_steps)  # one that holds a bootstrap row only has nothing to learn from
         num_parts = num_minibatches(int(num_steps.sum()), self._config.minibatch_size)
         num_parts = num_minibatches(len(sequences), -(-len(sequences) // num_parts))
-        sizes = even_sizes(len(sequences), self._peers.most(num_parts))
+        sizes = even_sizes(len(sequences), self._agreed(num_parts, len(sequences)))
         inputs = self.module.inputs
         columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *self.loss.reads))}
         for epoch in range(self._config.num_epochs):

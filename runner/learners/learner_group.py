@@ -11,6 +11,7 @@ import numpy as np
 
 from runner.episodes.columns import Rollout
 from runner.learners.learner import Learner
+from runner.learners.peers import Alone, Peers
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.rl_module import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
@@ -49,7 +50,7 @@ class LearnerGroup:
         learners: module id -> its learner.
         pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
-        num_learners: of each module, in all processes; they update in step.
+        peers: the groups in other processes that update the same modules in step; None: there are none.
     """
 
     _batches: Generator[TrainBatch, None, None] | None = None
@@ -59,9 +60,10 @@ class LearnerGroup:
         learners: Mapping[str, Learner],
         pipelines: Mapping[str, LearnerConnectorPipeline],
         modules_to_train: Collection[str],
-        num_learners: int = 1,
+        peers: Peers | None = None,
     ) -> None:
-        self.num_learners = num_learners
+        self._peers: Peers = peers or Alone()
+        self.num_learners = self._peers.num_learners
         self._learners = dict(learners)
         self._modules = {module_id: learner.module for module_id, learner in learners.items()}
         self._pipelines = dict(pipelines)
@@ -96,9 +98,8 @@ class LearnerGroup:
             started = time.perf_counter()
             batch = next(self._batches)
             received = time.perf_counter()
-            done.num_env_steps += batch.num_env_steps
-            sampled = num_env_steps + done.num_env_steps * self.num_learners
-            done.metrics.append(self.update_on(batch.columns, sampled))
+            done.num_env_steps += self._peers.total(batch.num_env_steps)
+            done.metrics.append(self.update_on(batch.columns, num_env_steps + done.num_env_steps))
             done.ends_pass = batch.ends_pass
             done.waiting_s += received - started
             done.update_s += time.perf_counter() - received

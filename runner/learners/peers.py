@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,6 +15,7 @@ class Peers(Protocol):
     """
 
     rank: int
+    num_learners: int
 
     def mean(self, values: Tensor) -> None:
         """Replace `values` by their mean over the learners."""
@@ -22,16 +23,24 @@ class Peers(Protocol):
     def most(self, number: int) -> int:
         """The largest `number` of any learner."""
 
+    def total(self, number: int) -> int:
+        """The sum of `number` over the learners."""
+
 
 class Alone:
     """A learner without peers."""
 
     rank = 0
+    num_learners = 1
 
     def mean(self, values: Tensor) -> None:
         """They are the mean already."""
 
     def most(self, number: int) -> int:
+        """Its own number."""
+        return number
+
+    def total(self, number: int) -> int:
         """Its own number."""
         return number
 
@@ -50,7 +59,7 @@ class ProcessGroup:
         from torch import distributed
 
         self.rank = rank
-        self._num_learners = num_learners
+        self.num_learners = num_learners
         self._device = device
         self._backend = distributed
         backend = "nccl" if device.type == "cuda" else "gloo"
@@ -59,10 +68,17 @@ class ProcessGroup:
     def mean(self, values: Tensor) -> None:
         """All-reduce."""
         self._backend.all_reduce(values)
-        values.div_(self._num_learners)
+        values.div_(self.num_learners)
 
     def most(self, number: int) -> int:
         """All-reduce."""
+        return self._reduced(number, self._backend.ReduceOp.MAX)
+
+    def total(self, number: int) -> int:
+        """All-reduce."""
+        return self._reduced(number, self._backend.ReduceOp.SUM)
+
+    def _reduced(self, number: int, operation: Any) -> int:
         value = torch.tensor(number, device=self._device)
-        self._backend.all_reduce(value, op=self._backend.ReduceOp.MAX)
+        self._backend.all_reduce(value, op=operation)
         return int(value)

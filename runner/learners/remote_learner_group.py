@@ -24,7 +24,10 @@ from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
-_OWN = ("stream", "loss")  # parts of a learner's state that differ between the learners of a module
+_OWN = ("stream", "loss")  # parts of a learner's state that may differ between the learners of a module
+
+# Actors that start on few cores import torch one after the other.
+_START_TIMEOUT_S = 300.0
 
 _log = logging.getLogger(__name__)
 
@@ -112,17 +115,21 @@ class RemoteLearnerGroup:
         )
         make = (make_learners, config.torch_num_threads)
         self._actors: list[Any] = [actor_class.remote(*make) for _ in range(config.num_learners)]
-        [address] = self._wait([self._actors[0].free_address.remote()])
-        self._wait([own.join.remote(rank, self.num_learners, address) for rank, own in enumerate(self._actors)])
+        [address] = self._wait([self._actors[0].free_address.remote()], _START_TIMEOUT_S)
+        joined = [own.join.remote(rank, self.num_learners, address) for rank, own in enumerate(self._actors)]
+        self._wait(joined, _START_TIMEOUT_S)
 
     def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
-        """One update of each module on all of its rows, after `num_env_steps` env steps in all."""
+        """One update of each module on all of its rows, after `num_env_steps` env steps in all.
+
+        A module with fewer rows than learners is left as it is.
+        """
         self.get_weights()  # pipelines read the newest
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         parts: list[dict[str, Any]] = [{} for _ in self._actors]
         for module_id, batch in batches.items():
             columns = {name: batch[name] for name in (*self._reads[module_id], LOSS_MASK) if name in batch}
-            for part, own in zip(parts, split_rows(columns, self.num_learners), strict=True):
+            for part, own in zip(parts, split_rows(columns, self.num_learners), strict=False):
                 part[module_id] = own
         calls = [actor.update_on.remote(part, num_env_steps) for actor, part in zip(self._actors, parts, strict=True)]
         self._weights = None
@@ -138,9 +145,7 @@ class RemoteLearnerGroup:
         done: list[RecordedUpdates] = self._wait(
             [actor.call.remote("update_on_recorded", most, num_env_steps) for actor in self._actors]
         )
-        first = done[0]
-        first.num_env_steps = sum(own.num_env_steps for own in done)
-        return first
+        return done[0]
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """Module id -> (P,) parameters, for env runners."""
@@ -162,7 +167,8 @@ class RemoteLearnerGroup:
         """Go on from a state, also of another number of learners; random streams are then those of a new run."""
         peers = state.get("peers", ())
         if len(peers) != self.num_learners - 1:
-            peers = self._wait([actor.own_state.remote() for actor in self._actors[1:]])
+            own_states = self._wait([actor.own_state.remote() for actor in self._actors[1:]])
+            peers = [_streams_only(own, state["learners"]) for own in own_states]
         learners = [
             {module_id: {**own, **peer.get(module_id, {})} for module_id, own in state["learners"].items()}
             for peer in ({}, *peers)
@@ -183,13 +189,19 @@ class RemoteLearnerGroup:
         for actor in self._actors:
             ray.kill(actor)
 
-    def _wait(self, calls: Sequence[Any]) -> list[Any]:
+    def _wait(self, calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
         """The results of calls to all learners; with the first that fails all are ended, they would wait for it."""
         import ray
 
         pending = list(calls)
         while pending:
-            [ready], pending = ray.wait(pending, num_returns=1)
+            done, pending = ray.wait(pending, num_returns=1, timeout=timeout_s)
+            if not done:
+                self.close()
+                what = f"{len(pending)} of {self.num_learners} learners did not start within {timeout_s:g} s"
+                where = "learners.num_learners, num_cpus_per_learner, num_gpus_per_learner"
+                raise RunFailure(Problem(what, where, allowed="what the cluster has free at the moment"))
+            [ready] = done
             try:
                 ray.get(ready)
             except ray.exceptions.RayError as error:
@@ -212,8 +224,7 @@ Learners = LearnerGroup | RemoteLearnerGroup
 def split_rows(columns: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
     """The rows with a loss in nearly equal parts, as arrays; with memory the sequences that have one.
 
-    Raises:
-        RunFailure: there are fewer of them than parts.
+    No parts at all if there are fewer rows.
     """
     arrays: dict[str, Any] = nested.map_leaves(_to_array, dict(columns))
     mask = arrays.get(LOSS_MASK)
@@ -224,11 +235,19 @@ def split_rows(columns: Mapping[str, Any], num_parts: int) -> list[dict[str, Any
     else:
         rows = np.flatnonzero(mask.any(1))
     if len(rows) < num_parts:
-        what = f"a train batch of {len(rows)} rows cannot be divided among {num_parts} learners"
-        raise RunFailure(Problem(what, "learners.num_learners", str(num_parts), f"at most {len(rows)}"))
+        return []
     return [
         {name: nested.take(column, part) for name, column in arrays.items()} for part in np.array_split(rows, num_parts)
     ]
+
+
+def _streams_only(own: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """By module id: random streams of a new run, and what else a loss has learned as it was saved."""
+    parts: dict[str, Any] = {}
+    for module_id, state in own.items():
+        new_stream = {name: value for name, value in state["loss"].items() if name == "stream"}
+        parts[module_id] = {"stream": state["stream"], "loss": {**saved[module_id]["loss"], **new_stream}}
+    return parts
 
 
 def _to_array(leaf: Tensor) -> npt.NDArray[Any]:

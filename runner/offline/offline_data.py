@@ -26,7 +26,7 @@ from runner.offline.ray_reader import read_rows
 from runner.offline.source import open_source
 from runner.offline.source_stream import Source
 from runner.offline.train_rows import nested_columns
-from runner.offline.workers import ModuleBoard, limit_stream, native_messages_to_log, pipeline_errors, pool_options
+from runner.offline.workers import ModuleBoard, limited_stream, native_messages_to_log, pipeline_errors, pool_options
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
 
@@ -69,7 +69,9 @@ class RayBatchReader:
         with pipeline_errors(), native_messages_to_log():
             current: Mapping[str, Any] | None = next(rows, None)
         if current is None:
-            raise ConfigError([Problem("the recorded data have no step to learn from", where="offline.input_")])
+            what = f"the recorded data have no train batch of {self.rows_per_batch} rows for each learner"
+            allowed = "more data, a smaller algorithm.train_batch_size_per_learner, or no iter_batches_kwargs.drop_last"
+            raise ConfigError([Problem(what, "offline.input_", allowed=allowed)])
         while current is not None:
             with pipeline_errors():
                 following: Mapping[str, Any] | None = next(rows, None)
@@ -169,7 +171,9 @@ class OfflineData:
         """Read neither infos nor extra model outputs that nothing asks for; parts of the user's own may ask for any."""
         pieces = [*parts.env_to_module, *parts.learner_pipeline]
         theirs = [type(part).__module__ for part in pieces if not type(part).__module__.startswith("runner.")]
-        if theirs or parts.module.is_stateful or self._prelearner_class is not OfflinePreLearner:
+        if theirs or self._prelearner_class is not OfflinePreLearner or self.config.offline.prelearner_buffer_class:
+            return
+        if parts.module.is_stateful:
             return
         if source.layout is None or any(isinstance(piece, AddInfosFromEpisodesToTrainBatch) for piece in pieces):
             return
@@ -190,9 +194,10 @@ class OfflineData:
         offline = self.config.offline
         if offline.materialize_data:
             parts = parts_in_memory(self.data, self._rows_per_call)
-            if self.source is not None and self.source.layout is not None:
-                limit_stream(max(_SMALLEST_BLOCK, self._steps_of_block * self.source.layout.bytes_per_step()))
-            return endless_dataset(parts, self.config.seed)
+            if self.source is None or self.source.layout is None:
+                return endless_dataset(parts, self.config.seed)
+            with limited_stream(max(_SMALLEST_BLOCK, self._steps_of_block * self.source.layout.bytes_per_step())):
+                return endless_dataset(parts, self.config.seed)
         if offline.materialize_mapped_data or self.source is None:
             return self.data
         return endless_dataset(parts_of_source(self.source), self.config.seed)
@@ -264,4 +269,5 @@ class OfflineData:
         """Let go of the data; Ray frees them with the last reference."""
         self._monitor = None
         end_execution(self._mapped)
+        self._board = None
         del self._mapped

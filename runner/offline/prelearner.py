@@ -133,6 +133,8 @@ class OfflinePreLearner:
         """
         self._take_newest_module()
         block = with_held_observations(self._episodes_of(batch), self._env_to_module, self._module)
+        if not len(block):
+            return {}  # nothing but episodes that ended before their first step
         # Random numbers follow from the first episode and the pass, not from which worker is faster.
         name = zlib.crc32(block.episode_ids[0].encode())
         stream = random_stream(self.config.seed, "prelearner", name, number_of_pass(batch))

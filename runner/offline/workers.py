@@ -39,8 +39,9 @@ def quiet_ray_data() -> None:
     logger.addHandler(_ToRunLog(logging.WARNING))
 
 
-def limit_stream(block_bytes: int) -> None:
-    """Let data sets that are made from now on run ahead of the learner by little.
+@contextmanager
+def limited_stream(block_bytes: int) -> Iterator[None]:
+    """Let data sets that are made here run ahead of the learner by little.
 
     Their first batch is there early, and pre-learners that follow the module work with new weights. Ray Data's own
     limit is a quarter of the object store.
@@ -52,8 +53,14 @@ def limit_stream(block_bytes: int) -> None:
     from ray.data import DataContext, ExecutionResources
 
     context = DataContext.get_current()
+    options = context.execution_options
+    before = context.target_max_block_size, options.resource_limits
     context.target_max_block_size = block_bytes
-    context.execution_options.resource_limits = ExecutionResources(object_store_memory=_BLOCKS_AHEAD * block_bytes)
+    options.resource_limits = ExecutionResources(object_store_memory=_BLOCKS_AHEAD * block_bytes)
+    try:
+        yield
+    finally:
+        context.target_max_block_size, options.resource_limits = before
 
 
 @contextmanager

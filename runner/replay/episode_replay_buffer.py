@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,19 +29,26 @@ class EpisodeReplayBuffer:
                 raise ValueError(f"{name} must be an integer of 1 or more, got {value!r}")
         self.capacity = capacity
         self.fragment_length = batch_length_T
-        self._block: ColumnBlock | None = None
+        self._blocks: deque[ColumnBlock] = deque()
+        self._num_left_out = 0  # of the oldest block's episodes
 
     @property
     def num_env_steps(self) -> int:
         """Env steps in the buffer."""
-        return 0 if self._block is None else self._block.num_rows
+        if not self._blocks:
+            return 0
+        return sum(block.num_rows for block in self._blocks) - int(self._blocks[0].lengths[: self._num_left_out].sum())
 
     def add(self, block: ColumnBlock) -> None:
         """Add the episode chunks of a block."""
-        merged = block if self._block is None else concat_blocks([self._block, block])
-        newest_first = np.cumsum(merged.lengths[::-1])
-        num_kept = max(1, int(np.searchsorted(newest_first, self.capacity, side="right")))
-        self._block = merged if num_kept == len(merged) else take_chunks(merged, len(merged) - num_kept)
+        self._blocks.append(block)
+        excess = self.num_env_steps - self.capacity
+        while excess > 0 and (len(self._blocks) > 1 or self._num_left_out < len(self._blocks[0]) - 1):
+            excess -= int(self._blocks[0].lengths[self._num_left_out])
+            self._num_left_out += 1
+            if self._num_left_out == len(self._blocks[0]):
+                self._blocks.popleft()
+                self._num_left_out = 0
 
     def sample(self, num_env_steps: int, stream: np.random.Generator) -> ColumnBlock:
         """Fragments with exactly so many env steps in all, with replacement.
@@ -51,17 +60,19 @@ class EpisodeReplayBuffer:
         Raises:
             ValueError: the buffer is empty.
         """
-        if self._block is None:
+        if not self._blocks:
             raise ValueError("an empty buffer cannot be sampled")
-        offsets = self._block.offsets
+        oldest, *others = self._blocks
+        block = concat_blocks([take_chunks(oldest, self._num_left_out), *others])
+        offsets = block.offsets
         fragments: list[npt.NDArray[np.int64]] = []  # (3, F): chunk, first step, length
         missing = num_env_steps
         while missing > 0:
-            rows = stream.integers(self._block.num_rows, size=-(-missing // self.fragment_length))
+            rows = stream.integers(block.num_rows, size=-(-missing // self.fragment_length))
             chunks = np.searchsorted(offsets, rows, side="right") - 1
             starts = rows - offsets[chunks]
-            lengths = np.minimum(self.fragment_length, self._block.lengths[chunks] - starts)
+            lengths = np.minimum(self.fragment_length, block.lengths[chunks] - starts)
             lengths = np.minimum(lengths, missing - np.cumsum(lengths) + lengths)
             fragments.append(np.stack([chunks, starts, lengths])[:, lengths > 0])
             missing -= int(fragments[-1][2].sum())
-        return take_fragments(self._block, *np.concatenate(fragments, axis=1))
+        return take_fragments(block, *np.concatenate(fragments, axis=1))

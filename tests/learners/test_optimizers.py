@@ -157,7 +157,7 @@ ENVS = {"Corridor": Corridor, "Line": Line}
         (
             ["algorithm=iql"],
             "Line",
-            r"IQLLoss needs compute_q_values, .* of the module, and ActorCriticModule has none.*module=iql",
+            r"IQLLoss needs clamped, compute_q_values, .* of the module, and ActorCriticModule has none.*module=iql",
         ),
         (["algorithm=cql", "module=iql"], "Line", r"CQLLoss needs squashed, .*IQLModule has none.*module=sac"),
         (["algorithm=cql_discrete"], "Corridor", r"DiscreteCQLLoss needs qf_preds, .*ActorCriticModule has none"),
