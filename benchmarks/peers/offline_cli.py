@@ -31,6 +31,7 @@ class Settings:
     episodes: int = 2000
     output: str = ""
     num_envs: int = 8
+    rllib_updates: int = 1  # of an RLlib iteration
 
 
 def parse_settings(description: str | None) -> Settings:

@@ -44,7 +44,7 @@ def train(settings: Settings) -> None:
             materialize_mapped_data=not is_streaming,
             map_batches_kwargs={"concurrency": 1, "num_cpus": 1},
             iter_batches_kwargs={"prefetch_batches": 2, "local_shuffle_buffer_size": None},
-            dataset_num_iters_per_learner=1,
+            dataset_num_iters_per_learner=settings.rllib_updates,
         )
         .debugging(seed=0, log_level="ERROR")
     )
@@ -52,7 +52,7 @@ def train(settings: Settings) -> None:
 
     def iterate() -> int:
         algorithm.train()
-        return 1
+        return settings.rllib_updates
 
     measure_updates(settings, start, iterate)
     algorithm.stop()

@@ -282,10 +282,18 @@ def train(run_main: Run, experiment: str, *overrides: str) -> Outcome:
     return run_main(f"+experiment={experiment}", *data, *overrides)
 
 
-def assert_nothing_trained(tmp_path: Path) -> None:
-    import ray
+@pytest.fixture(autouse=True)
+def _without_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with the data is told before Ray is started, or asked for."""
 
-    assert not ray.is_initialized()
+    def refuse(*args: object) -> None:
+        raise AssertionError("Ray was asked for")
+
+    if "ray_cluster" not in request.fixturenames:
+        monkeypatch.setattr("runner.builder.ensure_ray", refuse)
+
+
+def assert_nothing_trained(tmp_path: Path) -> None:
     assert checkpoints_of(tmp_path / "run") == []
     assert not (tmp_path / "run" / "progress.jsonl").exists()
 
