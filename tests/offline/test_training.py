@@ -83,7 +83,8 @@ def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
     overrides = [*SMALL, *buffer, *workers, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", overrides) as trainer:
         (line,) = trained(trainer, 1)
-    assert line["num_env_steps_sampled"] == 5 * 512  # ten episodes, two a call, each call samples a batch
+    # Ten episodes in two files, two a call, each call samples a batch; a call may or may not reach over files.
+    assert line["num_env_steps_sampled"] in (5 * 512, 6 * 512)
 
 
 def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
