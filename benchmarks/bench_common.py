@@ -104,7 +104,7 @@ def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
 
 
 def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Result:
-    """Run a system's process; the last line of its stdout is its result as JSON, unless it has none."""
+    """Run a system's process; the last line of its stdout that begins with { is its result, unless it has none."""
     env = one_thread_env()
     if name == OURS:  # measures this checkout, installed or not; Ray's workers inherit it
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
@@ -122,7 +122,7 @@ def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Res
     if not is_result:
         return {}
     try:
-        return json.loads(done.stdout.strip().splitlines()[-1])
+        return json.loads([line for line in done.stdout.splitlines() if line.startswith("{")][-1])
     except (IndexError, ValueError):
         raise SystemExit(f"{name} ended without a result:\n  {shown}\n{done.stdout[-2000:]}") from None
 
