@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from runner.offline.held_out import HeldOutEvaluation
     from runner.offline.prelearner import PreLearnerParts
     from runner.offline.recorder import EpisodeRecorder
+    from runner.offline.source_stream import Source
 
 TRAINING, EVALUATION = "env_runner", "evaluation"
 
@@ -108,28 +109,27 @@ def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> i
     return max(config.env_runners.episode_lookback_horizon, *needed)
 
 
-def build_experience(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], is_recording: bool = False
-) -> Experience:
-    """What the experiment learns from: recorded data if `offline` names some, else env runners."""
-    if not learns_offline(config):
-        return build_env_runner_group(config, TRAINING, parts, is_recording)
+def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Source | None:
+    """Refuse what cannot be learned from recorded data, before Ray is started.
+
+    Returns:
+        The data, see `preflight.check_recorded_data`.
+
+    Raises:
+        ConfigError: there are several agents, a piece does not go with recorded data, or the data are not good.
+    """
+    from runner.offline import preflight
+
     if is_multi_agent(config):
         what = "recorded data of several agents cannot be learned from yet"
         raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
-    return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
-
-
-def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experience:
-    from runner.offline.offline_data import OfflineData
-    from runner.offline.workers import ModuleBoard, quiet_ray_data
-
-    for piece in parts.env_to_module:
+    own = parts[DEFAULT_MODULE_ID]
+    for piece in own.env_to_module:
         if type(piece).merge_states is not ConnectorPiece.merge_states:
             what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
             allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
             raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
-    readers = [type(piece).__name__ for piece in parts.learner if piece.reads_module]
+    readers = _pieces_that_read_the_module(own)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
             f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
@@ -138,6 +138,27 @@ def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experie
             allowed="false; offline.materialize_data=true keeps what is read in memory",
         )
         raise ConfigError([problem])
+    return preflight.check_recorded_data(config, own)
+
+
+def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
+    return [type(piece).__name__ for piece in parts.learner if piece.reads_module]
+
+
+def build_experience(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], is_recording: bool = False
+) -> Experience:
+    """What the experiment learns from: recorded data if `offline` names some, else env runners."""
+    if not learns_offline(config):
+        return build_env_runner_group(config, TRAINING, parts, is_recording)
+    return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
+
+
+def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experience:
+    from runner.offline.offline_data import OfflineData
+    from runner.offline.workers import ModuleBoard, quiet_ray_data
+
+    readers = _pieces_that_read_the_module(parts)
     data_class = OfflineData
     if config.offline.offline_data_class is not None:
         data_class = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)

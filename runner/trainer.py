@@ -65,9 +65,7 @@ class Trainer:
         agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}
         check_metric_names(config, agents)
         if learns_offline(config):
-            from runner.offline.preflight import check_recorded_data
-
-            source = check_recorded_data(config, self._parts)
+            source = builder.check_recorded_data(config, self._parts)
         self._held_out = builder.build_held_out_evaluation(config, self._parts)
         if learns_offline(config):
             from runner.offline.data_sets import start_text

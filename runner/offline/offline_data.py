@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -202,7 +203,7 @@ class OfflineData:
             return self.data
         return endless_dataset(parts_of_source(self.source), self.config.seed)
 
-    @property
+    @cached_property
     def _rows_per_call(self) -> int | None:
         """Rows that a pre-learner gets at a time; None: whole blocks."""
         offline = self.config.offline

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ModuleParts, is_multi_agent
 from runner.offline.foreign.data_error import DataError
 from runner.offline.input_files import existing_paths
 from runner.offline.layout import Spaces
@@ -23,9 +22,10 @@ from runner.offline.space_checks import describe_space
 from runner.offline.table_format import read_keys
 from runner.offline.table_schema import END_FLAGS
 from runner.offline.trajectories import StepChecker
-from runner.pipelines.piece import DEFAULT_MODULE_ID, ConnectorPiece
+from runner.pipelines.piece import ConnectorPiece
 
 if TYPE_CHECKING:
+    from runner.module_parts import ModuleParts
     from runner.modules.rl_module import RLModule
 
 # Data of up to so many bytes are read once; of larger ones, up to the second number, ids, time steps and rewards are.
@@ -33,12 +33,12 @@ _MAX_READ_BYTES = 2**25
 _MAX_CHECKED_BYTES = 2**28
 
 
-def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Source | None:
+def check_recorded_data(config: ExperimentConfig, own: ModuleParts) -> Source | None:
     """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
 
     Args:
         config: the experiment; an `offline_data_class` of the user's own reads by itself.
-        parts: of its module.
+        own: its module and pipelines.
 
     Returns:
         The data; None where they are read in a way that takes Ray, or by the user's own code.
@@ -49,13 +49,9 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     offline = config.offline
     if offline.offline_data_class is not None:
         return None
-    if is_multi_agent(config):
-        what = "recorded data of several agents cannot be learned from yet"
-        raise ConfigError([Problem(what, "offline.input_", str(offline.input_), "a single-agent environment")])
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         existing_paths(offline)
         return None
-    own = parts[DEFAULT_MODULE_ID]
     source = open_source(offline, Spaces(own.plan.observation_space, own.plan.action_space))
     check_trajectories(source, own.learner, own.module)
     _check_action_units(config, source, own.plan.action_space)
