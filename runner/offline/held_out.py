@@ -21,7 +21,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import REWARDS, ColumnBlock, block_from_episodes
 from runner.learners.loss import Loss
 from runner.offline.estimators import times_of
-from runner.offline.held_out_inputs import inputs_pipeline, with_held_observations, writable
+from runner.offline.held_out_inputs import inputs_pipeline, writable
 from runner.offline.held_out_loss import MeanLoss
 from runner.offline.layout import Spaces
 from runner.offline.policy_evaluation import (
@@ -35,6 +35,7 @@ from runner.offline.recorded_actions import BlockReader, ModuleInputs, check_blo
 from runner.offline.source import open_source
 from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP, DEFAULT_MODULE_ID, STATE_IN, STATE_OUT
+from runner.pipelines.recorded_episodes import with_held_observations
 from runner.streams import integer_seed, random_stream
 
 if TYPE_CHECKING:

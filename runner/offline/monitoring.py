@@ -73,9 +73,10 @@ def end_execution(dataset: Any) -> None:
         if executor is not None:
             executor.shutdown(force=False)  # waits for another thread's call
             executor.join(_PATIENCE_S)
+        latest = time.monotonic() + _PATIENCE_S  # a reader that nobody closed keeps its threads
         for thread in threading.enumerate():
             if thread.name == _FETCHING_THREAD:
-                thread.join(_PATIENCE_S)
+                thread.join(max(0.0, latest - time.monotonic()))
     except Exception as error:  # private to Ray, see `status_of`
         _log.debug("the execution did not end: %s: %s", type(error).__name__, error)
 

@@ -150,7 +150,7 @@ class OfflineData:
             check_trajectories(self.source, parts.learner_pipeline, parts.module)
             self._leave_out_unread(self.source, parts)
         prelearner = self._prelearner_class
-        self._mapped = self._raw_rows().map_batches(
+        self._mapped: Any = self._raw_rows().map_batches(
             prelearner,
             fn_constructor_kwargs={
                 "config": self.config,
@@ -269,6 +269,7 @@ class OfflineData:
     def close(self) -> None:
         """Let go of the data; Ray frees them with the last reference."""
         self._monitor = None
-        end_execution(self._mapped)
         self._board = None
-        del self._mapped
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            end_execution(mapped)

@@ -24,10 +24,10 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.offline.endless import number_of_pass
-from runner.offline.held_out_inputs import with_held_observations
 from runner.offline.train_rows import Rows, flat_columns
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline
+from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import EpisodeReplayBuffer
 from runner.streams import random_stream
 

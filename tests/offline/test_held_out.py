@@ -24,11 +24,11 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules import ActorCriticModule
 from runner.offline import held_out_loss
 from runner.offline.held_out import HeldOutEvaluation
-from runner.offline.held_out_inputs import ObservationRows
 from runner.offline.policy_evaluation import METHODS, evaluate_policy
 from runner.offline.source import open_source
 from runner.offline.writer import EpisodeWriter
 from runner.pipelines import SingleAgentObservationPreprocessor
+from runner.pipelines.recorded_episodes import ObservationRows
 from runner.streams import random_stream
 from runner.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times

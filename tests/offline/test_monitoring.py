@@ -74,8 +74,10 @@ def test_status_of_a_real_execution(ray_cluster: None) -> None:
 
 
 @ray_test
-def test_an_execution_has_ended_when_data_are_closed(ray_cluster: None) -> None:
+def test_an_execution_has_ended_when_data_are_closed(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray.data
+
+    monkeypatch.setattr("runner.offline.monitoring._PATIENCE_S", 1.0)  # nobody closes the iterator below
 
     dataset = ray.data.range(400, override_num_blocks=20)
     batches = iter(dataset.iter_batches(batch_size=10))

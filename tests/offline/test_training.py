@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from runner.config.errors import ConfigError
 from runner.pipelines import SingleAgentObservationPreprocessor
@@ -87,15 +89,21 @@ def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
     assert line["num_env_steps_sampled"] in (5 * 512, 6 * 512)
 
 
+def first_observations(trainer: Trainer) -> torch.Tensor:
+    """(B, ...) of the first train batch."""
+    device = trainer.learners._learners["default_policy"].device
+    with closing(trainer.experience.readers(1)[0].batches(device)) as reader:
+        observations: torch.Tensor = next(reader).columns["default_policy"]["obs"]
+    return observations
+
+
 def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
     """Recorded are the environment's; the module sees in training what it will see when it acts."""
     doubling = "connectors.env_to_module=[{prepend: {_target_: tests.offline.test_training.Doubling}}]"
     with Trainer.from_experiment("bc_cartpole", [*SMALL, doubling]) as trainer:
-        reader = trainer.experience.readers(1)[0].batches(trainer.learners._learners["default_policy"].device)
-        doubled = next(reader).columns["default_policy"]["obs"]
+        doubled = first_observations(trainer)
     with Trainer.from_experiment("bc_cartpole", SMALL) as trainer:
-        reader = trainer.experience.readers(1)[0].batches(trainer.learners._learners["default_policy"].device)
-        plain = next(reader).columns["default_policy"]["obs"]
+        plain = first_observations(trainer)
     assert doubled.equal(2 * plain)
     with pytest.raises(ConfigError, match="MeanStdFilter learns from env steps that are sampled"):
         Trainer.from_experiment("bc_cartpole", [*SMALL, "connectors=mean_std_filter"])

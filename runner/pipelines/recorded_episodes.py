@@ -1,0 +1,93 @@
+"""Env-to-module pipelines over episodes that others sampled: what the policy would have seen of them.
+
+Dimension letters: E episodes, R steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import SingleAgentEpisode
+from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.modules.rl_module import RLModule
+from runner.pipelines.memory_pieces import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
+from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.pipeline import EnvToModulePipeline
+
+MEMORY_PIECES = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
+
+
+class ObservationRows(Sequence[SingleAgentEpisode]):
+    """Every observation of a block as the newest one of a running episode: what env-to-module pieces are given.
+
+    Args:
+        block: whole episodes, R + E observations.
+
+    Attributes:
+        written_obs: (R + E, ...) what a piece let the episodes hold instead; None if none did.
+    """
+
+    def __init__(self, block: ColumnBlock) -> None:
+        self._block = block
+        self.written_obs: Column | None = None
+
+    @property
+    def current_obs(self) -> Column:
+        """(R + E, ...)."""
+        return self._block.columns[OBS]
+
+    def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
+        """(R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
+        return self._block.history(column, length)
+
+    def write_obs(self, obs: Column) -> None:
+        """Let the episodes hold `obs` (R + E, ...)."""
+        self.written_obs = obs
+
+    def __len__(self) -> int:
+        return self._block.num_rows + len(self._block)
+
+    def __iter__(self) -> Iterator[SingleAgentEpisode]:
+        for episode in self._block:
+            yield from (episode[:t] for t in range(len(episode) + 1))
+
+    def __getitem__(self, index: int) -> SingleAgentEpisode:  # type: ignore[override]
+        chunk = int(np.searchsorted(self._block.first_obs_rows, index, side="right")) - 1
+        return self._block[chunk][: index - int(self._block.first_obs_rows[chunk])]
+
+
+def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, module: RLModule) -> ColumnBlock:
+    """The block with the observations that the policy's own episodes would hold.
+
+    Recorded are those of the environment; a mean-std filter, for example, writes others to the episodes.
+    """
+    pieces = list(pipeline)
+    while pieces and not pieces[-1].writes_obs_to_episodes:
+        del pieces[-1]
+    _, written_obs = pass_through(pieces, block, module)
+    return block if written_obs is None else replace(block, columns={**block.columns, OBS: written_obs})
+
+
+def pass_through(
+    pieces: Iterable[ConnectorPiece], block: ColumnBlock, module: RLModule, batch: Batch | None = None
+) -> tuple[Batch, Column | None]:
+    """What env-to-module pieces make of every observation of a block, without a time axis and without memory.
+
+    Args:
+        pieces: called in order, but those that modules with memory need.
+        block: R + E observations.
+        module: what pieces are given as such.
+        batch: columns (R + E, ...) to begin with.
+
+    Returns:
+        The batch, (R + E, ...) each; and what a piece let the episodes hold instead of their observations.
+    """
+    rows, batch, shared_data = ObservationRows(block), batch or {}, {}  # type: ignore[var-annotated]
+    for piece in pieces:
+        if not isinstance(piece, MEMORY_PIECES):
+            batch = piece(rl_module=module, batch=batch, episodes=rows, explore=True, shared_data=shared_data)
+    return batch, rows.written_obs
