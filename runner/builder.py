@@ -19,7 +19,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.dataflow.experience import Experience
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import EnvRunner, LocalHandle, RemoteHandle, ensure_ray
+from runner.env_runners.handles import LocalHandle, RemoteHandle, ensure_ray
 from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.vector_envs import make_multi_agent_env, make_vector_env
@@ -48,8 +48,11 @@ if TYPE_CHECKING:
     from runner.offline.prelearner import PreLearnerParts
     from runner.offline.recorder import EpisodeRecorder
     from runner.offline.source_stream import Source
+    from runner.rllink.env_runner import ExternalEnvRunner
 
 TRAINING, EVALUATION = "env_runner", "evaluation"
+
+EnvRunner = SingleAgentEnvRunner | MultiAgentEnvRunner
 
 
 def build_parts(config: ExperimentConfig) -> dict[str, ModuleParts]:
@@ -64,8 +67,10 @@ def build_env_runner(
     index: int,
     generation: int,
     is_recording: bool = False,
-) -> EnvRunner:
+) -> EnvRunner | ExternalEnvRunner:
     """One env runner with everything it needs; runs in the process that will step it."""
+    if config.env.is_external and role == TRAINING:
+        return _build_external_env_runner(config, plans, (role, index, generation))
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -89,13 +94,25 @@ def build_env_runner(
     return runner
 
 
+def _build_external_env_runner(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], seed_name: tuple[str, int, int]
+) -> ExternalEnvRunner:
+    from runner.dataflow.on_policy import env_steps_per_round
+    from runner.rllink.env_runner import ExternalEnvRunner, Sampling
+
+    parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
+    num_runners = max(1, config.env_runners.num_env_runners)
+    sampling = Sampling(env_steps_per_round(config), num_runners, lookback_of(config, parts))
+    return ExternalEnvRunner(config, plans, seed_name, sampling)
+
+
 def _build_recorder(config: ExperimentConfig, plan: ModulePlan, writer_id: str) -> EpisodeRecorder:
     from runner.offline.layout import Spaces
     from runner.offline.recorder import EpisodeRecorder
     from runner.offline.writer import EpisodeWriter
 
     spaces = Spaces(plan.observation_space, plan.action_space)
-    env_name = config.env.env or config.env._target_
+    env_name = config.env.name
     return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id))
 
 
@@ -238,12 +255,13 @@ def build_env_runner_group(
         return EnvRunnerGroup(make_local, max(1, num_remote), pipelines, max_restarts, title)
     import ray
 
+    sample_timeout_s = config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s
     make_remote = partial(
         RemoteHandle,
         make_runner,
         num_cpus=runners.num_cpus_per_env_runner,
         num_gpus=runners.num_gpus_per_env_runner,
-        timeout_s=config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s,
+        timeout_s=None if config.env.is_external and not is_evaluation else sample_timeout_s,
     )
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put)
 

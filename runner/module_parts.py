@@ -17,8 +17,10 @@ from runner.config.checks import convert
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
-from runner.env_runners.multi_agent_env import MultiAgentEnv, agents_by_module, make_mapping
+from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
 from runner.env_runners.vector_envs import env_class, make_multi_agent_env, make_vector_env
+from runner.episodes.nested import StateError
+from runner.episodes.spaces import space_from_dict
 from runner.learners.loss import Loss, find_misfit
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
@@ -81,6 +83,8 @@ class ModuleParts(ActingParts):
 
 def is_multi_agent(config: ExperimentConfig) -> bool:
     """Whether the environment has several agents."""
+    if config.env.agents is not None:
+        return True
     target = env_class(config.env)
     return target is not None and issubclass(target, MultiAgentEnv)
 
@@ -91,17 +95,43 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
     Raises:
         ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
     """
+    if config.env.agents is not None:
+        return _plan_declared_agents(config, config.env.agents)
     if not is_multi_agent(config):
         _check_no_agents_named(config)
+        if config.env.observation_space is not None:
+            declared = _declared_space(config.env.observation_space, "env.observation_space")
+            spaces = declared, _declared_space(config.env.action_space, "env.action_space")
+            return {DEFAULT_MODULE_ID: ModulePlan(DEFAULT_MODULE_ID, None, *spaces, config.module, config.algorithm)}
         env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)
         spaces = env.single_observation_space, env.single_action_space
         env.close()
         return {DEFAULT_MODULE_ID: ModulePlan(DEFAULT_MODULE_ID, None, *spaces, config.module, config.algorithm)}
     agents_env = make_multi_agent_env(config.env)
     try:
-        by_module = agents_by_module(agents_env, make_mapping(config.multi_agent.agent_to_module))
+        return _plan_agents(config, agents_env)
     finally:
         agents_env.close()
+
+
+def _plan_declared_agents(config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModulePlan]:
+    observations, actions = (
+        {id_: _declared_space(own.get(name), f"env.agents.{id_}.{name}") for id_, own in agents.items()}
+        for name in ("observation_space", "action_space")
+    )
+    return _plan_agents(config, DeclaredAgents(observations, actions))
+
+
+def _declared_space(state: Mapping[str, Any] | None, where: str) -> Space:
+    try:
+        return space_from_dict(state, where)
+    except StateError as error:
+        allowed = "a space as in docs/rllink-spec.md: {space: box, low: -1, high: 1, shape: [3], dtype: float32}"
+        raise ConfigError([Problem(str(error), where, str(state), allowed)]) from error
+
+
+def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredAgents) -> dict[str, ModulePlan]:
+    by_module = agents_by_module(agents_env, make_mapping(config.multi_agent.agent_to_module))
     _check_module_ids(config, list(by_module))
     return {
         module_id: ModulePlan(
@@ -120,7 +150,7 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
 def _check_no_agents_named(config: ExperimentConfig) -> None:
     if config.multi_agent != MultiAgentConfig():
         problem = Problem(
-            f"multi_agent is set, but {config.env._target_ or config.env.env} has a single agent",
+            f"multi_agent is set, but {config.env.name} has a single agent",
             allowed="env._target_: a MultiAgentEnv class",
         )
         raise ConfigError([problem])

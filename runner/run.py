@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,8 @@ from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
+from runner.interrupts import Interrupted, interrupts
+from runner.rllink.announcement import external_text
 from runner.run_records import EVALUATION_RETURN, RunRecords, Status
 from runner.stop_criteria import met_criteria
 from runner.trainer import Trainer
@@ -48,7 +48,7 @@ def run_experiment(
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
     last_result = manifest.get("result", {})
     with (
-        _interrupts() as interrupted,
+        interrupts() as interrupted,
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
         Trainer(config, loads_modules=resume_from is None, note=records.note) as trainer,
     ):
@@ -76,8 +76,13 @@ class _Run:
         reason: str | None = None
         try:
             records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
+            if trainer.addresses:
+                records.announce(trainer.addresses, external_text(self._config, trainer.addresses))
             while (reason := self._stop_reason(records.last_result)) is None and not self._interrupted:
-                result = trainer.train()
+                try:
+                    result = trainer.train()
+                except Interrupted:
+                    break
                 if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
                     result |= trainer.evaluate()
                 if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
@@ -132,24 +137,3 @@ class _Run:
             return Problem(f"a file of the run cannot be written: {reason}", where=str(run_dir))
         where = f"runner itself or code of yours that it called; the stack trace is in {run_dir / 'runner.log'}"
         return Problem(reason, where=where)
-
-
-@contextmanager
-def _interrupts() -> Iterator[list[str]]:
-    """Names of SIGINT and SIGTERM received in the block; the second one raises KeyboardInterrupt."""
-    received: list[str] = []
-
-    def handle(number: int, _frame: object) -> None:
-        if received:
-            raise KeyboardInterrupt
-        received.append(signal.Signals(number).name)
-
-    try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever runs us there handles signals
-        before = {}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

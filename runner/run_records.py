@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -206,12 +207,19 @@ class RunRecords:
         """Show a line that stays."""
         self._display.note(text)
 
+    def announce(self, addresses: Sequence[str], text: str) -> None:
+        """Say where simulators connect, on the terminal and in `rllink.json` of the run."""
+        content = {"addresses": list(addresses), "pid": os.getpid()}
+        (self.run_dir / "rllink.json").write_text(json.dumps(content) + "\n")
+        for line in text.splitlines():
+            self.note(line)
+
     # -- what is told ----------------------------------------------------------------------------------------------
 
     def _display_info(self, loaded: Sequence[LoadedModule]) -> DisplayInfo:
         config = self._config
         facts = {
-            "environment": f"{config.env._target_ or config.env.env}, {_what_is_learned_from(config)}",
+            "environment": f"{config.env.name}, {_what_is_learned_from(config)}",
             "algorithm": f"{type(config.algorithm).__name__.removesuffix('Config')}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }

@@ -43,6 +43,7 @@ class Trainer:
 
     Attributes:
         experience: what is learned from: env runners, or recorded data.
+        addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration; there also when its evaluation failed.
         loaded_modules: what was taken over from other runs.
 
@@ -88,6 +89,9 @@ class Trainer:
         self.experience: Experience = builder.build_experience(
             config, self._parts, is_recording=self._recorded_role == builder.TRAINING
         )
+        self.addresses: list[str] = []
+        if config.env.is_external and not learns_offline(config):
+            self.addresses = self.env_runners.addresses()
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
         self._metrics = RunMetrics(smoothing, samples_episodes=not learns_offline(config))
         if self.loaded_modules:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runner.config.errors import UserError, nearest_match
 
-VERBS = ("validate", "show", "list", "resume", "evaluate", "record", "inspect", "convert")
+VERBS = ("validate", "show", "list", "resume", "evaluate", "record", "export", "register", "inspect", "convert")
 _FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile", "--module-only")
 
 
@@ -61,6 +61,39 @@ def _describe_unknown_verb(verb: str) -> str:
     return f"unknown verb {verb}\n   allowed  {allowed}{hint}"
 
 
+def take_options(
+    argv: Sequence[str], with_value: Sequence[str], flags: Sequence[str] = ()
+) -> tuple[dict[str, str], list[str]]:
+    """The options of a verb of its own, and the other arguments; a flag that is there has the value "".
+
+    Raises:
+        UsageError: another option, or one without its value.
+    """
+    taken: dict[str, str] = {}
+    others: list[str] = []
+    rest = list(argv)
+    while rest:
+        text = rest.pop(0)
+        name, separator, value = text.partition("=")
+        if name in with_value:
+            if not separator and not rest:
+                raise UsageError(f"{name} needs a value")
+            taken[name] = value if separator else rest.pop(0)
+        elif text in flags:
+            taken[text] = ""
+        elif text.startswith("-"):
+            raise UsageError(_describe_unknown_option(text, (*with_value, *flags)))
+        else:
+            others.append(text)
+    return taken, others
+
+
+def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
+    nearest = nearest_match(text.partition("=")[0], options)
+    hint = f"\n   nearest  {nearest}" if nearest else ""
+    return f"unknown option {text}\n   allowed  {', '.join(options)}{hint}"
+
+
 def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
     """Options, overrides and the words named `word_names` (all of them required); raises `UsageError`."""
     arguments = Arguments()
@@ -93,9 +126,7 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
     if text == "--version":
         return replace(arguments, wants_version=True)
     if text.startswith("-"):
-        nearest = nearest_match(name, _FLAGS)
-        hint = f"\n   nearest  {nearest}" if nearest else ""
-        raise UsageError(f"unknown option {text}\n   allowed  {', '.join(_FLAGS)}{hint}")
+        raise UsageError(_describe_unknown_option(text, _FLAGS))
     if _is_word(text):
         return replace(arguments, words=(*arguments.words, text))
     return replace(arguments, overrides=(*arguments.overrides, text))

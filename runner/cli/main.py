@@ -35,6 +35,11 @@ verbs
                                  python -m runner evaluate RUN_DIR evaluation.evaluation_duration=50
   record RUN_DIR     record whole episodes of the last checkpoint's policy
                                  python -m runner record RUN_DIR offline.output=data/expert
+  export RUN_DIR FILE
+                     the last checkpoint's policy as one file, --format onnx or pt2
+                                 python -m runner export RUN_DIR --format onnx policy.onnx
+  register RUN_DIR   put that policy into MLflow's model registry, if it is good enough
+                                 python -m runner register RUN_DIR --name NAME --if 'METRIC >= 450'
   inspect DATA       describe recorded data: schema, episodes, returns, actions
                                  python -m runner inspect data/expert
   convert            rewrite recorded data: tables or other formats to episodes, or back
@@ -65,6 +70,8 @@ _MODULES = {
     "resume": "runner.cli.resume",
     "evaluate": "runner.cli.evaluate",
     "record": "runner.cli.record",
+    "export": "runner.cli.export",
+    "register": "runner.cli.register",
     "inspect": "runner.cli.inspect",
     "convert": "runner.cli.convert",
 }

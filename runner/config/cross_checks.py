@@ -8,6 +8,7 @@ from typing import Any
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.external_checks import find_external_problems
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.multi_agent_checks import find_multi_agent_problems
 from runner.config.offline_checks import find_offline_problems
@@ -77,6 +78,10 @@ def _check_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]
 def _check_env(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     env, target = config.env.env, config.env._target_
     allowed = "env.env: a gymnasium id, or env._target_: your own class"
+    yield from find_external_problems(config, composed)
+    has_spaces = config.env.is_external and (config.env.observation_space or config.env.agents)
+    if env is None and target is None and has_spaces:
+        return
     if env is None and target is None:
         yield Problem("no environment is chosen", composed.where("env"), None, f"env=cartpole, or {allowed}")
     elif env is not None and target is not None:

@@ -12,6 +12,7 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.fields import option
 from runner.config.offline import OfflineConfig
+from runner.config.rllink import RLlinkConfig
 
 Number = int | float
 
@@ -25,6 +26,30 @@ class EnvConfig:
     env_config: dict[str, Any] = option({}, "keyword arguments of the environment's constructor")
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
+    port: int | None = option(
+        None,
+        "simulators that step themselves connect here (RLlink); 0: a free port, null: the environment is stepped here",
+        minimum=0,
+        maximum=65535,
+    )
+    host: str = option("127.0.0.1", "address to listen at; 0.0.0.0 for all of this machine")
+    observation_space: dict[str, Any] | None = option(
+        None, "space of simulators' observations, as in docs/rllink-spec.md; null: that of env or _target_"
+    )
+    action_space: dict[str, Any] | None = option(None, "space of simulators' actions; null: that of env or _target_")
+    agents: dict[str, dict[str, Any]] | None = option(
+        None, "agent id -> {observation_space, action_space} of simulators with several agents"
+    )
+
+    @property
+    def is_external(self) -> bool:
+        """Whether simulators connect, instead of being stepped here."""
+        return self.port is not None
+
+    @property
+    def name(self) -> str:
+        """What it is called in messages."""
+        return self._target_ or self.env or "external"
 
 
 @dataclass(frozen=True)
@@ -241,6 +266,7 @@ class ExperimentConfig:
     multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
+    rllink: RLlinkConfig = field(default_factory=RLlinkConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

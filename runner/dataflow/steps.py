@@ -53,4 +53,4 @@ def report_metrics(updates: Iterator[Rollout], env_runners: EnvRunnerGroup, metr
             "fault_tolerance/num_healthy_workers": env_runners.num_runners,
             "fault_tolerance/num_remote_worker_restarts": env_runners.num_restarts,
         }
-        yield metrics.end_iteration(workers)
+        yield metrics.end_iteration(workers | env_runners.counts)

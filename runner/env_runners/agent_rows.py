@@ -186,6 +186,23 @@ class AgentRows(Sequence[SingleAgentEpisode]):
             for array in (self._is_gap, self._is_terminated, self._is_truncated, self._env_t, self._number)
         )
 
+    def add_slots(self, more: int) -> None:
+        """Make room for `more` slots behind those that are there; nobody is in them yet."""
+        first, self.max_rows = self.max_rows, self.max_rows + more
+
+        def widen(array: Array) -> Array:
+            return np.concatenate((array, np.zeros((len(array), more, *array.shape[2:]), array.dtype)), 1)
+
+        self._obs = nested.map_leaves(widen, self._obs)
+        if self._written_obs is not None:
+            self._written_obs = nested.map_leaves(widen, self._written_obs)
+        self._steps = {name: nested.map_leaves(widen, column) for name, column in self._steps.items()}
+        for name in ("_is_gap", "_is_terminated", "_is_truncated", "_env_t", "_number"):
+            setattr(self, name, widen(getattr(self, name)))
+        for name in (*(f"_{name}" for name in _COUNTERS), *_FLAGS[1:], "_row"):
+            setattr(self, name, np.concatenate((getattr(self, name), np.zeros(more, getattr(self, name).dtype))))
+        self._row[first:] = self._episode_start[first:] = self._past
+
     # -- what pieces of the env pipelines read ------------------------------------------------------------------------
 
     def __len__(self) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,11 +36,13 @@ class Sample:
     """What one call of `sample` yields.
 
     `shared_state`: by module id, the state of pieces that runners share (running means and the like), before merging.
+    `counts`: metric name -> what this runner has counted since it was made.
     """
 
     rollout: Rollout
     finished: FinishedEpisodes
     shared_state: dict[str, Any]
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 # Vector steps of an evaluation after which rows are freed.

@@ -42,6 +42,9 @@ class EnvRunnerGroup:
         max_restarts: lost runners that are replaced before the run ends; 0 ends it with the first.
         role: what messages call a runner.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
+
+    Attributes:
+        counts: metric name -> what all runners have counted.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class EnvRunnerGroup:
         self._weights: Any = None
         self.shared_state: dict[str, Any] = {}
         self.num_restarts = 0
+        self.counts: dict[str, int] = {}
 
     @property
     def num_runners(self) -> int:
@@ -83,7 +87,13 @@ class EnvRunnerGroup:
             module_id: pipeline.merge_states([sample.shared_state[module_id] for sample in samples])
             for module_id, pipeline in self._env_to_module.items()
         }
+        self.counts = _summed([sample.counts for sample in samples])
         return [_writable(sample) for sample in samples]
+
+    def addresses(self) -> list[str]:
+        """Where simulators connect, `host:port` of each runner; of runners that step environments none."""
+        addresses: list[str] = self._submit_all([("address",)] * self.num_runners)()
+        return addresses
 
     def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
         """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.
@@ -183,6 +193,10 @@ class EnvRunnerGroup:
         """Close all runners."""
         for handle in self._handles:
             handle.close()
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    return {name: sum(own[name] for own in counts) for name in counts[0]}
 
 
 def _shares(total: int, num_parts: int) -> list[int]:

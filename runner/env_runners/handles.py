@@ -10,12 +10,10 @@ from contextlib import suppress
 from typing import Any, Protocol
 
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
-from runner.env_runners.env_runner import SingleAgentEnvRunner
-from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
+from runner.interrupts import Interrupted, is_interrupted
 
-EnvRunner = SingleAgentEnvRunner | MultiAgentEnvRunner
 # (index, generation) -> a new env runner; the generation counts restarts, so that seeds differ.
-MakeEnvRunner = Callable[[int, int], EnvRunner]
+MakeEnvRunner = Callable[[int, int], Any]
 Pending = Callable[[], Any]
 
 _log = logging.getLogger(__name__)
@@ -23,6 +21,7 @@ _log = logging.getLogger(__name__)
 # Many actors that start on few cores import torch one after the other.
 _START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
+_LOOK_UP_S = 0.2
 
 
 class RunnerLost(Exception):
@@ -79,7 +78,7 @@ class RemoteHandle:
         make_runner: pickled to the actor.
         index, generation: of the runner.
         num_cpus, num_gpus: logical resources asked of Ray.
-        timeout_s: longest silence before the runner counts as lost.
+        timeout_s: longest silence before the runner counts as lost; None: it may wait for others as long as it takes.
     """
 
     def __init__(
@@ -89,14 +88,14 @@ class RemoteHandle:
         generation: int,
         num_cpus: float,
         num_gpus: float,
-        timeout_s: float,
+        timeout_s: float | None,
     ) -> None:
         import ray
 
         actor_class = ray.remote(_RunnerActor).options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
         self._actor: Any = actor_class.remote(make_runner, index, generation)
         self._timeout_s = timeout_s
-        self._start_timeout_s = max(timeout_s, _START_TIMEOUT_S)
+        self._start_timeout_s = max(timeout_s or 0.0, _START_TIMEOUT_S)
         self._has_answered = False
         self._index = index
 
@@ -109,7 +108,7 @@ class RemoteHandle:
         import ray
 
         try:
-            answer = ray.get(reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s)
+            answer = self._get(reference)
             self._has_answered = True
             return answer
         except ray.exceptions.RayTaskError as error:
@@ -129,6 +128,16 @@ class RemoteHandle:
                 text = str(error).strip().splitlines()[-1]
                 raise RunFailure(Problem(f"env runner {self._index} cannot be made: {text}")) from error
             raise RunnerLost(f"{self._index} is gone ({type(error).__name__} in {method})") from error
+
+    def _get(self, reference: Any) -> Any:
+        import ray
+
+        if self._timeout_s is not None or not self._has_answered:
+            return ray.get(reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s)
+        while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
+            if is_interrupted():
+                raise Interrupted
+        return ray.get(reference)
 
     def close(self) -> None:
         """Close the environments, which may take seconds, and kill the actor."""

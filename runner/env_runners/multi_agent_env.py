@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -107,7 +108,20 @@ def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
     return PatternMapping(block or {"*": DEFAULT_MODULE_ID})
 
 
-def agents_by_module(env: MultiAgentEnv, mapping: AgentMapping) -> dict[str, list[str]]:
+@dataclass(frozen=True)
+class DeclaredAgents:
+    """Agents of simulators that step themselves: agent id -> space of its observations, of its actions."""
+
+    observation_spaces: Mapping[str, Space]
+    action_spaces: Mapping[str, Space]
+
+    @property
+    def possible_agents(self) -> list[str]:
+        """Their ids."""
+        return list(self.observation_spaces)
+
+
+def agents_by_module(env: MultiAgentEnv | DeclaredAgents, mapping: AgentMapping) -> dict[str, list[str]]:
     """Module id -> the agents it acts for, in the order of `possible_agents`.
 
     Raises:
@@ -141,7 +155,7 @@ def _module_of(agent: str, mapping: AgentMapping) -> str:
     return module_id
 
 
-def _check_same_spaces(env: MultiAgentEnv, module_id: str, agents: Sequence[str]) -> None:
+def _check_same_spaces(env: MultiAgentEnv | DeclaredAgents, module_id: str, agents: Sequence[str]) -> None:
     for name in ("observation_spaces", "action_spaces"):
         spaces: Mapping[str, Space] = getattr(env, name)
         for agent in agents[1:]:

@@ -152,7 +152,7 @@ def _through(
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """(S, L, H) features of `obs` (S, L, ...), and the state after them."""
     features = encoder.forward(obs)  # (S * L, F)
-    return memory.forward(features.reshape(len(state_in["h"]), -1, encoder.num_outputs), state_in)
+    return memory.forward(features.reshape(state_in["h"].shape[0], -1, encoder.num_outputs), state_in)
 
 
 def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:

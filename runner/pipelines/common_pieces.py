@@ -10,6 +10,7 @@ import torch
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
+from runner.pipelines.piece_graph import AddObservationsGraph, PieceGraph
 
 
 class AddObservationsFromEpisodesToBatch(ConnectorPiece):
@@ -26,6 +27,10 @@ class AddObservationsFromEpisodesToBatch(ConnectorPiece):
         if OBS not in batch:
             batch[OBS] = observations_of(episodes, batch)
         return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch."""
+        return AddObservationsGraph()
 
 
 def observations_of(episodes: Any, batch: Batch) -> Any:
@@ -63,6 +68,10 @@ class BatchIndividualItems(ConnectorPiece):
                 self(batch=rows)
         return batch
 
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: columns are tensors there."""
+        return None
+
 
 class NumpyToTensor(ConnectorPiece):
     """Makes tensors on the module's device of all arrays; on the CPU without a copy."""
@@ -76,6 +85,10 @@ class NumpyToTensor(ConnectorPiece):
         for key, value in batch.items():
             batch[key] = self._converted(value)
         return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: columns are tensors there."""
+        return None
 
     def _converted(self, value: Any) -> Any:
         if isinstance(value, np.ndarray):

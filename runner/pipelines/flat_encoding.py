@@ -10,6 +10,8 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
 Space = gym.Space[Any]
 # Keys and indices that lead to a leaf of a nested space.
@@ -96,6 +98,35 @@ class FlatEncoding:
                 values = rows if leaf.components is None else rows[:, leaf.components]
                 np.equal(values, leaf.classes, out=vectors[:, leaf.columns])
         return vectors
+
+    def in_graph(self) -> nn.Module:
+        """`encode` on tensors: (B, ...) items, nested -> (B, D)."""
+        return _FlatEncodingGraph(self._leaves)
+
+
+class _FlatEncodingGraph(nn.Module):
+    def __init__(self, leaves: list[_Leaf]) -> None:
+        super().__init__()
+        self._leaves = leaves
+
+    def forward(self, items: Any) -> Tensor:
+        return torch.cat([_leaf_in_graph(leaf, _tensor_at(items, leaf.path)) for leaf in self._leaves], -1)
+
+
+def _tensor_at(items: Any, path: Path) -> Tensor:
+    for key in path:
+        items = items[key]
+    tensor: Tensor = items
+    return tensor
+
+
+def _leaf_in_graph(leaf: _Leaf, items: Tensor) -> Tensor:
+    rows = items.reshape(-1, leaf.num_numbers)
+    if leaf.classes is None:
+        return rows.float()
+    if leaf.components is not None:
+        rows = rows.index_select(1, torch.from_numpy(leaf.components.copy()))
+    return (rows.long() == torch.from_numpy(leaf.classes.astype(np.int64))).float()
 
 
 def _one_hot_columns(space: Space) -> tuple[npt.NDArray[Any] | None, npt.NDArray[np.intp] | None]:

@@ -11,9 +11,11 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
+from runner.episodes.spaces import blank_item
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_piece import ObservationPiece, check_keys, observation_rows, step_rows
 from runner.pipelines.piece import ACTIONS, OBS, REWARDS, Batch, ConnectorPiece
+from runner.pipelines.piece_graph import FrameStackGraph, PastGraph, PieceGraph
 
 ORIG_OBS = "_orig_obs"
 PREV_ACTIONS = "prev_n_actions"
@@ -57,6 +59,7 @@ class FrameStacking(ConnectorPiece):
             TypeError: a leaf is no Box, or a key to leave is not there.
         """
         check_keys(type(self).__name__, "keys_to_leave", self._left, input_observation_space)
+        self._space = input_observation_space
         return self._stacked_space(input_observation_space, self._left)
 
     def _stacked_space(self, space: Space, left: Collection[str] = ()) -> Space:
@@ -95,6 +98,17 @@ class FrameStacking(ConnectorPiece):
             key: nested.take(part, (slice(None), -1)) if key in self._left else nested.map_leaves(_stacked, part)
             for key, part in values.items()
         }
+
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch; the frames before the newest are remembered."""
+        blanks = _blank_arrays(self._space)
+        is_stacked = nested.map_leaves(lambda leaf: True, blanks)
+        if self._left:
+            is_stacked = {
+                key: nested.map_leaves(lambda leaf, key=key: key not in self._left, part)
+                for key, part in blanks.items()
+            }
+        return FrameStackGraph(is_stacked, blanks, self._num_frames)
 
     def _check_order(self, batch: Batch, episodes: Any, values: Any) -> None:
         newest = nested.take(values, (slice(None), -1))
@@ -137,6 +151,7 @@ class PrevActionsPrevRewards(ObservationPiece):
         parts: dict[str, Space] = {ORIG_OBS: input_observation_space}
         if self._num_actions:
             leaves = [(path, _without_bounds(space)) for path, space in leaf_spaces(input_action_space)]
+            self._action_space = input_action_space
             self._encoding = FlatEncoding(leaves, type(self).__name__)
             low, high = (np.tile(bound, self._num_actions) for bound in (self._encoding.low, self._encoding.high))
             parts[PREV_ACTIONS] = gym.spaces.Box(low, high, dtype=np.float32)
@@ -153,6 +168,15 @@ class PrevActionsPrevRewards(ObservationPiece):
             rewards, _ = _history(self, batch, episodes, REWARDS, self._num_rewards)
             columns[PREV_REWARDS] = rewards.astype(np.float32, copy=False)
         return columns
+
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch; who runs the graph says which action was taken, and what the reward was."""
+        encoding, blank_action, size = None, None, 0
+        if self._encoding is not None:
+            encoding, size = self._encoding.in_graph(), self._encoding.size
+            blank_action = _blank_arrays(self._action_space)
+        names = (ORIG_OBS, PREV_ACTIONS, PREV_REWARDS)
+        return PastGraph(names, encoding, blank_action, size, self._num_actions, self._num_rewards)
 
     def _past_actions(self, batch: Batch, episodes: Any) -> Floats:
         if self._encoding is None:
@@ -175,6 +199,10 @@ def _history(
     if isinstance(episodes, ColumnBlock):
         values, is_there = step_rows(values, batch, episodes), step_rows(is_there, batch, episodes)
     return values, is_there
+
+
+def _blank_arrays(space: Space) -> Any:
+    return nested.map_leaves(np.asarray, blank_item(space))
 
 
 def _stacked(frames: npt.NDArray[Any]) -> npt.NDArray[Any]:

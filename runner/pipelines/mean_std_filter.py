@@ -14,6 +14,7 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.pipelines.observation_piece import ObservationPiece, check_keys
 from runner.pipelines.piece import LOSS_MASK, Batch
+from runner.pipelines.piece_graph import PieceGraph, StandardisationGraph
 
 Space = gym.Space[Any]
 _SMALLEST_STD = 1e-8
@@ -51,6 +52,10 @@ class Moments:
         shift = other.mean - self.mean
         mean = self.mean + shift * (other.count / count)
         return Moments(count, mean, self.m2 + other.m2 + shift * shift * (self.count * other.count / count))
+
+    def std(self) -> npt.NDArray[np.float64]:
+        """The standard deviation of more than one row, nowhere 0."""
+        return np.maximum(np.sqrt(self.m2 / (self.count - 1)), _SMALLEST_STD)
 
     @classmethod
     def merged_of(cls, states: Sequence[Mapping[str, Any]]) -> Moments:
@@ -160,10 +165,23 @@ class MeanStdFilter(ObservationPiece):
         if self._centres:
             rows = rows - seen.mean
         if self._scales and seen.count > 1:
-            rows = rows / np.maximum(np.sqrt(seen.m2 / (seen.count - 1)), _SMALLEST_STD)
+            rows = rows / seen.std()
         if self._clip is not None:
             rows = np.minimum(np.maximum(rows, -self._clip), self._clip)
         return rows.astype(np.float32)
+
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch, in float64 too; it does not learn from what passes."""
+        places = slice(0, self._merged.mean.size) if self._places is None else self._places
+        statistics = self._statistics(self.get_state())
+        return StandardisationGraph(places, statistics["mean"], statistics["std"], self._statistics, self._clip)
+
+    def _statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+        """(D,) what is subtracted and what is divided by, in a state of this piece."""
+        seen = Moments.from_state(state, "merged").merged(Moments.from_state(state, "own"))
+        mean = seen.mean if self._centres else np.zeros_like(seen.mean)
+        std = seen.std() if self._scales and seen.count > 1 else np.ones_like(seen.mean)
+        return {"mean": mean.reshape(-1), "std": std.reshape(-1)}
 
     def get_state(self) -> dict[str, Any]:
         """Moments at the last merge and those of this runner's rows since then."""

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock
 from runner.pipelines.piece import LOSS_MASK, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
+from runner.pipelines.piece_graph import AddStatesGraph, AddTimeGraph, PieceGraph
 
 IntArray = npt.NDArray[np.int64]
 
@@ -86,6 +87,10 @@ class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
         batch[SEQ_LENS] = sequences.lengths
         return batch
 
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch."""
+        return AddTimeGraph()
+
 
 def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False) -> Column:
     return rows.stacked(has_bootstrap_rows) if isinstance(rows, Items) else rows
@@ -117,6 +122,10 @@ class AddStatesFromEpisodesToBatch(ConnectorPiece):
         else:
             batch[STATE_IN] = _states_of_running(episodes, _initial_state(rl_module))
         return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """The states are inputs of the graph."""
+        return AddStatesGraph()
 
 
 def _has_bootstrap_rows(block: ColumnBlock, batch: Batch) -> bool:

@@ -20,6 +20,7 @@ from runner.pipelines.piece import (
     ConnectorPiece,
     Items,
 )
+from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, PieceGraph, RemoveTimeGraph, ScalingGraph
 from runner.streams import restore_stream, stream_state
 
 _NOISE_STEPS = 256
@@ -68,6 +69,10 @@ class GetActions(ConnectorPiece):
         self._noise = torch.from_numpy(noise).to(dist_inputs.device).unbind(0)
         self._position, self._resume_at = self._resume_at, 0
 
+    def to_graph(self) -> PieceGraph | None:
+        """The mode; who runs the graph samples from `action_dist_inputs`."""
+        return GreedyActionsGraph()
+
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
         """Add `action_logp` (R,) float32 to the fragment's columns."""
         dist_inputs = torch.from_numpy(columns[ACTION_DIST_INPUTS])
@@ -104,6 +109,10 @@ class TensorToNumpy(ConnectorPiece):
                 batch[column] = nested.map_leaves(_to_numpy, value)
         return batch
 
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: columns stay tensors there."""
+        return None
+
 
 def _to_numpy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
@@ -124,6 +133,10 @@ class RemoveSingleTsTimeRankFromBatch(ConnectorPiece):
                 batch[column] = nested.map_leaves(lambda leaf: leaf.squeeze(1), value)
         return batch
 
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch."""
+        return RemoveTimeGraph()
+
 
 class UnBatchToIndividualItems(ConnectorPiece):
     """Checks that each column has one row for each sub-environment; row n is sub-environment n's item."""
@@ -136,6 +149,10 @@ class UnBatchToIndividualItems(ConnectorPiece):
             if num_rows != num_envs:
                 raise ValueError(f"module-to-env column {column!r} has {num_rows} rows for {num_envs} that act")
         return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: it only checks."""
+        return None
 
 
 class NormalizeAndClipActions(ConnectorPiece):
@@ -183,6 +200,20 @@ class NormalizeAndClipActions(ConnectorPiece):
         batch[ACTIONS_FOR_ENV] = actions
         return batch
 
+    def to_module(self, actions: Any) -> Any:
+        """What the module would have drawn for these actions of the environment (R, ...), if nothing was clipped."""
+        if self._scalings is None:
+            return actions
+        return nested.map_leaves(
+            lambda scaling, leaf: leaf if scaling is None else scaling.undo(leaf), self._scalings, actions
+        )
+
+    def to_graph(self) -> ScalingGraph:
+        """The same in torch."""
+        if self._scalings is None:
+            return ScalingGraph(None)
+        return ScalingGraph(nested.map_leaves(lambda leaf: leaf and leaf.in_graph(), self._scalings))
+
 
 def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
     """The space that a module acts in: that of the environment, its bounded Boxes of floats [-1, 1] if normalised."""
@@ -210,12 +241,27 @@ class _Clipped:
     def __call__(self, actions: Any) -> Any:
         return np.clip(actions, self.low, self.high)
 
+    def undo(self, actions: Any) -> Any:
+        return actions
+
+    def in_graph(self) -> LeafScaling:
+        """The same on tensors."""
+        return LeafScaling("clip", self.low, self.high)
+
 
 class _Unsquashed(_Clipped):
     """Actions in [-1, 1] scaled to the bounds."""
 
     def __call__(self, actions: Any) -> Any:
         return self.low + (np.clip(actions, -1.0, 1.0) + 1.0) * (0.5 * (self.high - self.low))
+
+    def undo(self, actions: Any) -> Any:
+        width = np.where(self.high > self.low, self.high - self.low, 1.0)
+        return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
+
+    def in_graph(self) -> LeafScaling:
+        """The same on tensors."""
+        return LeafScaling("unsquash", self.low, self.high)
 
 
 def _scaled(scaling: _Clipped | None, actions: Any) -> Any:
@@ -244,6 +290,10 @@ class ModuleToAgentUnmapping(ConnectorPiece):
         ]
         return batch
 
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: the graph acts for one agent a row."""
+        return None
+
 
 class ListifyDataForVectorEnv(ConnectorPiece):
     """Makes arrays (N, ...) of columns that a piece left as a list or as items per episode, in order."""
@@ -256,3 +306,7 @@ class ListifyDataForVectorEnv(ConnectorPiece):
             elif isinstance(rows, list):
                 batch[column] = nested.stack(rows)
         return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: columns are tensors there."""
+        return None

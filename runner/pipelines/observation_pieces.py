@@ -14,6 +14,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_piece import ObservationPiece, as_arrays, check_keys
 from runner.pipelines.piece import OBS, Batch, ConnectorPiece
+from runner.pipelines.piece_graph import ObservationGraph, PieceGraph
 
 
 class FlattenObservations(ObservationPiece):
@@ -54,6 +55,11 @@ class FlattenObservations(ObservationPiece):
             return vectors
         return self._encoding.encode(obs, nested.row_count(obs))
 
+    def to_graph(self) -> PieceGraph | None:
+        """The same in torch."""
+        assert self._encoding is not None  # the pipeline has given it the spaces
+        return ObservationGraph(self._encoding.in_graph())
+
 
 class WriteObservationsToEpisodes(ConnectorPiece):
     """Lets the episodes hold the `obs` (N, ...) of the batch, so that the learner gets what the policy saw.
@@ -79,6 +85,10 @@ class WriteObservationsToEpisodes(ConnectorPiece):
             raise TypeError(f"WriteObservationsToEpisodes belongs in the env-to-module pipeline, got a {kind}")
         episodes.write_obs(obs)
         return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """Nothing: there are no episodes."""
+        return None
 
 
 class SingleAgentObservationPreprocessor(ObservationPiece, ABC):

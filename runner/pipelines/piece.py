@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
@@ -13,6 +13,9 @@ from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ACTIONS as ACTIONS
 from runner.episodes.columns import OBS as OBS
 from runner.episodes.columns import REWARDS as REWARDS
+
+if TYPE_CHECKING:
+    from runner.pipelines.piece_graph import PieceGraph  # imports torch
 
 # Columns. In env pipelines a batch is {column: rows}, in the learner pipeline finally {module id: {column: rows}}.
 ACTIONS_FOR_ENV = "actions_for_env"
@@ -115,6 +118,18 @@ class ConnectorPiece:
     ) -> gym.Space[Any]:
         """The action space after this piece."""
         return input_action_space
+
+    def to_graph(self) -> PieceGraph | None:
+        """What this piece does while acting, in torch operations, to export the policy; None: nothing that counts.
+
+        Called when the piece knows its spaces and its state.
+
+        Raises:
+            ConfigError: the piece cannot be exported.
+        """
+        from runner.pipelines.piece_graph import no_graph
+
+        raise no_graph(self)
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Take the random stream that this piece owns from now on."""

@@ -11,6 +11,7 @@ import numpy as np
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.piece_graph import PipelineGraph
 from runner.pipelines.pipeline_checks import check_rows, find_misplaced_piece, rows_to_learn_from
 
 Anchor = str | type[ConnectorPiece]
@@ -208,6 +209,11 @@ class ConnectorPipeline(ConnectorPiece):
         """Let each piece add its columns of a finished fragment."""
         for piece in self._pieces:
             piece.complete_fragment(columns, rl_module)
+
+    def to_graph(self) -> PipelineGraph:
+        """The graphs of all pieces, one after the other."""
+        graphs = {name: piece.to_graph() for name, piece in self._named_pieces().items()}
+        return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
     def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
         """Give each piece its own random stream, `make_stream(pipeline name, position)`."""

@@ -1,0 +1,132 @@
+"""`register RUN_DIR --name NAME`: the policy of the newest checkpoint as a version of a model in MLflow's registry."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.cli.arguments import UsageError, take_options
+from runner.cli.export import FIXED
+from runner.cli.stored_run import StoredRun, naming_changes, open_run
+from runner.config.errors import Problem, RunFailure, UserError, list_names, nearest_match
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">": operator.gt,
+    "<": operator.lt,
+}
+_CONDITION = re.compile(r"\s*(?P<metric>[^\s<>=]+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<number>\S+)\s*")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Register the policy, or say why not."""
+    options, rest = take_options(argv, ("--name", "--module", "--if"))
+    if not options.get("--name"):
+        raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
+    condition = Condition.parse(options["--if"]) if "--if" in options else None
+    stored = open_run(rest, FIXED)
+    if condition is not None:
+        condition.check(_result_of(stored))
+    known_run = _mlflow_run(stored)
+    from runner.policy.stored_policy import StoredPolicy
+
+    with naming_changes(stored):
+        exported = StoredPolicy.load(stored.checkpoint, stored.config, options.get("--module")).to_onnx()
+    from runner.tracking.model_registry import register_model
+
+    version = register_model(
+        exported.content, exported.manifest.content, options["--name"], known_run, str(stored.checkpoint)
+    )
+    print(f"registered {stored.checkpoint}")
+    for line in stored.describe_changes():
+        print(line)
+    print(f"  model    {options['--name']}, version {version}")
+    print(f"  load it  mlflow.onnx.load_model('models:/{options['--name']}/{version}')")
+    print(f"  store    {known_run['tracking_uri']}")
+    print(
+        f"  checked  onnxruntime differs from the module by at most {exported.difference:.1e} on "
+        f"{exported.num_compared} random observations"
+    )
+    return 0
+
+
+@dataclass(frozen=True)
+class Condition:
+    """A metric compared with a number."""
+
+    metric: str
+    sign: str
+    number: float
+
+    @classmethod
+    def parse(cls, text: str) -> Condition:
+        """Of `METRIC >= 450`; raises `UsageError`."""
+        match = _CONDITION.fullmatch(text)
+        try:
+            number = float(match["number"]) if match else math.nan
+        except ValueError:
+            number = math.nan
+        if match is None or math.isnan(number):
+            allowed = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER'"
+            raise UsageError(f"no condition: {text}\n   where    --if\n   allowed  {allowed}")
+        return cls(match["metric"].replace(".", "/"), match["sign"], number)
+
+    def check(self, result: Mapping[str, Any]) -> None:
+        """Check a run's last result.
+
+        Raises:
+            UserError: there is no such metric.
+            RunFailure: the condition is not met.
+        """
+        numbers = {name: value for name, value in result.items() if _is_number(value) or value is None}
+        if self.metric not in numbers:
+            problem = Problem(
+                f"the run has no metric {self.metric}",
+                "--if",
+                allowed=list_names(numbers, near=self.metric),
+                nearest=nearest_match(self.metric, numbers),
+            )
+            raise UserError(problem.render_alone())
+        value = numbers[self.metric]
+        if value is None or not _COMPARISONS[self.sign](value, self.number):
+            got = "no value" if value is None else f"{value:g}"
+            allowed = f"{self.metric} {self.sign} {self.number:g}"
+            raise RunFailure(Problem("not registered: the run is not good enough", "--if", got, allowed))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _result_of(stored: StoredRun) -> dict[str, Any]:
+    """The run's last result; that of the checkpoint where the run has not ended."""
+    path = stored.checkpoint.parent.parent / "result.json"
+    try:
+        content = json.loads(path.read_text())
+    except FileNotFoundError:
+        content = stored.manifest["result"]
+    except (OSError, ValueError) as error:
+        raise UserError(Problem(f"the result cannot be read: {error}", str(path)).render_alone()) from error
+    return dict(content)
+
+
+def _mlflow_run(stored: StoredRun) -> dict[str, str]:
+    """`run_id` and `tracking_uri` of the run in MLflow."""
+    path: Path = stored.checkpoint.parent.parent / "mlflow_run.json"
+    try:
+        content = json.loads(path.read_text())
+        return {name: str(content[name]) for name in ("run_id", "tracking_uri")}
+    except FileNotFoundError:
+        allowed = "a run with tracking=mlflow; `export` writes a file without MLflow"
+        problem = Problem("the run is not in MLflow, so it has no model registry", str(path), "no such file", allowed)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        problem = Problem(f"the run's MLflow id cannot be read: {error}", str(path))
+    raise UserError(problem.render_alone())

@@ -1,0 +1,61 @@
+"""Checks of runs whose environments step themselves (`env.port`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.config.compose import Composed
+from runner.config.errors import Problem
+from runner.config.schemas import ExperimentConfig
+
+_SPACES = ("observation_space", "action_space")
+
+
+def find_external_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """What does not go with simulators that connect, and what goes with nothing else."""
+    env = config.env
+    declared = [name for name in (*_SPACES, "agents") if getattr(env, name) is not None]
+    if not env.is_external:
+        for name in declared:
+            key = f"env.{name}"
+            what = f"{key} is for simulators that connect; an environment that is stepped here has its own"
+            yield Problem(what, composed.where(key), None, "env.port: where simulators connect; or leave it out")
+        return
+    if declared and "agents" not in declared and len(declared) == 1:
+        missing = next(name for name in _SPACES if name not in declared)
+        where = composed.where(f"env.{declared[0]}")
+        yield Problem(f"env.{declared[0]} is set, env.{missing} is not", where, None, "both, or none of them")
+    if "agents" in declared and len(declared) > 1:
+        where = composed.where("env.agents")
+        yield Problem("env.agents is set, and a space for a single agent, too", where, None, "one of the two")
+    yield from _check_roles(config, composed, bool(declared))
+    yield from _check_tls(config, composed)
+
+
+def _check_roles(config: ExperimentConfig, composed: Composed, is_declared: bool) -> Iterator[Problem]:
+    env, runners = config.env, config.env_runners
+    if config.evaluation.evaluation_interval is not None and is_declared and not (env.env or env._target_):
+        key = "evaluation.evaluation_interval"
+        what = "simulators that step themselves cannot be asked to evaluate"
+        allowed = "evaluation=none, or env.env or env._target_: an environment to evaluate in"
+        yield Problem(what, composed.where(key), str(config.evaluation.evaluation_interval), allowed)
+    if config.offline.output is not None:
+        key = "offline.output"
+        what = "what simulators send cannot be recorded yet"
+        yield Problem(what, composed.where(key), str(config.offline.output), "null")
+    if runners.num_envs_per_env_runner != 1:
+        key = "env_runners.num_envs_per_env_runner"
+        what = "simulators step their own environments; as many connect as want to"
+        yield Problem(what, composed.where(key), str(runners.num_envs_per_env_runner), "1")
+
+
+def _check_tls(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    rllink = config.rllink
+    if rllink.tls_key is not None and rllink.tls_certificate is None:
+        key = "rllink.tls_key"
+        yield Problem(f"{key} is set without rllink.tls_certificate", composed.where(key), rllink.tls_key, "both")
+    for name in ("tls_certificate", "tls_key"):
+        path, key = getattr(rllink, name), f"rllink.{name}"
+        if path is not None and not Path(path).expanduser().is_file():
+            yield Problem(f"{key}: there is no such file", composed.where(key), path, "a PEM file")

@@ -1,0 +1,42 @@
+"""The `rllink` block: how simulators that step themselves are served."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from runner.config.fields import option
+
+
+@dataclass(frozen=True)
+class RLlinkConfig:
+    """What clients may do, and how much of it; used where `env.port` is set (docs/external-simulators.md)."""
+
+    force_on_policy: bool = option(
+        True, "episodes of weights that are not the newest are refused; clients wait for the next ones"
+    )
+    env_steps_per_sample: int | str = option(
+        "auto",
+        "env steps that a client should send at once; auto: an eighth of what a runner samples in a round",
+        minimum=1,
+        choices=("auto",),
+    )
+    num_kept_weights: int = option(4, "versions of the weights whose episodes are accepted off-policy", minimum=1)
+    token: str | None = option(None, "clients must bring this token; null asks for none")
+    tls_certificate: str | None = option(None, "PEM file with the server's certificate chain; null serves without TLS")
+    tls_key: str | None = option(None, "PEM file with its private key")
+    max_clients: int = option(1024, "connections at once", minimum=1)
+    max_body_bytes: int = option(99_999_999, "longest body of a message", unit="bytes", minimum=1024)
+    max_open_episodes: int = option(1024, "episodes of one client that go on at once", minimum=1)
+    max_queued_env_steps: int = option(
+        1_000_000, "env steps that wait to be learned from before clients that send more have to wait", minimum=1
+    )
+    idle_timeout_s: float = option(600.0, "a connection without a request for longer is closed", unit="s", above=0)
+    frame_timeout_s: float = option(
+        30.0, "a message that takes longer to arrive, or to be read, ends its connection", unit="s", above=0
+    )
+    session_timeout_s: float = option(
+        300.0, "open episodes of a session wait so long for its client", unit="s", above=0
+    )
+    shared_memory_bytes: int = option(
+        67_108_864, "memory shared with a client on this machine that asks for it", unit="bytes", minimum=4096
+    )

@@ -1,0 +1,158 @@
+"""What a policy file says of itself: spaces, inputs and outputs, distribution, scaling of actions, statistics."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.schemas import ExperimentConfig
+from runner.episodes.spaces import space_to_dict
+from runner.module_parts import ActingParts
+from runner.modules.action_distribution import ActionDistribution
+from runner.modules.distributions import distribution_for
+from runner.modules.squashed_gaussian import SquashedGaussian
+from runner.pipelines.module_to_env_pieces import acting_space
+from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
+from runner.policy.policy_graph import PolicyGraph
+from runner.policy.ports import plain_array
+
+FORMAT_VERSION = 1
+METADATA_KEY = "runner_manifest"
+# Larger statistics are in the file's tensors only.
+_MOST_STATISTICS = 4096
+_PACKAGES = ("runner", "torch", "onnx")
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The manifest as JSON has it; `docs/policy-artifact.md` describes each key.
+
+    Attributes:
+        content: plain values.
+    """
+
+    content: Json
+
+    @classmethod
+    def of(cls, graph: PolicyGraph, parts: ActingParts, config: ExperimentConfig) -> Manifest:
+        """The manifest of a module of an experiment."""
+        plan, module = parts.plan, graph.module
+        return cls(
+            {
+                "format_version": FORMAT_VERSION,
+                "experiment": config.experiment_name,
+                "module_id": plan.module_id,
+                "module_class": plan.module._target_,
+                "weights_seq_no": None,
+                "observation_space": space_to_dict(plan.observation_space),
+                "action_space": space_to_dict(plan.action_space),
+                "inputs": [port.to_dict() for port in graph.inputs],
+                "outputs": [port.to_dict() for port in graph.outputs],
+                "distribution": describe_distribution(
+                    module.action_dist, acting_space(plan.action_space, config.env.normalize_actions)
+                ),
+                "action_scaling": describe_scaling(parts, plan.action_space),
+                "statistics": {},
+                "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
+            }
+        )
+
+    def updated(self, weights_seq_no: int | None, statistics: Mapping[str, npt.NDArray[Any]]) -> Manifest:
+        """The manifest of other parameters. `statistics`: name of a tensor -> values of pieces."""
+        values = {
+            name: plain_array(value) if value.size <= _MOST_STATISTICS else None for name, value in statistics.items()
+        }
+        return replace(self, content={**self.content, "weights_seq_no": weights_seq_no, "statistics": values})
+
+    def to_json(self) -> str:
+        """As text."""
+        return json.dumps(self.content, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Manifest:
+        """From `to_json`."""
+        return cls(json.loads(text))
+
+    def __getitem__(self, key: str) -> Any:
+        return self.content[key]
+
+
+def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start: int = 0) -> Json:
+    """How to sample actions of `space` from columns `start`, ... of `action_dist_inputs`.
+
+    A distribution of your own is `custom`: the greedy actions of the graph can be used, and nothing be sampled.
+    """
+    columns = {"slice": [start, start + dist.num_inputs]}
+    if isinstance(dist, SquashedGaussian) and isinstance(space, gym.spaces.Box):
+        bounds = {"low": plain_array(space.low), "high": plain_array(space.high)}
+        return {"name": "squashed_gaussian", **columns, **_shape_and_dtype(space), **bounds}
+    if type(dist) is not type(distribution_for(space)):
+        return {"name": "custom", "class": type(dist).__name__, **columns}
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        return {"name": "nested", **columns, **_describe_parts(space, start)}
+    if isinstance(space, gym.spaces.Discrete):
+        numbers = {"num_actions": int(space.n), "start": int(space.start)}
+        return {"name": "categorical", **columns, **numbers, "dtype": str(space.dtype)}
+    if isinstance(space, gym.spaces.MultiBinary):
+        return {"name": "bernoulli", **columns, **_shape_and_dtype(space)}
+    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
+        return {"name": "diag_gaussian", **columns, **_shape_and_dtype(space)}
+    sizes, starts = _choices(space)
+    return {"name": "multi_categorical", **columns, "sizes": sizes, "starts": starts, **_shape_and_dtype(space)}
+
+
+def _describe_parts(space: gym.spaces.Dict | gym.spaces.Tuple[Any], start: int) -> Json:
+    keyed = space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
+    parts = []
+    for key, part in keyed:
+        own = describe_distribution(distribution_for(part), part, start)
+        start = own["slice"][1]
+        parts.append([key, own])
+    return {"kind": "dict" if isinstance(space, gym.spaces.Dict) else "tuple", "parts": parts}
+
+
+def _shape_and_dtype(space: gym.Space[Any]) -> Json:
+    return {"shape": list(space.shape or ()), "dtype": str(space.dtype)}
+
+
+def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
+    """Number and first of the values of each component of a MultiDiscrete or an integer Box."""
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
+    assert isinstance(space, gym.spaces.Box)  # as `distribution_for` has found
+    lows, highs = ([int(bound) for bound in side.reshape(-1)] for side in (space.low, space.high))
+    return [high - low + 1 for low, high in zip(lows, highs, strict=True)], lows
+
+
+def describe_scaling(parts: ActingParts, action_space: gym.Space[Any]) -> Json | None:
+    """How the module's actions become the environment's; None where pieces of your own do it."""
+    graphs = [graph for graph in (piece.to_graph() for piece in parts.module_to_env) if graph is not None]
+    known = (GreedyActionsGraph, RemoveTimeGraph, ScalingGraph)
+    if not all(type(graph) in known for graph in graphs):
+        return None
+    scalings = [graph.scalings for graph in graphs if isinstance(graph, ScalingGraph)]
+    return _describe_scaling(scalings[0], action_space) if len(scalings) == 1 else None
+
+
+def _describe_scaling(scaling: Any, space: gym.Space[Any]) -> Json:
+    if isinstance(space, gym.spaces.Dict):
+        parts = [[key, _describe_scaling(scaling and scaling[key], part)] for key, part in space.spaces.items()]
+        return {"kind": "dict", "parts": parts}
+    if isinstance(space, gym.spaces.Tuple):
+        keyed = enumerate(space.spaces)
+        return {
+            "kind": "tuple",
+            "parts": [[key, _describe_scaling(scaling and scaling[key], part)] for key, part in keyed],
+        }
+    if not isinstance(scaling, LeafScaling):
+        return {"kind": "none"}
+    return {"kind": scaling.kind, "low": plain_array(scaling.low), "high": plain_array(scaling.high)}

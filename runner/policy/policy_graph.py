@@ -1,0 +1,232 @@
+"""Env-to-module pieces, module and module-to-env pieces as one torch module: raw observation in, action out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_map_only
+
+from runner.config.errors import ConfigError, Problem
+from runner.episodes import nested
+from runner.module_parts import ActingParts
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, STATE_OUT
+from runner.pipelines.piece_graph import PipelineGraph, Remembered, Step
+from runner.policy.ports import Port, checked_names, dtype_in_graph, join, leaf_ports, rebuild, state_ports
+
+_STATE_IN, _STATE_OUT = "state_in", "state_out"
+_NUM_EXAMPLE_ROWS = 3  # neither 0 nor 1, which torch.export would take for constants
+
+
+class PolicyGraph(nn.Module):
+    """One module of a run with the pieces around it, on copies of all of them, on the CPU.
+
+    Its variables are the module's parameters and float buffers, and the statistics of pieces: what training changes.
+
+    Args:
+        parts: of the module.
+
+    Attributes:
+        inputs, outputs: of the graph, in order.
+
+    Raises:
+        ConfigError: a piece cannot be exported; names it.
+    """
+
+    def __init__(self, parts: ActingParts) -> None:
+        super().__init__()
+        self._parts = (parts,)  # in a tuple, which nn.Module does not look into
+        self.env_to_module: PipelineGraph = parts.env_to_module.to_graph()
+        self.module: RLModule = copy.deepcopy(parts.module).cpu().eval()
+        self.module_to_env: PipelineGraph = parts.module_to_env.to_graph()
+        self._weights = FlatParameters(self.module)
+        self._acts_differently = type(self.module).forward_inference is not RLModule.forward_inference
+        initial_state = self.module.get_initial_state()
+        self._module_state = nested.map_leaves(lambda leaf: leaf.detach().cpu().numpy(), initial_state)
+        self.inputs = checked_names(self._find_inputs())
+        self._originals = dict(self.variables())
+        with self._naming_pieces(), torch.no_grad():
+            example = self(self.example_inputs())
+        self.outputs = checked_names(self._find_outputs(example))
+
+    # -- what goes in and out ----------------------------------------------------------------------------------------
+
+    def _find_inputs(self) -> list[Port]:
+        (parts,) = self._parts
+        ports = leaf_ports("obs", "obs", parts.plan.observation_space)
+        for port in state_ports(_STATE_IN, self._module_state):
+            ports.append(_with_next(port))
+        for name, remembered in self._memory().items():
+            for port in state_ports(f"{_STATE_IN}/{name}", remembered.initial):
+                role = {"graph": "state", "action": "prev_action", "reward": "prev_reward"}[remembered.source]
+                port = Port(port.name, role, port.dtype, port.shape, port.path, port.initial)
+                ports.append(_with_next(port) if role == "state" else port)
+        return ports
+
+    def _find_outputs(self, example: Mapping[str, Tensor]) -> list[Port]:
+        (parts,) = self._parts
+        actions = leaf_ports("actions", "actions", parts.plan.action_space)
+        inputs = Port(ACTION_DIST_INPUTS, ACTION_DIST_INPUTS, "float32", tuple(example[ACTION_DIST_INPUTS].shape[1:]))
+        states = [
+            Port(str(port.next_from), "state", port.dtype, port.shape, port.path)
+            for port in self.inputs
+            if port.next_from is not None
+        ]
+        missing = [port.name for port in (*actions, *states) if port.name not in example]
+        if missing:
+            what = "the policy cannot be exported: its pieces do not give all of its outputs"
+            raise ConfigError([Problem(what, "connectors", ", ".join(missing))])
+        return [*actions, inputs, *states]
+
+    def _memory(self) -> dict[str, Remembered]:
+        return self.env_to_module.memory() | self.module_to_env.memory()
+
+    def example_inputs(self) -> dict[str, Tensor]:
+        """Inputs of a few rows, for tracing."""
+        return {port.name: port.blank(_NUM_EXAMPLE_ROWS) for port in self.inputs}
+
+    # -- what it computes --------------------------------------------------------------------------------------------
+
+    def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Outputs by name from inputs by name, (B, ...) each."""
+        return self.compute(inputs, dict(self.variables()))
+
+    def compute(self, inputs: Mapping[str, Tensor], variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`forward` with other tensors in the place of the variables."""
+        with _Substituted({id(own): variables[name] for name, own in self._originals.items()}):
+            return self._compute(inputs)
+
+    def _compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        (parts,) = self._parts
+        self.env_to_module.entered = self.module_to_env.entered = ""
+        obs = rebuild(parts.plan.observation_space, lambda path: inputs[join("obs", path)])
+        module_state = rebuild(self._module_state, lambda path: inputs[join(_STATE_IN, path)])
+        past = {name: self._remembered(name, one, inputs) for name, one in self._memory().items()}
+        step = Step(obs, self.module, module_state, past)
+        batch = self.env_to_module({}, step)
+        acted = self.module_to_env(dict(self.module.forward_exploration(batch)), step)
+        greedy = acted
+        if self._acts_differently:
+            greedy = self.module_to_env(dict(self.module.forward_inference(batch)), step)
+        return self._outputs_of(greedy[ACTIONS_FOR_ENV], acted, step.remembered)
+
+    @staticmethod
+    def _remembered(name: str, one: Remembered, inputs: Mapping[str, Tensor]) -> Any:
+        return rebuild(one.initial, lambda path: inputs[join(f"{_STATE_IN}/{name}", path)])
+
+    def _outputs_of(self, actions: Any, acted: Mapping[str, Any], remembered: Mapping[str, Any]) -> dict[str, Tensor]:
+        (parts,) = self._parts
+        outputs: dict[str, Tensor] = {}
+        for port in leaf_ports("actions", "actions", parts.plan.action_space):
+            outputs[port.name] = _at(actions, port.path).to(dtype_in_graph(port))
+        outputs[ACTION_DIST_INPUTS] = acted[ACTION_DIST_INPUTS]
+        for port in state_ports(_STATE_OUT, self._module_state):
+            outputs[port.name] = _at(acted[STATE_OUT], port.path)
+        for name, value in remembered.items():
+            for port in state_ports(f"{_STATE_OUT}/{name}", value):
+                outputs[port.name] = _at(value, port.path)
+        return outputs
+
+    @contextmanager
+    def _naming_pieces(self) -> Iterator[None]:
+        """What goes wrong while the graph is computed is told with the piece in which it happened."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except Exception as error:
+            raise self.export_error(error) from error
+
+    def export_error(self, error: Exception) -> ConfigError:
+        """The error of a graph that cannot be computed or exported."""
+        last = self.module_to_env.entered or self.env_to_module.entered
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+        problem = Problem(
+            "the policy cannot be exported",
+            where=f"connectors; what was computed last is piece {last} or module {type(self.module).__name__}",
+            got=f"{type(error).__name__}: {lines[0][:300]}",
+            allowed="torch operations on tensors of any number of rows, see docs/policy-artifact.md",
+        )
+        return ConfigError([problem])
+
+    # -- what training changes ---------------------------------------------------------------------------------------
+
+    def variables(self) -> Iterator[tuple[str, Tensor]]:
+        """Name -> tensor, of all that training changes."""
+        for name, parameter in self.module.named_parameters():
+            yield f"module.{name}", parameter
+        for name, buffer in self.module.named_buffers():
+            if buffer.is_floating_point():
+                yield f"module.{name}", buffer
+        for role, graph, states in self._pipelines():
+            for name in graph.statistics(states):
+                yield f"{role}.{name}", graph.get_buffer(name)
+
+    def _pipelines(self) -> Iterator[tuple[str, PipelineGraph, dict[str, Any]]]:
+        (parts,) = self._parts
+        for role in ("env_to_module", "module_to_env"):
+            yield role, getattr(self, role), getattr(parts, role).get_state()
+
+    def places(self) -> dict[str, slice]:
+        """Name of a parameter -> where it lies in the vector of `FlatParameters`."""
+        return {
+            name: slice(int(tensor.storage_offset()), int(tensor.storage_offset()) + tensor.numel())
+            for name, tensor in self.variables()
+            if name.startswith("module.")
+        }
+
+    def statistics(self, shared_state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+        """Name of a variable -> its value in a state of the pieces; what the state does not have stays away."""
+        return {
+            f"env_to_module.{name}": np.asarray(value)
+            for name, value in self.env_to_module.statistics(shared_state).items()
+        }
+
+    @torch.no_grad()
+    def load(self, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any]) -> None:
+        """Take over (P,) parameters and the state of pieces.
+
+        Raises:
+            ValueError: another number of parameters.
+        """
+        self._weights.load(weights)
+        variables = dict(self.variables())
+        for name, value in self.statistics(shared_state).items():
+            variables[name].copy_(torch.from_numpy(value))
+
+
+class _Substituted(TorchFunctionMode):
+    """Torch functions get other tensors than those that they are called with, by the identity of these.
+
+    Modules may keep references to their parameters wherever they like: `functional_call` would not find those.
+    """
+
+    def __init__(self, by_id: Mapping[int, Tensor]) -> None:
+        super().__init__()
+        self._by_id = by_id
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        args, kwargs = tree_map_only(Tensor, lambda own: self._by_id.get(id(own), own), (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+
+def _with_next(port: Port) -> Port:
+    name = _STATE_OUT + port.name.removeprefix(_STATE_IN)
+    return Port(port.name, port.role, port.dtype, port.shape, port.path, port.initial, name)
+
+
+def _at(tree: Any, path: tuple[Any, ...]) -> Any:
+    for key in path:
+        tree = tree[key]
+    return tree

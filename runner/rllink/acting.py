@@ -1,0 +1,186 @@
+"""The server acts for clients: requests of many at once become one batch for the module."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.env_runners.agent_rows import AgentRows
+from runner.env_runners.mask_checks import check_masks
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.episodes.spaces import blank_item
+from runner.module_parts import ActingParts
+from runner.modules.flat_parameters import FlatParameters
+from runner.pipelines.piece import ACTIONS_FOR_ENV
+from runner.rllink.arrived import OpenEpisode
+
+_FIRST_SLOTS = 64
+
+
+@dataclass(eq=False)
+class ActedEpisode:
+    """An open episode that the server acts in; `slot` of its module's rows, `number` in this run."""
+
+    episode: OpenEpisode
+    slot: int
+    number: int
+    num_steps: int = 0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What one element of a request says: `acted` None begins an episode."""
+
+    episode: OpenEpisode
+    acted: ActedEpisode | None
+    obs: Any
+    reward: float
+    is_terminated: bool
+    is_truncated: bool
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the episode ends with this observation."""
+        return self.is_terminated or self.is_truncated
+
+
+class Acting:
+    """Acts with one module in any number of episodes, whose steps are kept until they are cut.
+
+    Args:
+        parts: module and pipelines of its own; they learn nothing from what others send.
+        num_lookback: past steps that chunks can see.
+    """
+
+    def __init__(self, parts: ActingParts, num_lookback: int) -> None:
+        self.parts = parts
+        self._weights = FlatParameters(parts.module)
+        obs, action = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
+        self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
+        self._free = list(range(_FIRST_SLOTS))[::-1]
+        self._numbers = itertools.count()
+        self._by_id: dict[str, OpenEpisode] = {}
+
+    def take_over(self, weights: Any, shared_state: Mapping[str, Any]) -> None:
+        """Act with these parameters (P,), and go on from this state of pieces."""
+        self._weights.load(weights)
+        self.parts.env_to_module.set_state(shared_state)
+
+    def act(self, asked: Sequence[Asked], explore: bool) -> list[tuple[Any, ActedEpisode | None]]:
+        """For each element the action for the environment and the episode as it goes on; None and None once it is done.
+
+        At most one element an episode.
+        """
+        acted = [self._begin(one.episode) if one.acted is None else one.acted for one in asked]
+        self._write(asked, acted)
+        rows = self._rows
+        rows.slots = np.array([one.slot for one in acted])
+        actions = self._forward(explore)
+        answers: list[tuple[Any, ActedEpisode | None]] = []
+        position = itertools.count()
+        for one, own in zip(asked, acted, strict=True):
+            if one.is_done:
+                self._free.append(own.slot)
+                answers.append((None, None))
+            else:
+                answers.append((nested.take(actions, next(position)), own))
+        return answers
+
+    def _begin(self, episode: OpenEpisode) -> ActedEpisode:
+        if not self._free:
+            first, more = self._rows.max_rows, self._rows.max_rows
+            self._rows.add_slots(more)
+            self._free = list(range(first, first + more))[::-1]
+        begun = ActedEpisode(episode, self._free.pop(), next(self._numbers))
+        self._rows.ids[begun.number] = episode.id
+        self._by_id[episode.id] = episode
+        return begun
+
+    def _write(self, asked: Sequence[Asked], acted: Sequence[ActedEpisode]) -> None:
+        rows = self._rows
+        begins = np.array([one.acted is None for one in asked])
+        obs = nested.stack([one.obs for one in asked])
+        slots = np.array([one.slot for one in acted])
+        numbers = np.array([one.number for one in acted])
+        if begins.any():
+            count = int(begins.sum())
+            rows.begin(slots[begins], nested.take(obs, begins), np.zeros(count, np.int64), numbers[begins])
+        if not begins.all():
+            goes_on = ~begins
+            rewards = np.array([one.reward for one in asked], np.float64)
+            rows.add_rewards(slots[goes_on], rewards[goes_on], numbers[goes_on])
+            for one, is_new in zip(acted, begins, strict=True):
+                one.num_steps += not is_new
+            env_t = np.array([one.num_steps for one in acted])
+            rows.observe(slots[goes_on], nested.take(obs, goes_on), env_t[goes_on])
+        ends = np.array([one.is_done for one in asked])
+        if ends.any():
+            is_terminated, is_truncated = (
+                np.array([getattr(one, name) for one in asked])[ends] for name in ("is_terminated", "is_truncated")
+            )
+            rows.end(slots[ends], is_terminated, is_truncated)
+
+    def _forward(self, explore: bool) -> Any:
+        """(K', ...) actions of those that go on."""
+        parts, rows = self.parts, self._rows
+        module, shared_data = parts.module, {}  # type: ignore[var-annotated]
+        common = {"rl_module": module, "episodes": rows, "explore": explore, "shared_data": shared_data}
+        goes_on = rows.is_running[rows.slots]
+        with torch.inference_mode():
+            to_module = parts.env_to_module(batch={}, **common)
+            check_masks(module, to_module, goes_on, lambda row: rows.running_episode(int(rows.slots[row])).id_)
+            forward = module.forward_exploration if explore else module.forward_inference
+            batch = parts.module_to_env(batch=forward(to_module), **common)
+        actions = batch.pop(ACTIONS_FOR_ENV)
+        if not goes_on.all():
+            batch, actions = nested.take(batch, goes_on), nested.take(actions, goes_on)
+        rows.act(rows.slots[goes_on], batch)
+        return actions
+
+    def lose(self, acted: ActedEpisode) -> None:
+        """Truncate an episode whose client has gone, after its last whole step."""
+        acted.episode.is_whole = False
+        rows, slot = self._rows, np.array([acted.slot])
+        rows.is_waiting[slot] = False
+        rows.end(slot, np.array([False]), np.array([True]))
+        self._free.append(acted.slot)
+
+    def cut(self) -> tuple[ColumnBlock, list[OpenEpisode]] | None:
+        """The whole steps so far as a block, and the episode of each chunk; None where there is none.
+
+        Episodes that run go on in the next block.
+        """
+        module_to_env, module = self.parts.module_to_env, self.parts.module
+        with torch.inference_mode():
+            block, _ = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
+        episodes = [self._by_id[id_] for id_ in block.episode_ids]
+        for id_, is_done in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):
+            if is_done:
+                del self._by_id[id_]
+        if not len(block):
+            return None
+        assert block.agents is not None
+        agents = [episode.agent_id or "" for episode in episodes]
+        env_ids = [episode.env_id or "" for episode in episodes]
+        has_agents = self.parts.plan.agents is not None
+        return replace(
+            block,
+            agents=replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None,
+        ), episodes
+
+
+class _EpisodeRows(AgentRows):
+    """Rows whose slots are episodes of clients, one after the other; an episode's number says which."""
+
+    def __init__(self, module_id: str, blank_obs: Any, blank_action: Any, num_lookback: int) -> None:
+        super().__init__(module_id, [""], _FIRST_SLOTS, blank_obs, blank_action, "", num_lookback)
+        self.ids: dict[int, str] = {}
+
+    def _episode_id(self, slot: int, number: int) -> str:
+        return self.ids[number]

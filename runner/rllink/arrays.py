@@ -1,0 +1,227 @@
+"""Columns of numbers on the wire: array blocks, and lists of items of a space as arrays.
+
+Dimension letters: K items.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import gymnasium as gym
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from msgspec import Meta, Struct
+
+from runner.episodes import nested
+from runner.episodes.columns import Column
+from runner.rllink.block_dtypes import DTYPES
+
+Space = gym.Space[Any]
+Array = npt.NDArray[Any]
+_MOST_DIMENSIONS = 8
+
+
+class Block(Struct, forbid_unknown_fields=True):
+    """An array as raw bytes: C order, little endian. Only dtypes of fixed size: nothing is ever unpickled."""
+
+    dtype: str
+    shape: list[int]
+    data: memoryview
+
+    def array(self) -> Array:
+        """The array, a read-only view.
+
+        Raises:
+            ValueError: an unknown dtype, a bad shape, or bytes that do not fit it.
+        """
+        if self.dtype not in DTYPES:
+            raise ValueError(f"an array block has one of the dtypes {', '.join(DTYPES)}, got {self.dtype!r:.40}")
+        shape = self.shape
+        if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
+            raise ValueError(f"an array block has at most {_MOST_DIMENSIONS} sizes of at least 0, got {shape!r:.80}")
+        dtype = np.dtype(self.dtype)
+        expected = math.prod(shape) * dtype.itemsize
+        if expected != len(self.data):
+            raise ValueError(f"shape {shape} of {self.dtype} takes {expected} bytes, got {len(self.data)}")
+        return np.frombuffer(self.data, dtype).reshape(shape)
+
+
+class SpaceCodec:
+    """What items of a space look like on the wire.
+
+    Args:
+        space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these at any depth.
+
+    Raises:
+        TypeError: another space.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._decoders = {
+            name: (
+                decoder(_item_type(space, blocks)),
+                decoder(_rows_type(space, blocks)),
+                decoder(_columns_type(space, blocks)),
+            )
+            for name, decoder, blocks in (
+                ("json", msgspec.json.Decoder, False),
+                ("msgpack", msgspec.msgpack.Decoder, True),
+            )
+        }
+
+    def item(self, raw: Any, body_format: str) -> Column:
+        """One item as arrays without leading axis.
+
+        Raises:
+            msgspec.ValidationError, ValueError: it does not fit the space.
+        """
+        item = self._decoders[body_format][0].decode(raw)
+        return nested.take(_column_of_items(self.space, [item]), 0)
+
+    def to_wire(self, item: Column, body_format: str) -> Any:
+        """What `item` reads: lists and numbers, in msgpack blocks for arrays."""
+        return _plain(item, body_format == "msgpack")
+
+    def rows(self, raw: Any, body_format: str) -> Column:
+        """(K, ...) of a list of K items, or of a block of them; raises as `item`."""
+        rows = self._decoders[body_format][1].decode(raw)
+        if isinstance(rows, Block):
+            return _checked(self.space, rows.array())
+        return _column_of_items(self.space, rows)
+
+    def columns(self, raw: Any, body_format: str) -> Column:
+        """(K, ...) of a list or block for each leaf of the space; raises as `item`."""
+        return _column_of_columns(self.space, self._decoders[body_format][2].decode(raw))
+
+
+def number_column(values: list[Any] | Block, dtype: Any) -> Array:
+    """(K, ...) numbers as an array of this dtype.
+
+    Raises:
+        ValueError: a block of another kind of numbers, rows of different lengths, or numbers that are not finite.
+    """
+    array = values.array() if isinstance(values, Block) else np.array(values, dtype)
+    return _as_dtype(array, np.dtype(dtype))
+
+
+def _plain(item: Column, as_blocks: bool) -> Any:
+    if isinstance(item, dict):
+        return {key: _plain(part, as_blocks) for key, part in item.items()}
+    if isinstance(item, tuple):
+        return [_plain(part, as_blocks) for part in item]
+    array = np.asarray(item)
+    if as_blocks and array.ndim:
+        little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+        return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
+    return array.tolist()
+
+
+# -- types for msgspec -------------------------------------------------------------------------------------------------
+
+
+def _item_type(space: Space, blocks: bool) -> Any:
+    return _structure(space, blocks, _leaf_item_type)
+
+
+def _rows_type(space: Space, blocks: bool) -> Any:
+    rows: Any = list[_item_type(space, blocks)]  # type: ignore[misc]
+    is_leaf = not isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple))
+    return rows | Block if blocks and is_leaf else rows
+
+
+def _columns_type(space: Space, blocks: bool) -> Any:
+    def leaf(part: Space, blocks: bool) -> Any:
+        rows: Any = list[_leaf_item_type(part, False)]  # type: ignore[misc]
+        return rows | Block if blocks else rows
+
+    return _structure(space, blocks, leaf)
+
+
+def _structure(space: Space, blocks: bool, leaf: Callable[[Space, bool], Any]) -> Any:
+    if isinstance(space, gym.spaces.Dict):
+        names = [f"f{index}" for index in range(len(space.spaces))]
+        fields = [(name, _structure(part, blocks, leaf)) for name, part in zip(names, space.values(), strict=True)]
+        keys = dict(zip(names, map(str, space.spaces), strict=True))
+        return msgspec.defstruct("Item", fields, rename=keys, forbid_unknown_fields=True)
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple[tuple(_structure(part, blocks, leaf) for part in space.spaces)]  # type: ignore[misc]
+    return leaf(space, blocks)
+
+
+def _leaf_item_type(space: Space, blocks: bool) -> Any:
+    if isinstance(space, gym.spaces.Discrete):
+        return Annotated[int, Meta(ge=int(space.start), le=int(space.start + space.n - 1))]
+    if isinstance(space, gym.spaces.Box):
+        number: Any = float if np.issubdtype(space.dtype, np.floating) else int
+    elif isinstance(space, gym.spaces.MultiBinary):
+        number = Annotated[int, Meta(ge=0, le=1)]
+    elif isinstance(space, gym.spaces.MultiDiscrete):
+        number = int
+    else:
+        raise TypeError(f"RLlink carries Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple; got {space}")
+    for size in reversed(space.shape or ()):
+        number = Annotated[list[number], Meta(min_length=size, max_length=size)]
+    return number | Block if blocks and space.shape else number
+
+
+# -- to arrays --------------------------------------------------------------------------------------------------------
+
+
+def _column_of_items(space: Space, items: list[Any]) -> Column:
+    if isinstance(space, gym.spaces.Dict):
+        return {
+            key: _column_of_items(part, [getattr(item, f"f{index}") for item in items])
+            for index, (key, part) in enumerate(space.spaces.items())
+        }
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_column_of_items(part, [item[index] for item in items]) for index, part in enumerate(space.spaces))
+    if any(isinstance(item, Block) for item in items[:1]):
+        return _checked(space, np.stack([item.array() if isinstance(item, Block) else item for item in items]))
+    return _checked(space, np.array(items, space.dtype))
+
+
+def _column_of_columns(space: Space, columns: Any) -> Column:
+    if isinstance(space, gym.spaces.Dict):
+        return {
+            key: _column_of_columns(part, getattr(columns, f"f{index}"))
+            for index, (key, part) in enumerate(space.spaces.items())
+        }
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_column_of_columns(part, own) for part, own in zip(space.spaces, columns, strict=True))
+    return _checked(space, columns.array() if isinstance(columns, Block) else np.array(columns, space.dtype))
+
+
+def _checked(space: Space, rows: Array) -> Array:
+    """(K, ...) rows of a leaf with the space's shape and dtype, integers within their range."""
+    shape = space.shape or ()
+    if rows.shape[1:] != shape and len(rows):
+        raise ValueError(f"expected items of shape {list(shape)}, got {list(rows.shape[1:])}")
+    rows = _as_dtype(rows.reshape(len(rows), *shape), np.dtype(space.dtype))  # an empty list has no shape
+    if isinstance(space, gym.spaces.Box):
+        return rows
+    low, high = _integer_range(space)
+    if len(rows) and ((rows < low) | (rows > high)).any():
+        raise ValueError(f"a value lies outside of {space}")
+    return rows
+
+
+def _integer_range(space: Space) -> tuple[Any, Any]:
+    if isinstance(space, gym.spaces.Discrete):
+        return space.start, space.start + space.n - 1
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return 0, 1
+
+
+def _as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
+    if array.dtype != dtype:
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise ValueError(f"expected numbers of dtype {dtype}, got {array.dtype}")
+        array = array.astype(dtype)
+    if dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError("a number is not finite")
+    return array

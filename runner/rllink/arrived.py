@@ -1,0 +1,232 @@
+"""What clients sent, as columns: chunks of episodes from several messages, joined into one column block.
+
+Dimension letters: E chunks, R env steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock
+from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(eq=False)
+class OpenEpisode:
+    """An episode whose chunks arrive one by one; compared by identity.
+
+    Attributes:
+        id: in blocks and in logs, unique in a run.
+        agent_id, env_id: whose it is in runs with several agents, and of which env episode.
+        is_named: whether the client named it, so that more of it can come.
+        is_whole: whether its end is one; false if its client left, or never said how it goes on.
+        num_steps: env steps that have arrived.
+        last_obs: the observation that the next chunk begins with.
+        past: the last steps that were sampled, column by column; what a later chunk can look back at.
+        num_steps_sampled, return_: of the chunks that were sampled, in steps and undiscounted.
+    """
+
+    id: str
+    agent_id: str | None = None
+    env_id: str | None = None
+    is_named: bool = False
+    is_whole: bool = True
+    num_steps: int = 0
+    last_obs: Any = None
+    past: Mapping[str, Column] | None = None
+    num_steps_sampled: int = 0
+    return_: float = 0.0
+
+
+@dataclass(eq=False)
+class Arrived:
+    """The chunks of one module in one message.
+
+    Attributes:
+        columns: `obs` (R + E, ...), `actions` (R, ...), `rewards` (R,), and what else the client sent of each step.
+        lengths, is_terminated, is_truncated, weights_seq_no: (E,).
+        episodes: E, which episode each chunk is of.
+        env_t: (R + E,) time of each observation in its env episode; None with a single agent.
+    """
+
+    module_id: str
+    columns: dict[str, Column]
+    lengths: IntArray
+    is_terminated: BoolArray
+    is_truncated: BoolArray
+    weights_seq_no: IntArray
+    episodes: list[OpenEpisode] = field(default_factory=list)
+    env_t: IntArray | None = None
+
+    @property
+    def num_rows(self) -> int:
+        """R."""
+        return int(self.lengths.sum())
+
+    @property
+    def has_outputs(self) -> bool:
+        """Whether it says how likely its actions were, so that nothing has to be computed with the weights."""
+        return ACTION_DIST_INPUTS in self.columns and ACTION_LOGP in self.columns
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A block of chunks, no two of which are of one episode, the weights that acted (R,) and the episodes (E)."""
+
+    block: ColumnBlock
+    weights_seq_no: IntArray
+    episodes: Sequence[OpenEpisode]
+    given: frozenset[str]
+
+
+def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
+    """All chunks of one module, those of one episode as one.
+
+    Args:
+        parts: in the order in which they arrived; at least one.
+        extra_columns: columns besides obs, actions and rewards that are taken over where every part has them.
+
+    Returns:
+        A block whose chunks look back at what was sampled of their episodes before; `given` names its extra columns.
+    """
+    given = frozenset(name for name in extra_columns if all(name in part.columns for part in parts))
+    names = [*("obs", "actions", "rewards"), *sorted(given)]
+    columns = {name: _concatenated([part.columns[name] for part in parts]) for name in names}
+    lengths = np.concatenate([part.lengths for part in parts])
+    seq_no = np.repeat(np.concatenate([part.weights_seq_no for part in parts]), lengths)
+    episodes = [episode for part in parts for episode in part.episodes]
+    is_terminated = np.concatenate([part.is_terminated for part in parts])
+    is_truncated = np.concatenate([part.is_truncated for part in parts])
+    env_t = None if parts[0].env_t is None else np.concatenate([part.env_t for part in parts if part.env_t is not None])
+    if len(set(map(id, episodes))) < len(episodes):
+        order = _Order.of(episodes, lengths)
+        columns = {
+            name: nested.take(column, order.obs_rows if name == OBS else order.step_rows)
+            for name, column in columns.items()
+        }
+        seq_no, episodes = seq_no[order.step_rows], [episodes[chunk] for chunk in order.first_chunks]
+        env_t = None if env_t is None else env_t[order.obs_rows]
+        lengths = order.lengths
+        is_terminated, is_truncated = is_terminated[order.last_chunks], is_truncated[order.last_chunks]
+    for chunk in np.flatnonzero(~(is_terminated | is_truncated)).tolist():
+        if not episodes[chunk].is_named:  # nobody can go on with it
+            is_truncated[chunk], episodes[chunk].is_whole = True, False
+    block = ColumnBlock(
+        columns=columns,
+        lengths=lengths,
+        is_terminated=is_terminated,
+        is_truncated=is_truncated,
+        t_started=np.array([episode.num_steps_sampled for episode in episodes], np.int64),
+        episode_ids=[episode.id for episode in episodes],
+        lookback=_Pasts(episodes) if any(episode.past for episode in episodes) else None,
+        module_id=parts[0].module_id,
+        agents=None if env_t is None else _agents(episodes, env_t),
+    )
+    return Joined(block, seq_no, episodes, given)
+
+
+def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
+    """Let the episodes that go on know what was sampled of them.
+
+    Args:
+        joined: what `join` returned.
+        block: the same with all columns.
+        num_lookback: steps that later chunks can look back at.
+    """
+    count(block, joined.episodes)
+    offsets, first_obs_rows = block.offsets, block.first_obs_rows
+    for chunk, episode in enumerate(joined.episodes):
+        length = int(block.lengths[chunk])
+        if num_lookback == 0 or block.is_terminated[chunk] or block.is_truncated[chunk]:
+            continue
+        num_past = min(num_lookback, length)
+        ends = {name: int(offsets[chunk]) + length for name in block.columns}
+        ends[OBS] = int(first_obs_rows[chunk]) + length
+        past = {
+            name: nested.map_leaves(np.copy, nested.take(column, slice(ends[name] - num_past, ends[name])))
+            for name, column in block.columns.items()
+        }
+        if episode.past is not None and num_past < num_lookback:
+            missing = slice(-(num_lookback - num_past), None)
+            past = {
+                name: nested.concatenate((nested.take(episode.past[name], missing), own)) for name, own in past.items()
+            }
+        episode.past = past
+
+
+def count(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
+    """Add steps and rewards of the chunks to their episodes."""
+    returns = np.add.reduceat(block.columns[REWARDS].astype(np.float64), block.offsets[:-1])
+    for episode, length, own in zip(episodes, block.lengths.tolist(), returns.tolist(), strict=True):
+        episode.num_steps_sampled += length
+        episode.return_ += own
+
+
+@dataclass(frozen=True)
+class _Order:
+    """Rows of chunks in the order of their episodes: an episode's parts behind one another, without the observation
+    that two of them share.
+    """
+
+    first_chunks: list[int]
+    last_chunks: list[int]
+    lengths: IntArray
+    step_rows: IntArray
+    obs_rows: IntArray
+
+    @classmethod
+    def of(cls, episodes: Sequence[OpenEpisode], lengths: IntArray) -> _Order:
+        chunks_of: dict[int, list[int]] = {}
+        for chunk, episode in enumerate(episodes):
+            chunks_of.setdefault(id(episode), []).append(chunk)
+        groups = list(chunks_of.values())
+        starts = np.cumsum(lengths) - lengths
+        step_rows = [np.arange(starts[chunk], starts[chunk] + lengths[chunk]) for group in groups for chunk in group]
+        obs_rows = [
+            np.arange(starts[chunk] + chunk + (number > 0), starts[chunk] + chunk + lengths[chunk] + 1)
+            for group in groups
+            for number, chunk in enumerate(group)
+        ]
+        return cls(
+            [group[0] for group in groups],
+            [group[-1] for group in groups],
+            np.array([lengths[group].sum() for group in groups], np.int64),
+            np.concatenate(step_rows),
+            np.concatenate(obs_rows),
+        )
+
+
+class _Pasts:
+    """Lookback of chunks whose episodes began before."""
+
+    def __init__(self, episodes: Sequence[OpenEpisode]) -> None:
+        self._pasts = [episode.past for episode in episodes]
+
+    def num_steps_before(self, chunk: int) -> int:
+        past = self._pasts[chunk]
+        return 0 if past is None else len(past[REWARDS])
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        return self._pasts[chunk] or {}
+
+
+def _agents(episodes: Sequence[OpenEpisode], env_t: IntArray) -> Agents:
+    return Agents(
+        [episode.agent_id or "" for episode in episodes], [episode.env_id or "" for episode in episodes], env_t
+    )
+
+
+def _concatenated(columns: list[Column]) -> Column:
+    if len(columns) > 1:
+        return nested.concatenate(columns)
+    # Blocks are views into the message; learners write into what they get.
+    return nested.map_leaves(lambda array: np.require(array, requirements="W"), columns[0])

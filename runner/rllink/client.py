@@ -1,0 +1,361 @@
+"""The client of RLlink: lets a simulator that steps itself train with a server, over TCP.
+
+Needs numpy and, to act by itself, onnxruntime; no other part of this package. The protocol: docs/rllink-spec.md.
+
+    with Client("127.0.0.1", 5556) as client:
+        sampler = client.sampler()
+        while True:
+            action = sampler.begin("0", simulator.reset())
+            while action is not None:
+                obs, reward, terminated, truncated = simulator.step(action)
+                action = sampler.step("0", obs, reward, terminated, truncated)
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import logging
+import random
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from runner.rllink.frames import FrameReader, compressed, decompressed, frame, is_compressed
+from runner.rllink.packing import pack, unpack
+from runner.rllink.sampling import LocalSampler, RemoteSampler
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL_VERSION = 1
+# What a client asks for if it is not told otherwise.
+DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
+    "msgpack": {},
+    "large_frames": {},
+    "session": {"id": None},
+    "heartbeat": {"interval_s": 5.0},
+    "actions": {},
+    "agents": {},
+}
+_MOST_RECEIVED = 1 << 30
+_CHUNK = 1 << 18
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+
+
+class RLlinkError(RuntimeError):
+    """The server refused a request.
+
+    Attributes:
+        code: see the specification, section 7. path: of what is wrong in the message, or None.
+    """
+
+    def __init__(self, code: str, message: str, path: str | None = None) -> None:
+        self.code, self.path = code, path
+        super().__init__(f"{code}: {message}" + (f" (at {path})" if path else ""))
+
+
+class ServerGone(ConnectionError):
+    """The server cannot be reached any more, or said that the run is over."""
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """What the server wants: the answer to GET_CONFIG.
+
+    Attributes:
+        env_steps_per_sample: env steps to send at once.
+        force_on_policy: whether to wait for new weights before sampling on.
+        observation_space, action_space: as in the specification, section 4; None with several agents.
+        agents: agent id -> its `module` and spaces; None with a single agent.
+    """
+
+    env_steps_per_sample: int
+    force_on_policy: bool
+    observation_space: Mapping[str, Any] | None = None
+    action_space: Mapping[str, Any] | None = None
+    agents: Mapping[str, Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The answer with weights. `files`: module id (None with a single agent) -> ONNX or safetensors bytes."""
+
+    seq_no: int
+    files: Mapping[str | None, bytes]
+
+
+class Client:
+    """A connection to a server; connects again and repeats what was not answered when it breaks.
+
+    Args:
+        host, port: of the server.
+        token: if the server asks for one.
+        tls: a context for a server with a certificate, for example `ssl.create_default_context(cafile=...)`.
+        extensions: name -> options, asked for; `{}` for the base protocol.
+        timeout_s: longest silence of the server before the connection counts as broken; signs of life of the
+            `heartbeat` extension are no silence.
+        reconnect_s: seconds in which a connection must come about again; 0 never tries again.
+        compress: compress long messages.
+
+    Attributes:
+        extensions: those that were granted, with their options.
+        limits: of the server, as PONG says.
+
+    Raises:
+        ServerGone: there is no server at this address.
+        RLlinkError: it does not want this client.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 5556,
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        extensions: Mapping[str, Mapping[str, Any]] | None = None,
+        timeout_s: float = 60.0,
+        reconnect_s: float = 120.0,
+        compress: bool = False,
+    ) -> None:
+        self._address = host, port
+        self._token = token
+        self._tls = tls
+        self._asked = {**(DEFAULT_EXTENSIONS if extensions is None else extensions)}
+        if compress:
+            self._asked["compression"] = {"methods": ["gzip"]}
+        self._timeout_s, self._reconnect_s = timeout_s, reconnect_s
+        self.extensions: dict[str, dict[str, Any]] = {}
+        self.limits: dict[str, Any] = {}
+        self._session_id: str | None = None
+        self._is_resumed = False
+        self._number = 0
+        self._socket: socket.socket | None = None
+        self._reader = FrameReader(_MOST_RECEIVED)
+        self._config: ServerConfig | None = None
+        try:
+            self._connect_within(reconnect_s)
+        except BaseException:
+            self.close()
+            raise
+
+    # -- what a simulator asks for -----------------------------------------------------------------------------------
+
+    def get_config(self) -> ServerConfig:
+        """What the server wants; asked once."""
+        if self._config is None:
+            answer = self._ask({"type": "GET_CONFIG"}, "SET_CONFIG")
+            names = ServerConfig.__dataclass_fields__
+            self._config = ServerConfig(**{name: value for name, value in answer.items() if name in names})
+        return self._config
+
+    def get_state(self) -> Weights:
+        """The newest weights."""
+        return _weights(self._ask({"type": "GET_STATE"}, "SET_STATE"))
+
+    def send_episodes(
+        self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None, columns: Any = None
+    ) -> int:
+        """Send sampled data; returns the number of the newest weights. See the specification, section 6.
+
+        Args:
+            episodes: chunks; lists, or arrays where the extension `msgpack` is granted.
+            weights_seq_no: of the weights that acted; None: those that the server sent last.
+            columns: many chunks as one block a column, instead of `episodes`.
+        """
+        answer = self._ask(_episodes("EPISODES", episodes, weights_seq_no, columns), "ACK")
+        return int(answer["weights_seq_no"])
+
+    def send_episodes_and_get_state(
+        self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None, columns: Any = None
+    ) -> Weights:
+        """Send sampled data and wait for weights, newer ones if the server forces on-policy sampling."""
+        return _weights(self._ask(_episodes("EPISODES_AND_GET_STATE", episodes, weights_seq_no, columns), "SET_STATE"))
+
+    def get_actions(self, episodes: Sequence[Mapping[str, Any]], explore: bool = True) -> list[Any]:
+        """Let the server act; see the specification, section 8 (`actions`). None for episodes that ended."""
+        answer = self._ask({"type": "GET_ACTIONS", "episodes": list(episodes), "explore": explore}, "ACTIONS")
+        return list(answer["actions"])
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self._ask({"type": "PING"}, "PONG")
+
+    def sampler(
+        self, inference: Literal["client", "server"] = "client", seed: int | None = None
+    ) -> LocalSampler | RemoteSampler:
+        """What a simulator calls with each observation to get the next action; sends what is due by itself.
+
+        Args:
+            inference: who computes actions: the client with onnxruntime, or the server.
+            seed: of the client's noise.
+        """
+        if inference == "server":
+            return RemoteSampler(self)
+        return LocalSampler(self, np.random.default_rng(seed))
+
+    # -- requests and answers ----------------------------------------------------------------------------------------
+
+    def _ask(self, message: dict[str, Any], expected: str) -> dict[str, Any]:
+        """The answer to a message, which is sent again after each break until it is answered."""
+        is_numbered = False
+        while True:
+            if "session" in self.extensions and message["type"] != "PING" and not is_numbered:
+                self._number += 1
+                is_numbered = True
+            try:
+                if is_numbered:
+                    message["request"] = self._number
+                self._send(message)
+                answer = self._receive()
+            except (OSError, ServerGone) as error:
+                if isinstance(error, ServerGone) or self._reconnect_s == 0:
+                    raise
+                _log.warning("RLlink: the connection to %s:%d broke: %s", *self._address, error)
+                self._connect_within(self._reconnect_s)
+                if not self._is_resumed:
+                    message.pop("request", None)
+                    is_numbered = False
+                continue
+            if answer["type"] == "ERROR":
+                self._refused(answer, is_numbered)
+            if answer["type"] != expected:
+                raise RLlinkError("bad_message", f"expected {expected}, the server sent {answer['type']!r}")
+            return answer
+
+    def _refused(self, answer: Mapping[str, Any], is_numbered: bool) -> None:
+        code = str(answer.get("code"))
+        if code == "shutting_down":
+            self.close()
+            raise ServerGone("the run is over")
+        if is_numbered:
+            self._number -= 1  # a request that is refused has not been carried out; its number is free
+        raise RLlinkError(code, str(answer.get("message")), answer.get("path"))
+
+    def _send(self, message: Mapping[str, Any]) -> None:
+        if self._socket is None:
+            raise ConnectionResetError("not connected")
+        if "msgpack" in self.extensions:
+            body = pack(message)
+        else:
+            body = json.dumps(message, default=_listed, allow_nan=False, separators=(",", ":")).encode()
+        if "compression" in self.extensions:
+            body = compressed(body)
+        self._socket.sendall(frame(body, "large_frames" in self.extensions))
+
+    def _receive(self) -> dict[str, Any]:
+        """The next answer that is more than a sign of life."""
+        while True:
+            answer = self._receive_one()
+            if answer.get("type") != "WAIT":
+                return answer
+
+    def _receive_one(self) -> dict[str, Any]:
+        while (body := self._reader.next_body()) is None:
+            assert self._socket is not None
+            data = self._socket.recv(_CHUNK)
+            if not data:
+                raise ConnectionResetError("the server closed the connection")
+            self._reader.feed(data)
+        if is_compressed(body):
+            body = decompressed(body, _MOST_RECEIVED)
+        answer = json.loads(body) if body[:1] == b"{" else unpack(body)
+        if not isinstance(answer, dict) or not isinstance(answer.get("type"), str):
+            raise RLlinkError("bad_message", "the server sent no message of the protocol")
+        return answer
+
+    # -- connecting --------------------------------------------------------------------------------------------------
+
+    def _connect_within(self, seconds: float) -> None:
+        """Connect, and try again with longer and longer pauses."""
+        latest = time.monotonic() + seconds
+        pause = _FIRST_PAUSE_S
+        while True:
+            try:
+                self._connect()
+                return
+            except OSError as error:
+                self._disconnect()
+                left = latest - time.monotonic()
+                if left <= 0:
+                    host, port = self._address
+                    raise ServerGone(f"no RLlink server at {host}:{port}: {error}") from error
+                time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # not all clients at the same time
+                pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+    def _connect(self) -> None:
+        self._disconnect()
+        self._socket = socket.create_connection(self._address, self._timeout_s)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self._tls is not None:
+            self._socket = self._tls.wrap_socket(self._socket, server_hostname=self._address[0])
+        self._reader = FrameReader(_MOST_RECEIVED)
+        self.extensions = {}
+        ping: dict[str, Any] = {"type": "PING"}
+        if self._token is not None:
+            ping["token"] = self._token
+        if self._asked:
+            asked = dict(self._asked)
+            if "session" in asked:
+                asked["session"] = {"id": self._session_id}
+            ping |= {"protocol": PROTOCOL_VERSION, "extensions": asked}
+        self._send(ping)
+        pong = self._receive()
+        if pong["type"] == "ERROR":
+            self._refused(pong, False)
+        self.extensions, self.limits = pong.get("extensions", {}), pong.get("limits", {})
+        self._reader.is_large_granted = "large_frames" in self.extensions
+        session = self.extensions.get("session")
+        self._is_resumed = session is not None and bool(session["resumed"])
+        if session is not None and not self._is_resumed:
+            self._session_id, self._number = session["id"], 0
+
+    def _disconnect(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+    def close(self) -> None:
+        """End the connection."""
+        self._disconnect()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _episodes(
+    kind: str, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None, columns: Any
+) -> dict[str, Any]:
+    message: dict[str, Any] = {"type": kind}
+    message |= {"episodes": list(episodes)} if columns is None else {"columns": columns}
+    return message if weights_seq_no is None else {**message, "weights_seq_no": weights_seq_no}
+
+
+def _weights(answer: Mapping[str, Any]) -> Weights:
+    modules: Iterable[tuple[str | None, Mapping[str, Any]]] = [(None, answer)]
+    if "modules" in answer:
+        modules = answer["modules"].items()
+    return Weights(int(answer["weights_seq_no"]), {module_id: _file(own) for module_id, own in modules})
+
+
+def _file(own: Mapping[str, Any]) -> bytes:
+    content = own["onnx_file"] if "onnx_file" in own else own["safetensors_file"]
+    if isinstance(content, str):
+        content = base64.b64decode(content, validate=True)
+    return gzip.decompress(content) if "onnx_file" in own else bytes(content)
+
+
+def _listed(value: Any) -> Any:
+    """Arrays and numpy's numbers for JSON."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.tolist()
+    raise TypeError(f"a {type(value).__name__} cannot be sent")

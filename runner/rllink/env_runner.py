@@ -1,0 +1,364 @@
+"""The env runner whose environments step themselves: a server that simulators connect to."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, TimeoutError
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_runner import Sample, Weights
+from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
+from runner.episodes.spaces import space_to_dict
+from runner.interrupts import Interrupted, is_interrupted
+from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
+from runner.modules.flat_parameters import FlatParameters
+from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
+from runner.policy import OnnxPolicy
+from runner.rllink.acting import Acting
+from runner.rllink.arrays import SpaceCodec
+from runner.rllink.arrived import OpenEpisode, count
+from runner.rllink.module_intake import ModuleIntake, actions_to_module
+from runner.rllink.receiving import AgentSpaces
+from runner.rllink.server import Server
+from runner.rllink.service import Batch, Service
+from runner.rllink.versions import Version, Versions
+from runner.streams import random_stream
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+_TELL_AFTER_S = 10.0
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How much is sampled: env steps in a round, how many runners share them, how far chunks look back."""
+
+    env_steps_per_round: int
+    num_runners: int
+    num_lookback: int
+
+    @property
+    def env_steps_per_message(self) -> int:
+        """What `rllink.env_steps_per_sample=auto` means."""
+        return max(1, -(-self.env_steps_per_round // (8 * self.num_runners)))
+
+
+class ExternalEnvRunner:
+    """Listens for simulators, and samples what they send.
+
+    Args:
+        config: of the run; `env.port` is set.
+        plans: module id -> its plan.
+        seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
+        sampling: how much is sampled.
+
+    Attributes:
+        server: where simulators connect.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        plans: Mapping[str, ModulePlan],
+        seed_name: tuple[str, int, int],
+        sampling: Sampling,
+    ) -> None:
+        role, index, generation = seed_name
+        self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
+        for module_id, parts in self._acting_parts.items():
+            _give_streams(config.seed, f"{role}/{module_id}", index, generation, parts)
+            if parts.plan.agents is not None:
+                parts.module_to_env.remove("ModuleToAgentUnmapping")
+        self._versions = Versions(
+            config.rllink.num_kept_weights,
+            {
+                "onnx": {module_id: _OnnxFile(config, plan) for module_id, plan in plans.items()},
+                "safetensors": {module_id: _SafetensorsFile(config, plan) for module_id, plan in plans.items()},
+            },
+        )
+        num_lookback = sampling.num_lookback
+        self._intakes = {
+            module_id: ModuleIntake(
+                build_acting_parts(config, plan), build_acting_parts(config, plan), self._versions, num_lookback
+            )
+            for module_id, plan in plans.items()
+        }
+        agents = {agent: _agent_spaces(parts) for parts in self._acting_parts.values() for agent in _agents_of(parts)}
+        acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
+        self._service = Service(
+            config.rllink, _description(config, self._acting_parts, sampling), agents, self._versions, acting
+        )
+        self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
+        self._published: Weights | None = None
+        assert config.env.port is not None
+        port = config.env.port + index if config.env.port else 0
+        self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}.{generation}")
+
+    def address(self) -> str:
+        """`host:port`."""
+        host, port = self.server.address
+        return f"{host}:{port}"
+
+    # -- sampling --------------------------------------------------------------------------------------------------
+
+    def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
+        """Wait until simulators have sent so many env steps; what is more goes into the next sample.
+
+        Args:
+            num_env_steps: at least so many; messages are not split.
+            explore: must be true; whether simulators explore is theirs to decide.
+            weights: module id -> (P,) parameters; new ones are what simulators get from now on.
+            shared_state: by module id, the merged state of pieces that runners share.
+
+        Raises:
+            Interrupted: an end was asked for while nothing came.
+        """
+        for module_id, intake in self._intakes.items():
+            intake.take_over(shared_state.get(module_id, {}))
+        version = None
+        if self._published is None or _differ(weights, self._published):
+            self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
+            version = self._versions_add(self._published, shared_state)
+        batch = self._wait(self.server.submit(self._collect(version, num_env_steps)), num_env_steps)
+        return self._sample_of(batch)
+
+    def _versions_add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
+        async def add() -> Version:
+            return self._versions.add(weights, shared_state)
+
+        return self.server.call(add())
+
+    async def _collect(self, version: Version | None, num_env_steps: int) -> Batch:
+        self._service.publish(version)
+        return await self._service.collect(num_env_steps)
+
+    def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
+        """The batch; says in the log what is waited for."""
+        begun = told = time.monotonic()
+        while True:
+            try:
+                return pending.result(_WAIT_S)
+            except TimeoutError:
+                if is_interrupted():
+                    pending.cancel()
+                    raise Interrupted from None
+                now = time.monotonic()
+                if now - told > _TELL_AFTER_S:
+                    told = now
+                    waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
+                    _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
+
+    def _sample_of(self, batch: Batch) -> Sample:
+        sampled: list[tuple[ColumnBlock, Sequence[OpenEpisode]]] = []
+        for module_id, intake in self._intakes.items():
+            parts = [part for part in batch.arrived if part.module_id == module_id]
+            if parts:
+                sampled.append(intake.block(parts))
+        for block, episodes in batch.acted:
+            count(block, episodes)
+            sampled.append((block, episodes))
+        by_module = {
+            module_id: [block for block, _ in sampled if block.module_id == module_id] for module_id in self._intakes
+        }
+        rollout = Rollout({key: concat_blocks(own) for key, own in by_module.items() if own}, batch.num_env_steps)
+        shared_state = {
+            module_id: _merged_state(self._acting_parts[module_id].env_to_module, intake)
+            for module_id, intake in self._intakes.items()
+        }
+        counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
+        counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
+        return Sample(rollout, self._env_episodes.finished_in(sampled), shared_state, counts)
+
+    def evaluate(self, *_: Any) -> FinishedEpisodes:
+        """Simulators cannot be asked to evaluate."""
+        raise RunFailure(Problem("simulators that step themselves cannot be evaluated in", "evaluation"))
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """The number of the newest weights, and the state of pieces; simulators keep their own."""
+        return {
+            "weights_seq_no": self._versions.newest_seq_no,
+            "modules": {
+                module_id: {
+                    "env_to_module": parts.env_to_module.get_state(),
+                    "module_to_env": parts.module_to_env.get_state(),
+                }
+                for module_id, parts in self._acting_parts.items()
+            },
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`; numbers of weights go on, too."""
+        if not state:
+            return
+        self._versions.newest_seq_no = int(state["weights_seq_no"])
+        for module_id, own in state["modules"].items():
+            self._acting_parts[module_id].env_to_module.set_state(own["env_to_module"])
+            self._acting_parts[module_id].module_to_env.set_state(own["module_to_env"])
+
+    def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
+        """The pipelines around a module that acts here."""
+        parts = self._acting_parts[module_id]
+        return parts.env_to_module, parts.module_to_env
+
+    def close(self) -> None:
+        """Tell simulators that the run is over."""
+        self.server.close()
+
+
+class _OnnxFile:
+    """Makes the ONNX file of a module; exports its graph when the first client asks for it."""
+
+    def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
+        self._config, self._plan = config, plan
+
+        self._policy: OnnxPolicy | None = None
+
+    def prepare(self) -> None:
+        """Export the graph, which takes seconds."""
+        if self._policy is None:
+            self._policy = OnnxPolicy.of_parts(build_acting_parts(self._config, self._plan), self._config)
+
+    def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
+        """The ONNX file."""
+        assert self._policy is not None  # it is prepared
+        return self._policy.to_bytes(weights, shared_state, weights_seq_no)
+
+
+class _SafetensorsFile:
+    """Makes the file with the parameters of a module under their names."""
+
+    def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
+        self._module = build_acting_parts(config, plan).module
+        self._parameters = FlatParameters(self._module)
+
+    def prepare(self) -> None:
+        """Nothing takes long."""
+
+    def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
+        """The safetensors file."""
+        import safetensors.torch
+
+        self._parameters.load(weights)
+        return safetensors.torch.save({name: own.clone() for name, own in self._module.state_dict().items()})
+
+
+def _give_streams(seed: int, role: str, index: int, generation: int, parts: ActingParts) -> None:
+    for pipeline in (parts.env_to_module, parts.module_to_env):
+        pipeline.give_streams(partial(_stream, seed, role, index, generation))
+
+
+def _stream(seed: int, role: str, index: int, generation: int, name: str, position: int) -> np.random.Generator:
+    return random_stream(seed, f"{role}/{name}", index, generation, position)
+
+
+def _agents_of(parts: ActingParts) -> Sequence[str | None]:
+    return [None] if parts.plan.agents is None else parts.plan.agents
+
+
+def _agent_spaces(parts: ActingParts) -> AgentSpaces:
+    plan = parts.plan
+    return AgentSpaces(
+        plan.module_id,
+        SpaceCodec(plan.observation_space),
+        SpaceCodec(plan.action_space),
+        parts.module.action_dist.num_inputs,
+        actions_to_module(parts.module_to_env, plan.module_id),
+    )
+
+
+def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sampling: Sampling) -> dict[str, Any]:
+    """What SET_CONFIG says."""
+    asked = config.rllink.env_steps_per_sample
+    description: dict[str, Any] = {
+        "env_steps_per_sample": sampling.env_steps_per_message if isinstance(asked, str) else asked,
+        "force_on_policy": config.rllink.force_on_policy,
+    }
+    spaces = {
+        agent: {
+            "observation_space": space_to_dict(own.plan.observation_space),
+            "action_space": space_to_dict(own.plan.action_space),
+        }
+        for own in parts.values()
+        for agent in _agents_of(own)
+    }
+    if None in spaces:
+        return description | spaces[None]
+    module_of = {agent: own.plan.module_id for own in parts.values() for agent in _agents_of(own)}
+    return description | {"agents": {agent: {"module": module_of[agent], **own} for agent, own in spaces.items()}}
+
+
+def _differ(weights: Weights, published: Weights) -> bool:
+    return any(not np.array_equal(vector, published[module_id]) for module_id, vector in weights.items())
+
+
+def _merged_state(acting: EnvToModulePipeline, intake: ModuleIntake) -> dict[str, Any]:
+    """What acting here and what arrived taught the pieces that runners share; other pieces' state as it is here."""
+    own = acting.get_state()
+    return own | acting.merge_states([own, intake.state()])
+
+
+class EnvEpisodes:
+    """Which env episodes have ended: all episodes of their agents, in whichever samples.
+
+    Args:
+        module_of: agent id -> module id; the key None with a single agent.
+    """
+
+    def __init__(self, module_of: Mapping[str | None, str]) -> None:
+        self._module_of = module_of
+        # Env episode -> its agents' episodes, and those of them that have not ended.
+        self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
+
+    def finished_in(self, sampled: Sequence[tuple[ColumnBlock, Sequence[OpenEpisode]]]) -> FinishedEpisodes:
+        """The env episodes that end with these chunks; those whose ends are none are left out."""
+        ended: list[OpenEpisode] = []
+        for block, episodes in sampled:
+            is_done = block.is_terminated | block.is_truncated
+            for episode, done in zip(episodes, is_done.tolist(), strict=True):
+                if episode.env_id is not None:
+                    self._note(episode, done)
+                if done:
+                    ended.append(episode)
+        if None in self._module_of:
+            return _finished([[episode] for episode in ended if episode.is_whole])
+        env_ids = dict.fromkeys(episode.env_id or "" for episode in ended)
+        over = [env_id for env_id in env_ids if not self._going_on[env_id][1]]
+        groups = [self._going_on.pop(env_id)[0] for env_id in over]
+        whole = [group for group in groups if all(episode.is_whole for episode in group)]
+        by_agent, by_module = self._own_returns(whole)
+        return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
+
+    def _note(self, episode: OpenEpisode, is_done: bool) -> None:
+        agents, going_on = self._going_on.setdefault(episode.env_id or "", ([], set()))
+        if all(episode is not known for known in agents):
+            agents.append(episode)
+        (going_on.discard if is_done else going_on.add)(id(episode))
+
+    def _own_returns(self, groups: Sequence[Sequence[OpenEpisode]]) -> tuple[dict[str, Any], dict[str, Any]]:
+        by_agent: dict[str, list[float]] = {}
+        by_module: dict[str, list[float]] = {}
+        for episode in (episode for group in groups for episode in group):
+            by_agent.setdefault(episode.agent_id or "", []).append(episode.return_)
+            by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
+        as_arrays = [{key: np.array(values) for key, values in own.items()} for own in (by_agent, by_module)]
+        return as_arrays[0], as_arrays[1]
+
+
+def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
+    return FinishedEpisodes(
+        np.array([sum(own.return_ for own in group) for group in groups], np.float64),
+        np.array([max(own.num_steps_sampled for own in group) for group in groups], np.int64),
+        np.zeros(len(groups), np.int64),
+    )

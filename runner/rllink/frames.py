@@ -1,0 +1,165 @@
+"""Frames of RLlink, a length in digits and a body: bytes in, bytes out, without sockets (specification, section 1).
+
+Imports nothing but the standard library, so that clients can use it without the rest of the package.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+
+HEADER_BYTES = 8
+_LARGE_HEADER_BYTES = 16
+_LARGE = ord("+")
+_SHARED = ord("@")
+_MOST_IN_HEADER = 99_999_999
+_GZIP_MAGIC = b"\x1f\x8b"
+_SMALLEST_COMPRESSED = 1024
+
+# `max_body_bytes` where nobody says otherwise: what eight digits can say.
+DEFAULT_MAX_BODY_BYTES = _MOST_IN_HEADER
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame; `code` is that of the protocol's error answer."""
+
+    def __init__(self, code: str, message: str) -> None:
+        self.code = code
+        super().__init__(message)
+
+
+def frame(body: bytes, large: bool = False) -> bytes:
+    """The body with its header in front.
+
+    Args:
+        body: JSON, or what an extension allows.
+        large: the extension `large_frames` is granted.
+
+    Raises:
+        FrameError: the body is longer than a header can say.
+    """
+    if len(body) <= _MOST_IN_HEADER:
+        return b"%08d%b" % (len(body), body)
+    if large:
+        return b"+%015d%b" % (len(body), body)
+    raise FrameError("too_large", f"a body of {len(body)} bytes needs the extension large_frames")
+
+
+class FrameReader:
+    """Takes bytes as they come and gives whole bodies.
+
+    Args:
+        max_body_bytes: a longer body is refused before it is read.
+
+    Attributes:
+        is_large_granted: whether 16-byte headers are admitted.
+        is_shared_granted: whether headers that begin with `@` are: their bodies say where the real one lies.
+    """
+
+    def __init__(self, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
+        self.max_body_bytes = max_body_bytes
+        self.is_large_granted = False
+        self.is_shared_granted = False
+        self._buffer = bytearray()
+        self._start = 0
+        self._end_of_body: int | None = None
+        self._start_of_body = 0
+        self._is_shared = False
+
+    def feed(self, data: bytes | bytearray | memoryview) -> None:
+        """Append bytes that were received."""
+        if self._start == len(self._buffer):
+            self._buffer.clear()
+            self._move(-self._start)
+        self._buffer += data
+
+    def _move(self, by: int) -> None:
+        self._start += by
+        self._start_of_body += by
+        if self._end_of_body is not None:
+            self._end_of_body += by
+
+    @property
+    def is_within_frame(self) -> bool:
+        """Whether a frame has begun and is not complete."""
+        return len(self._buffer) > self._start
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that are held."""
+        return len(self._buffer) - self._start
+
+    def next_body(self) -> bytes | None:
+        """The next whole body; None while there is none.
+
+        Raises:
+            FrameError: `bad_header` or `too_large`; nothing more can be read.
+        """
+        return self.next_frame()[0]
+
+    def next_frame(self) -> tuple[bytes | None, bool]:
+        """The next whole body, None while there is none; and whether it only says how long the one in shared memory is.
+
+        Raises:
+            FrameError: `bad_header` or `too_large`; nothing more can be read.
+        """
+        if self._end_of_body is None and not self._read_header():
+            return None, False
+        end = self._end_of_body
+        if end is None or len(self._buffer) < end:
+            return None, False
+        body = bytes(memoryview(self._buffer)[self._start_of_body : end])
+        self._start, self._end_of_body = end, None
+        if self._start > len(self._buffer) // 2:
+            del self._buffer[: self._start]
+            self._move(-self._start)
+        return body, self._is_shared
+
+    def _read_header(self) -> bool:
+        """Find out where the next body lies; false while its header is incomplete."""
+        buffer, start = self._buffer, self._start
+        if len(buffer) == start:
+            return False
+        kind = buffer[start]
+        is_large = kind == _LARGE and self.is_large_granted
+        is_shared = kind == _SHARED and self.is_shared_granted
+        size = _LARGE_HEADER_BYTES if is_large else HEADER_BYTES
+        header = bytes(buffer[start : start + size])
+        digits = header[1:] if is_large or is_shared else header
+        if digits and not (digits.isdigit() and digits.isascii()):
+            raise FrameError("bad_header", f"a header is {HEADER_BYTES} ASCII digits, got {header!r}")
+        if len(header) < size:
+            return False
+        length = int(digits)
+        if length > self.max_body_bytes:
+            raise FrameError("too_large", f"a body of {length} bytes, at most {self.max_body_bytes} are allowed")
+        self._start_of_body, self._end_of_body, self._is_shared = start + size, start + size + length, is_shared
+        return True
+
+
+def compressed(body: bytes) -> bytes:
+    """The body as a gzip stream where that is worth it."""
+    return gzip.compress(body, 1, mtime=0) if len(body) > _SMALLEST_COMPRESSED else body
+
+
+def is_compressed(body: bytes) -> bool:
+    """Whether a body is a gzip stream; neither JSON nor msgpack maps begin like one."""
+    return body[:2] == _GZIP_MAGIC
+
+
+def decompressed(body: bytes, max_body_bytes: int) -> bytes:
+    """What a gzip stream holds.
+
+    Raises:
+        FrameError: it is none, or holds more than `max_body_bytes`.
+    """
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        content = stream.decompress(body, max_body_bytes + 1)
+    except zlib.error as error:
+        raise FrameError("bad_body", f"no gzip stream: {error}") from None
+    if len(content) > max_body_bytes:
+        raise FrameError("bad_body", f"a gzip stream of more than the {max_body_bytes} bytes that are allowed")
+    if not stream.eof or stream.unused_data:
+        raise FrameError("bad_body", "a gzip stream that is cut off, or followed by other bytes")
+    return content

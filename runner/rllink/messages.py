@@ -1,0 +1,213 @@
+"""The messages of RLlink as typed structures: what a client may send, decoded and checked in one pass.
+
+Specification: docs/rllink-spec.md. Mistakes in a body become a `MessageError` with the path of what is wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET as UNSET
+from msgspec import Meta, Raw, Struct, UnsetType
+
+from runner.config.errors import nearest_match
+from runner.rllink.arrays import Block
+
+PROTOCOL_VERSION = 1
+Format = Literal["json", "msgpack"]
+JSON: Final = "json"
+MSGPACK: Final = "msgpack"
+
+_Count = Annotated[int, Meta(ge=0)]
+_Positive = Annotated[int, Meta(ge=1)]
+_Name = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+class MessageError(ValueError):
+    """A request that is answered with `ERROR`.
+
+    Args:
+        code: see the table in the specification.
+        message: for people.
+        path: of what is wrong in the body, such as `$.episodes[0].obs`.
+    """
+
+    def __init__(self, code: str, message: str, path: str | None = None) -> None:
+        self.code, self.path = code, path
+        super().__init__(message)
+
+    def answer(self) -> dict[str, Any]:
+        """The body of the answer."""
+        body = {"type": "ERROR", "code": self.code, "message": str(self)}
+        return body if self.path is None else {**body, "path": self.path}
+
+
+class _Request(Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
+    """`request`: the number of a request in a session."""
+
+    request: _Count | UnsetType = UNSET
+
+
+class Ping(_Request, tag="PING"):
+    """The handshake."""
+
+    protocol: _Positive | UnsetType = UNSET
+    extensions: dict[str, dict[str, Any]] | UnsetType = UNSET
+    token: str | UnsetType = UNSET
+
+
+class GetConfig(_Request, tag="GET_CONFIG"):
+    """Asks for spaces and sampling options."""
+
+
+class GetState(_Request, tag="GET_STATE"):
+    """Asks for the newest weights."""
+
+
+class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
+    """One chunk of an episode. `obs` (T + 1) and `actions` (T) are decoded when the agent's spaces are known."""
+
+    obs: Raw
+    actions: Raw
+    rewards: list[float] | Block
+    is_terminated: bool
+    is_truncated: bool
+    id: _Name | UnsetType = UNSET
+    weights_seq_no: int | UnsetType = UNSET
+    action_logp: list[float] | Block | UnsetType = UNSET
+    action_dist_inputs: list[list[float]] | Block | UnsetType = UNSET
+    agent_id: _Name | UnsetType = UNSET
+    env_t: list[int] | Block | UnsetType = UNSET
+
+
+class Columns(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Many chunks, one block a column (extension `msgpack`)."""
+
+    lengths: list[int] | Block
+    obs: Raw
+    actions: Raw
+    rewards: list[float] | Block
+    is_terminated: list[bool] | Block
+    is_truncated: list[bool] | Block
+    ids: list[_Name] | UnsetType = UNSET
+    action_logp: list[float] | Block | UnsetType = UNSET
+    action_dist_inputs: list[list[float]] | Block | UnsetType = UNSET
+
+
+class Episodes(_Request, tag="EPISODES"):
+    """Sampled data; exactly one of `episodes` and `columns`."""
+
+    episodes: list[Episode] | UnsetType = UNSET
+    columns: Columns | UnsetType = UNSET
+    weights_seq_no: int | UnsetType = UNSET
+    env_steps: _Count | UnsetType = UNSET
+
+
+class EpisodesAndGetState(Episodes, tag="EPISODES_AND_GET_STATE"):
+    """Sampled data, and the wish for newer weights."""
+
+
+class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What an episode that the server acts in has come to."""
+
+    id: _Name
+    obs: Raw
+    reward: float = 0.0
+    is_terminated: bool = False
+    is_truncated: bool = False
+    agent_id: _Name | UnsetType = UNSET
+
+
+class GetActions(_Request, tag="GET_ACTIONS"):
+    """Asks for one action for each episode (extension `actions`)."""
+
+    episodes: Annotated[list[Observed], Meta(min_length=1)]
+    explore: bool = True
+
+
+Request = Ping | GetConfig | GetState | Episodes | EpisodesAndGetState | GetActions
+_REQUESTS: dict[str, type[Struct]] = {
+    "PING": Ping,
+    "GET_CONFIG": GetConfig,
+    "GET_STATE": GetState,
+    "EPISODES": Episodes,
+    "EPISODES_AND_GET_STATE": EpisodesAndGetState,
+    "GET_ACTIONS": GetActions,
+}
+
+
+class _Typed(Struct):
+    """Any message."""
+
+    type: str
+
+
+_DECODERS: Mapping[str, Any] = {
+    JSON: (msgspec.json.Decoder(Request), msgspec.json.Decoder(_Typed)),
+    MSGPACK: (msgspec.msgpack.Decoder(Request), msgspec.msgpack.Decoder(_Typed)),
+}
+_ENCODERS = {JSON: msgspec.json.encode, MSGPACK: msgspec.msgpack.encode}
+
+
+def format_of(body: bytes) -> Format:
+    """Which of the two a body is; what is neither is told as bad JSON."""
+    first = body[0] if body else 0
+    return MSGPACK if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF) else JSON
+
+
+def decode_request(body: bytes, body_format: Format) -> Request:
+    """The request in a body.
+
+    Raises:
+        MessageError: `bad_body`, `unknown_type` or `bad_message`.
+    """
+    decoder, type_decoder = _DECODERS[body_format]
+    try:
+        request: Request = decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(error, body, type_decoder) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        name = {JSON: "JSON", MSGPACK: "MessagePack"}[body_format]
+        raise MessageError("bad_body", f"no valid {name}: {error}") from None
+    return request
+
+
+def _invalid(error: msgspec.ValidationError, body: bytes, type_decoder: Any) -> MessageError:
+    try:
+        named = type_decoder.decode(body).type
+    except msgspec.ValidationError as no_type:
+        is_object = "Expected `object`" not in str(no_type) or "$" in str(no_type)
+        return describe(no_type, "bad_message" if is_object else "bad_body")
+    if named in _REQUESTS:
+        return describe(error)
+    nearest = nearest_match(named, _REQUESTS)
+    hint = f"; did you mean {nearest}?" if nearest else ""
+    known = ", ".join(_REQUESTS)
+    return MessageError("unknown_type", f"no request has the type {named!r:.80}{hint} Known are {known}", "$.type")
+
+
+_FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`$")
+
+
+def describe(error: Exception, code: str = "bad_message", root: str = "$") -> MessageError:
+    """A `MessageError` from what msgspec says.
+
+    Args:
+        error: raised by a decoder.
+        code: of the answer.
+        root: path of what was decoded.
+    """
+    text, _, place = str(error).partition(" - at `")
+    path = root + place.rstrip("`").removeprefix("$")
+    field = _FIELD.match(text)
+    if field:
+        path += f".{field[1]}"
+    return MessageError(code, text, path)
+
+
+def encode_answer(answer: Mapping[str, Any], body_format: Format) -> bytes:
+    """The body of an answer; bytes in it become Base64 in JSON."""
+    return _ENCODERS[body_format](answer)

@@ -1,0 +1,205 @@
+"""What clients sent for one module, completed to what an env runner would have sampled.
+
+Clients send observations, actions and rewards. What else a learner needs (how likely each action was, the memory of a
+recurrent module, observations as the policy saw them) is computed here, with the weights that acted.
+
+Dimension letters: E chunks, R env steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from runner.config.errors import ConfigError, Problem
+from runner.episodes import nested
+from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.module_parts import ActingParts
+from runner.modules.flat_parameters import FlatParameters
+from runner.pipelines.common_pieces import step_rows_of_obs
+from runner.pipelines.module_to_env_pieces import (
+    GetActions,
+    ListifyDataForVectorEnv,
+    ModuleToAgentUnmapping,
+    NormalizeAndClipActions,
+    RemoveSingleTsTimeRankFromBatch,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
+from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
+from runner.pipelines.pipeline import ModuleToEnvPipeline
+from runner.pipelines.recorded_episodes import pass_through
+from runner.rllink.arrived import Arrived, Joined, OpenEpisode, join, remember
+from runner.rllink.versions import Version, Versions
+
+_KNOWN_PIECES = (
+    GetActions,
+    ListifyDataForVectorEnv,
+    ModuleToAgentUnmapping,
+    NormalizeAndClipActions,
+    RemoveSingleTsTimeRankFromBatch,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+)
+
+
+class ModuleIntake:
+    """Makes blocks of what arrived for one module.
+
+    Args:
+        seen: module and pipelines that compute what the policy saw; they learn nothing.
+        learning: pipelines that learn from every observation, for pieces that runners share.
+        versions: weights that acted lately.
+        num_lookback: past steps that chunks can see.
+    """
+
+    def __init__(self, seen: ActingParts, learning: ActingParts, versions: Versions, num_lookback: int) -> None:
+        self._seen = seen
+        self._learning = learning
+        self._versions = versions
+        self._num_lookback = num_lookback
+        self._weights = FlatParameters(seen.module)
+        self._outputs = tuple(name for name in seen.recorded if name != ACTION_LOGP)
+        seen.env_to_module.freeze()
+        shares = [type(piece).merge_states is not ConnectorPiece.merge_states for piece in learning.env_to_module]
+        self._pieces_that_learn = list(learning.env_to_module)[: max(np.flatnonzero(shares), default=-1) + 1]
+
+    def take_over(self, shared_state: Mapping[str, Any]) -> None:
+        """Go on from the merged state of pieces that runners share."""
+        self._learning.env_to_module.set_state(shared_state)
+
+    def state(self) -> dict[str, Any]:
+        """The state of pieces that runners share."""
+        return self._learning.env_to_module.get_state()
+
+    def block(self, parts: Sequence[Arrived]) -> tuple[ColumnBlock, Sequence[OpenEpisode]]:
+        """Everything that arrived, with all columns that are sampled, and the episode of each chunk."""
+        joined = join(parts, self._seen.recorded)
+        self._learn(joined)
+        block = self._completed(joined)
+        remember(joined, block, self._num_lookback)
+        return block, joined.episodes
+
+    def _learn(self, joined: Joined) -> None:
+        """Let pieces see each observation once: a part of an episode begins with one that was seen."""
+        if not self._pieces_that_learn:
+            return
+        block = joined.block
+        is_new = np.ones(block.num_rows + len(block), np.bool_)
+        is_new[block.first_obs_rows[block.t_started > 0]] = False
+        pass_through(self._pieces_that_learn, block, self._learning.module, {LOSS_MASK: is_new})
+
+    def _completed(self, joined: Joined) -> ColumnBlock:
+        """The block with the columns that clients did not send."""
+        lacks_outputs = not joined.given.issuperset(self._outputs)
+        if not lacks_outputs and not self._seen.env_to_module.writes_obs_to_episodes and ACTION_LOGP in joined.given:
+            return joined.block
+        numbers = np.unique(joined.weights_seq_no)
+        computed = [self._as_version(joined.block, self._version(int(number)), lacks_outputs) for number in numbers]
+        columns = dict(computed[0])
+        for number, own in zip(numbers[1:], computed[1:], strict=True):
+            steps = joined.weights_seq_no == number
+            is_obs = steps[_step_of_obs(joined.block)]
+            for name, column in own.items():
+                rows = is_obs if name == OBS else steps
+                nested.assign(columns[name], rows, nested.take(column, rows))
+        columns = {**joined.block.columns, **columns}
+        if ACTION_LOGP not in joined.given:
+            self._seen.module_to_env.complete_fragment(columns, self._seen.module)
+        return replace(joined.block, columns=columns)
+
+    def _version(self, number: int) -> Version:
+        """The weights that acted; of those that are kept no more a client has sent what they made."""
+        version = self._versions.get(number) or self._versions.newest
+        assert version is not None
+        return version
+
+    def _as_version(self, block: ColumnBlock, version: Version, with_outputs: bool) -> dict[str, Column]:
+        """What acting with these weights left in the episodes: `obs` (R + E, ...) and outputs (R, ...)."""
+        seen, module_id = self._seen, self._seen.plan.module_id
+        seen.env_to_module.set_state(version.shared_state.get(module_id, {}))
+        self._weights.load(version.weights[module_id])
+        with torch.inference_mode():
+            batch, written_obs = pass_through(seen.env_to_module, block, seen.module)
+            columns = {} if written_obs is None else {OBS: written_obs}
+            if with_outputs:
+                obs = batch[OBS]
+                columns |= self._replay(block, obs) if seen.module.is_stateful else self._forward(block, obs)
+        return columns
+
+    def _forward(self, block: ColumnBlock, obs: Any) -> dict[str, Column]:
+        rows = torch.from_numpy(step_rows_of_obs(block))
+        outputs = self._seen.module.forward_exploration({OBS: nested.map_leaves(lambda leaf: leaf[rows], obs)})
+        return {name: nested.map_leaves(_array, outputs[name]) for name in self._outputs}
+
+    def _replay(self, block: ColumnBlock, obs: Any) -> dict[str, Column]:
+        """Outputs of a module with memory, step by step, all chunks at once."""
+        module = self._seen.module
+        state = self._states_before(block)
+        columns: dict[str, Column] = {}
+        for t in range(int(block.lengths.max())):
+            chunks = np.flatnonzero(block.lengths > t)
+            obs_rows = torch.from_numpy(block.first_obs_rows[chunks] + t)
+            state_in = nested.map_leaves(lambda leaf: leaf[torch.from_numpy(chunks)], state)  # noqa: B023
+            step = {OBS: nested.map_leaves(lambda leaf: leaf[obs_rows][:, None], obs), STATE_IN: state_in}  # noqa: B023
+            outputs = module.forward_exploration(step)
+            rows = block.offsets[chunks] + t
+            for name in self._outputs:
+                is_state = name == STATE_OUT
+                values = nested.map_leaves(lambda leaf: _array(leaf if is_state else leaf[:, 0]), outputs[name])  # noqa: B023
+                if name not in columns:
+                    columns[name] = nested.map_leaves(
+                        lambda leaf: np.zeros((block.num_rows, *leaf.shape[1:]), leaf.dtype), values
+                    )
+                nested.assign(columns[name], rows, values)
+            nested.map_leaves(
+                lambda leaf, new: leaf.index_copy_(0, torch.from_numpy(chunks), new),  # noqa: B023
+                state,
+                outputs[STATE_OUT],
+            )
+        return columns
+
+    def _states_before(self, block: ColumnBlock) -> Any:
+        """(E, ...) the memory at each chunk's start."""
+        initial = self._seen.module.get_initial_state()
+        state = nested.map_leaves(lambda leaf: leaf.expand(len(block), *leaf.shape).clone(), initial)
+        if block.lookback is not None:
+            for chunk in range(len(block)):
+                if block.lookback.num_steps_before(chunk):
+                    before = nested.take(block.lookback.columns_before(chunk)[STATE_OUT], -1)
+                    nested.map_leaves(lambda leaf, own: leaf[chunk].copy_(torch.from_numpy(own)), state, before)  # noqa: B023
+        return state
+
+
+def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
+    """(R, ...) actions as the environment gets them -> as the module draws them.
+
+    Raises:
+        ConfigError: a piece changes actions in a way that cannot be undone.
+    """
+    for piece in pipeline:
+        if not isinstance(piece, _KNOWN_PIECES):
+            what = f"{type(piece).__name__} stands between module and simulators; what it does cannot be undone"
+            where = "connectors.module_to_env"
+            raise ConfigError([Problem(what, where, module_id, "the default pieces, and NormalizeAndClipActions")])
+    scaling = pipeline["NormalizeAndClipActions"]
+    assert isinstance(scaling, NormalizeAndClipActions)
+    return scaling.to_module
+
+
+def _array(tensor: Any) -> npt.NDArray[Any]:
+    array: npt.NDArray[Any] = tensor.numpy()
+    return array
+
+
+def _step_of_obs(block: ColumnBlock) -> npt.NDArray[np.int64]:
+    """(R + E,) the step that was taken on each observation; of a last one the step before."""
+    rows = np.empty(block.num_rows + len(block), np.int64)
+    rows[step_rows_of_obs(block)] = np.arange(block.num_rows)
+    rows[block.first_obs_rows + block.lengths] = block.offsets[1:] - 1
+    return rows

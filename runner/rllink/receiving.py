@@ -1,0 +1,348 @@
+"""From messages with episodes to columns, checked against the spaces, and the episodes that are still open."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
+from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
+from runner.rllink.arrays import SpaceCodec, number_column
+from runner.rllink.arrived import Arrived, OpenEpisode
+from runner.rllink.messages import UNSET, Columns, Episode, Episodes, MessageError, describe
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class AgentSpaces:
+    """What the server knows of an agent: its module, how its items are read, and its actions for the module.
+
+    Attributes:
+        num_dist_inputs: width of `action_dist_inputs`.
+        to_module: (R, ...) actions as the environment gets them -> as the module draws them.
+    """
+
+    module_id: str
+    obs: SpaceCodec
+    actions: SpaceCodec
+    num_dist_inputs: int
+    to_module: Callable[[Column], Column]
+
+
+@dataclass
+class OpenEpisodes:
+    """The open episodes of one client, by agent and id (with a single agent the agent is None).
+
+    Args:
+        name: of the client; begins the ids of its episodes.
+        limit: most open episodes.
+    """
+
+    name: str
+    limit: int
+    by_key: dict[tuple[str | None, str], OpenEpisode] = field(default_factory=dict)
+    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+
+    def new(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
+        """An episode that begins; it is open once it is in `by_key`."""
+        name = f"{self.name}-{next(self._numbers)}" + ("" if id_ is None else f"-{id_}")
+        env_id = f"{self.name}-{id_}" if agent_id is not None else None
+        return OpenEpisode(name, agent_id, env_id, is_named=id_ is not None)
+
+
+class Receiver:
+    """Makes columns of messages.
+
+    Args:
+        agents: agent id -> what is known of it; the key None is the agent of runs with a single one.
+    """
+
+    def __init__(self, agents: Mapping[str | None, AgentSpaces]) -> None:
+        self._agents = agents
+
+    def receive(
+        self,
+        message: Episodes,
+        body_format: str,
+        open_episodes: OpenEpisodes,
+        weights_seq_no: int,
+        check: Callable[[list[Arrived], int], None],
+    ) -> tuple[list[Arrived], int]:
+        """The chunks of a message by module, and its env steps; `open_episodes` is changed only if all are good.
+
+        Args:
+            message: as decoded.
+            body_format: what its undecoded parts are in.
+            open_episodes: of the client.
+            weights_seq_no: of weights that acted, where the message does not say.
+            check: raises `MessageError` where parts and env steps are not wanted.
+
+        Raises:
+            MessageError: something does not fit; nothing is taken.
+        """
+        if (message.episodes is UNSET) == (message.columns is UNSET):
+            raise MessageError("bad_message", "a message has one of `episodes` and `columns`", "$.episodes")
+        if message.weights_seq_no is not UNSET:
+            weights_seq_no = message.weights_seq_no
+        plan = _Plan(open_episodes)
+        if message.columns is not UNSET:
+            if None not in self._agents:
+                raise MessageError("bad_message", "`columns` are for runs with a single agent", "$.columns")
+            parts = [self._columns(message.columns, body_format, weights_seq_no, plan)]
+            num_env_steps = parts[0].num_rows
+        else:
+            assert message.episodes is not UNSET
+            chunks = [
+                self._chunk(chunk, f"$.episodes[{number}]", body_format, weights_seq_no, plan)
+                for number, chunk in enumerate(message.episodes)
+            ]
+            parts = _by_module(chunks)
+            num_env_steps = _num_env_steps(chunks)
+        if message.env_steps is not UNSET and message.env_steps != num_env_steps:
+            text = f"the episodes have {num_env_steps} env steps, env_steps says {message.env_steps}"
+            raise MessageError("bad_message", text, "$.env_steps")
+        check(parts, num_env_steps)
+        plan.carry_out()
+        return parts, num_env_steps
+
+    def _chunk(self, chunk: Episode, path: str, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
+        agent_id = None if chunk.agent_id is UNSET else chunk.agent_id
+        agent = self.agent(agent_id, path)
+        id_ = None if chunk.id is UNSET else chunk.id
+        if agent_id is not None and id_ is None:
+            raise MessageError("bad_message", "with several agents an episode has an id", f"{path}.id")
+        columns: dict[str, Column] = {
+            OBS: _read(f"{path}.obs", lambda: agent.obs.rows(chunk.obs, body_format)),
+            ACTIONS: _read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
+            **_numbers(chunk, agent, path),
+        }
+        length = nested.row_count(columns[ACTIONS])
+        if length == 0:
+            raise MessageError("bad_message", "a chunk has at least one step", f"{path}.actions")
+        _check_lengths(columns, length, 1, path)
+        if chunk.is_terminated and chunk.is_truncated:
+            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+        is_done = chunk.is_terminated or chunk.is_truncated
+        going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, f"{path}.obs")
+        if chunk.weights_seq_no is not UNSET:
+            weights_seq_no = chunk.weights_seq_no
+        return Arrived(
+            agent.module_id,
+            columns,
+            np.array([length], np.int64),
+            np.array([chunk.is_terminated]),
+            np.array([chunk.is_truncated]),
+            np.array([weights_seq_no], np.int64),
+            [going.episode],
+            None if agent_id is None else _env_t(chunk, going.num_steps, length, path),
+        )
+
+    def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
+        path = "$.columns"
+        agent = self._agents[None]
+        lengths = _read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
+        if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1:
+            raise MessageError("bad_message", "lengths are one or more integers of at least 1", f"{path}.lengths")
+        columns: dict[str, Column] = {
+            OBS: _read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
+            ACTIONS: _read(
+                f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))
+            ),
+            **_numbers(sent, agent, path),
+        }
+        num_chunks = len(lengths)
+        _check_lengths(columns, int(lengths.sum()), num_chunks, path)
+        flags = {
+            name: _read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_))  # noqa: B023
+            for name in ("is_terminated", "is_truncated")
+        }
+        for name, values in flags.items():
+            if values.shape != (num_chunks,):
+                text = f"expected {num_chunks} booleans, got shape {list(values.shape)}"
+                raise MessageError("bad_message", text, f"{path}.{name}")
+        if (flags["is_terminated"] & flags["is_truncated"]).any():
+            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+        ids: Sequence[str | None] = [None] * num_chunks if sent.ids is UNSET else sent.ids
+        if len(ids) != num_chunks:
+            raise MessageError("bad_message", f"expected {num_chunks} ids, got {len(ids)}", f"{path}.ids")
+        is_done = (flags["is_terminated"] | flags["is_truncated"]).tolist()
+        first_obs = (np.cumsum(lengths) - lengths + np.arange(num_chunks)).tolist()
+        episodes = [
+            plan.add(None, id_, columns[OBS], first, length, done, f"{path}.obs").episode
+            for id_, first, length, done in zip(ids, first_obs, lengths.tolist(), is_done, strict=True)
+        ]
+        seq_nos = np.full(num_chunks, weights_seq_no, np.int64)
+        return Arrived(
+            agent.module_id, columns, lengths, flags["is_terminated"], flags["is_truncated"], seq_nos, episodes
+        )
+
+    def agent(self, agent_id: str | None, path: str) -> AgentSpaces:
+        """What is known of the agent that is named at this path; `MessageError` if there is none."""
+        agent = self._agents.get(agent_id)
+        if agent is not None:
+            return agent
+        known = ", ".join(map(str, self._agents))
+        if agent_id is None:
+            text = f"in a run with several agents an episode has an agent_id; agents are {known}"
+        elif None in self._agents:
+            text = f"this run has a single agent, which has no agent_id; got {agent_id!r:.80}"
+        else:
+            text = f"no agent is named {agent_id!r:.80}; agents are {known}"
+        raise MessageError("bad_message", text, f"{path}.agent_id")
+
+
+class _Plan:
+    """What a message does to the open episodes of its client; done when all of it is good."""
+
+    def __init__(self, open_episodes: OpenEpisodes) -> None:
+        self._open = open_episodes
+        # (agent, id) -> its episode as this message leaves it; None once it is done.
+        self._named: dict[tuple[str | None, str], _Going | None] = {}
+        self._all: list[_Going] = []
+
+    def add(
+        self, agent_id: str | None, id_: str | None, obs: Column, first: int, length: int, is_done: bool, path: str
+    ) -> _Going:
+        """The episode of a chunk whose `length + 1` observations begin with row `first` of `obs`; its steps before."""
+        if id_ is None:
+            return _Going(self._open.new(agent_id, None))
+        key = agent_id, id_
+        if key in self._named:
+            going = self._named[key]
+        else:
+            known = self._open.by_key.get(key)
+            going = None if known is None else _Going(known, known.num_steps, known.last_obs)
+        going = going or _Going(self._open.new(agent_id, id_))
+        if going.last_obs is not None and not nested.equal(nested.take(obs, first), going.last_obs):
+            text = f"a later part of episode {id_!r:.80} begins with the observation that the part before ended with"
+            raise MessageError("bad_message", text, path)
+        last_obs = None if is_done else nested.map_leaves(np.copy, nested.take(obs, first + length))
+        after = _Going(going.episode, going.num_steps + length, last_obs)
+        self._named[key] = None if is_done else after
+        self._all.append(after)
+        return going
+
+    def carry_out(self) -> None:
+        """Change the client's open episodes.
+
+        Raises:
+            MessageError: it has too many; nothing is changed.
+        """
+        going_on = {key for key, going in self._named.items() if going is not None}
+        num_open = len((self._open.by_key.keys() - self._named.keys()) | going_on)
+        if num_open > self._open.limit:
+            text = f"{num_open} open episodes, at most {self._open.limit} are allowed"
+            raise MessageError("too_many_episodes", text, "$.episodes")
+        for after in self._all:
+            after.episode.num_steps, after.episode.last_obs = after.num_steps, after.last_obs
+        for key, going in self._named.items():
+            if going is None:
+                self._open.by_key.pop(key, None)
+            else:
+                self._open.by_key[key] = going.episode
+
+
+@dataclass(frozen=True)
+class _Going:
+    """An episode, its steps so far and its last observation, as the parts of a message that were read leave them."""
+
+    episode: OpenEpisode
+    num_steps: int = 0
+    last_obs: Any = None
+
+
+def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
+    columns: dict[str, Column] = {REWARDS: _read(f"{path}.rewards", lambda: number_column(sent.rewards, np.float32))}
+    logp, dist_inputs = sent.action_logp, sent.action_dist_inputs
+    if logp is not UNSET:
+        columns[ACTION_LOGP] = _read(f"{path}.action_logp", lambda: number_column(logp, np.float32))
+    if dist_inputs is not UNSET:
+        rows = _read(f"{path}.action_dist_inputs", lambda: number_column(dist_inputs, np.float32))
+        if rows.ndim != 2 or rows.shape[1] != agent.num_dist_inputs:
+            text = f"expected rows of {agent.num_dist_inputs} numbers, got shape {list(rows.shape)}"
+            raise MessageError("bad_message", text, f"{path}.action_dist_inputs")
+        columns[ACTION_DIST_INPUTS] = rows
+    for name in (REWARDS, ACTION_LOGP):
+        if name in columns and columns[name].ndim != 1:
+            raise MessageError(
+                "bad_message", f"expected numbers, got shape {list(columns[name].shape)}", f"{path}.{name}"
+            )
+    return columns
+
+
+def read_item(codec: SpaceCodec, raw: Any, body_format: str, path: str) -> Any:
+    """One item of a space; `MessageError` with the path if it is none."""
+    return _read(path, lambda: codec.item(raw, body_format))
+
+
+def _read(path: str, read: Callable[[], Any]) -> Any:
+    """What `read` returns; its complaints with the path of what is wrong."""
+    try:
+        return read()
+    except msgspec.DecodeError as error:
+        raise describe(error, root=path) from None
+    except (ValueError, OverflowError, TypeError) as error:
+        raise MessageError("bad_message", str(error), path) from None
+
+
+def _check_lengths(columns: Mapping[str, Column], num_steps: int, num_chunks: int, path: str) -> None:
+    for name, column in columns.items():
+        expected = num_steps + num_chunks if name == OBS else num_steps
+        try:
+            got = nested.row_count(column)
+        except (ValueError, TypeError) as error:
+            raise MessageError("bad_message", str(error), f"{path}.{name}") from None
+        if got != expected:
+            raise MessageError("bad_message", f"expected {expected} items, got {got}", f"{path}.{name}")
+
+
+def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
+    if chunk.env_t is UNSET:
+        return np.arange(num_before, num_before + length + 1)
+    sent = chunk.env_t
+    env_t: IntArray = _read(f"{path}.env_t", lambda: number_column(sent, np.int64))
+    if env_t.shape != (length + 1,) or (np.diff(env_t) < 0).any():
+        raise MessageError("bad_message", f"expected {length + 1} integers that do not fall", f"{path}.env_t")
+    return env_t
+
+
+def _by_module(chunks: Sequence[Arrived]) -> list[Arrived]:
+    """One part a module, where the columns of its chunks are the same."""
+    groups: dict[tuple[str, frozenset[str]], list[Arrived]] = {}
+    for chunk in chunks:
+        groups.setdefault((chunk.module_id, frozenset(chunk.columns)), []).append(chunk)
+    return [_merged(group) for group in groups.values()]
+
+
+def _merged(chunks: Sequence[Arrived]) -> Arrived:
+    first = chunks[0]
+    if len(chunks) == 1:
+        return first
+    return Arrived(
+        first.module_id,
+        {name: nested.concatenate([chunk.columns[name] for chunk in chunks]) for name in first.columns},
+        np.concatenate([chunk.lengths for chunk in chunks]),
+        np.concatenate([chunk.is_terminated for chunk in chunks]),
+        np.concatenate([chunk.is_truncated for chunk in chunks]),
+        np.concatenate([chunk.weights_seq_no for chunk in chunks]),
+        [episode for chunk in chunks for episode in chunk.episodes],
+        None if first.env_t is None else np.concatenate([chunk.env_t for chunk in chunks if chunk.env_t is not None]),
+    )
+
+
+def _num_env_steps(chunks: Sequence[Arrived]) -> int:
+    """With several agents the longest chunk of each env episode counts."""
+    longest: dict[str, int] = {}
+    for chunk in chunks:
+        episode, length = chunk.episodes[0], chunk.num_rows
+        env_id = episode.id if episode.env_id is None else episode.env_id
+        longest[env_id] = max(longest.get(env_id, 0), length) if episode.env_id else longest.get(env_id, 0) + length
+    return sum(longest.values())

@@ -1,0 +1,193 @@
+"""What a simulator calls: observation in, action out; episodes are put together and sent when they are due."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from runner.rllink.client import Client
+    from runner.rllink.local_policy import LocalPolicy
+
+_REFUSED_AS_OLD = ("stale_weights", "unknown_weights")
+
+
+class RemoteSampler:
+    """Lets the server act, one request a step.
+
+    Args:
+        client: connected, with the extension `actions`.
+        explore: sample actions; false: the most likely ones.
+    """
+
+    def __init__(self, client: Client, explore: bool = True) -> None:
+        if "actions" not in client.extensions:
+            raise ValueError("the server has not granted the extension actions")
+        self._client = client
+        self._explore = explore
+
+    def begin(self, episode: str, obs: Any, agent_id: str | None = None) -> Any:
+        """The first action of an episode."""
+        return self._act({"id": episode, "obs": obs}, agent_id)
+
+    def step(
+        self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
+    ) -> Any:
+        """The next action; None when the episode is over."""
+        flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
+        return self._act({"id": episode, "obs": obs, "reward": float(reward), **flags}, agent_id)
+
+    def _act(self, observed: dict[str, Any], agent_id: str | None) -> Any:
+        if agent_id is not None:
+            observed["agent_id"] = agent_id
+        return self._client.get_actions([observed], self._explore)[0]
+
+
+class _Chunk:
+    """The part of an episode that is not sent yet."""
+
+    def __init__(self, id_: str, obs: Any, state: Any) -> None:
+        self.id = id_
+        self.state = state
+        self.columns: dict[str, list[Any]] = {
+            name: [] for name in ("actions", "rewards", "action_logp", "action_dist_inputs")
+        }
+        self.obs = [obs]
+        self.newest_reward = 0.0
+
+    def message(self, agent_id: str | None, terminated: bool = False, truncated: bool = False) -> dict[str, Any]:
+        num_steps = self.num_steps  # an action may have been taken whose step is not there yet
+        message: dict[str, Any] = {
+            "id": self.id,
+            "obs": _packed(self.obs),
+            **{name: _packed(values[:num_steps]) for name, values in self.columns.items()},
+            "is_terminated": terminated,
+            "is_truncated": truncated,
+        }
+        return message if agent_id is None else {**message, "agent_id": agent_id}
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.columns["rewards"])
+
+    def forget_sent(self) -> None:
+        """Go on behind what was sent."""
+        num_steps = self.num_steps
+        self.obs = self.obs[-1:]
+        self.columns = {name: values[num_steps:] for name, values in self.columns.items()}
+
+
+class LocalSampler:
+    """Acts with the policy that the server sends, and sends episodes back.
+
+    Messages have `env_steps_per_sample` env steps or a few more. Where the server forces on-policy sampling, the step
+    that completes a message waits for the next weights; else new ones are fetched as soon as there are any.
+
+    Args:
+        client: connected.
+        rng: the noise of samples.
+        explore: sample actions; false: the most likely ones.
+
+    Attributes:
+        weights_seq_no: of the weights that act.
+    """
+
+    def __init__(self, client: Client, rng: np.random.Generator, explore: bool = True) -> None:
+        self._client = client
+        self._rng = rng
+        self._explore = explore
+        self._config = client.get_config()
+        self._chunks: dict[tuple[str | None, str], _Chunk] = {}
+        self._ready: list[dict[str, Any]] = []
+        self._num_ready = 0
+        self._num_renamed = 0
+        self._policies: dict[str | None, LocalPolicy] = {}
+        self._take(client.get_state())
+
+    def begin(self, episode: str, obs: Any, agent_id: str | None = None) -> Any:
+        """The first action of an episode."""
+        key = agent_id, episode
+        self._chunks[key] = _Chunk(episode, _copied(obs), None)
+        return self._act(key)
+
+    def step(
+        self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
+    ) -> Any:
+        """The next action; None when the episode is over."""
+        key = agent_id, episode
+        chunk = self._chunks[key]
+        chunk.obs.append(_copied(obs))
+        chunk.columns["rewards"].append(float(reward))
+        chunk.newest_reward = float(reward)
+        self._num_ready += agent_id is None or agent_id == next(iter(self._config.agents or {}), None)
+        is_done = bool(terminated or truncated)
+        if is_done:
+            is_truncated = bool(truncated) and not terminated
+            self._ready.append(chunk.message(agent_id, bool(terminated), is_truncated))
+            del self._chunks[key]
+        if self._num_ready >= self._config.env_steps_per_sample:
+            self.flush()
+        return None if is_done else self._act(key)
+
+    def flush(self) -> None:
+        """Send everything now."""
+        for (agent_id, _), chunk in self._chunks.items():
+            if chunk.num_steps:
+                self._ready.append(chunk.message(agent_id))
+                chunk.forget_sent()
+        episodes, self._ready, self._num_ready = self._ready, [], 0
+        if episodes:
+            self._send(episodes)
+
+    def _send(self, episodes: list[dict[str, Any]]) -> None:
+        from runner.rllink.client import RLlinkError
+
+        try:
+            if self._config.force_on_policy:
+                self._take(self._client.send_episodes_and_get_state(episodes, self.weights_seq_no))
+            elif self._client.send_episodes(episodes, self.weights_seq_no) != self.weights_seq_no:
+                self._take(self._client.get_state())
+        except RLlinkError as error:
+            if error.code not in _REFUSED_AS_OLD:
+                raise
+            # The server has not got these steps: what goes on begins anew for it.
+            for chunk in self._chunks.values():
+                self._num_renamed += 1
+                chunk.id = f"{chunk.id.split('~')[0]}~{self._num_renamed}"
+            self._take(self._client.get_state())
+
+    def _take(self, weights: Any) -> None:
+        from runner.rllink.local_policy import LocalPolicy
+
+        self.weights_seq_no = weights.seq_no
+        self._policies = {module_id: LocalPolicy(content) for module_id, content in weights.files.items()}
+
+    def _act(self, key: tuple[str | None, str]) -> Any:
+        chunk = self._chunks[key]
+        policy = self._policies[None if key[0] is None else self._module_of(key[0])]
+        action, extra = policy.act(chunk.obs[-1], chunk.state, self._explore, self._rng, chunk.newest_reward)
+        chunk.state = extra["state_out"]
+        chunk.columns["actions"].append(extra["unclipped_actions"])
+        for name in ("action_logp", "action_dist_inputs"):
+            chunk.columns[name].append(extra[name])
+        return action
+
+    def _module_of(self, agent_id: str) -> str:
+        assert self._config.agents is not None
+        return str(self._config.agents[agent_id]["module"])
+
+
+def _copied(obs: Any) -> Any:
+    """An observation that the simulator may overwrite."""
+    if isinstance(obs, Mapping):
+        return {key: _copied(part) for key, part in obs.items()}
+    if isinstance(obs, tuple):
+        return tuple(_copied(part) for part in obs)
+    return np.array(obs)
+
+
+def _packed(items: list[Any]) -> Any:
+    """Arrays of one shape as one array; nested items stay a list."""
+    return items if isinstance(items[0], (Mapping, tuple)) else np.stack([np.asarray(item) for item in items])

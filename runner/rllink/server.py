@@ -1,0 +1,276 @@
+"""The server: listens, admits clients, grants extensions; its event loop runs in a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import itertools
+import secrets
+import ssl
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.rllink import RLlinkConfig
+from runner.rllink.connection import Connection
+from runner.rllink.messages import MessageError
+from runner.rllink.receiving import OpenEpisodes
+from runner.rllink.service import Answer, Client, Service
+from runner.rllink.shared_memory import SharedBodies
+
+T = TypeVar("T")
+_BACKLOG = 1024
+_HEARTBEAT_S = (0.2, 600.0)
+_CLOSE_TIMEOUT_S = 5.0
+_TICK_S = 0.1
+
+
+@dataclass(eq=False)
+class Session:
+    """A client that may come again: what it was answered last."""
+
+    id: str
+    client: Client
+    number: int = 0
+    answer: Answer | asyncio.Future[Answer] | None = None
+    connection: Connection | None = None
+    left_at: float = field(default_factory=time.monotonic)
+
+    def carry_out(
+        self, number: int, answer: Callable[[], Answer | asyncio.Future[Answer]]
+    ) -> Answer | asyncio.Future[Answer]:
+        """The answer to a request: a new one for the next number, the same again for the last.
+
+        Raises:
+            MessageError: another number, or what the request is refused for; it can then be sent again.
+        """
+        if number == self.number and self.answer is not None:
+            return self.answer
+        if number != self.number + 1:
+            text = f"request {number} is neither the last one, {self.number}, nor the next"
+            raise MessageError("bad_message", text, "$.request")
+        self.answer = answer()
+        self.number = number
+        if isinstance(self.answer, asyncio.Future):
+            self.answer.add_done_callback(self._forget_refused)
+        return self.answer
+
+    def _forget_refused(self, done: asyncio.Future[Answer]) -> None:
+        """A request that is refused has not been carried out; its number is free."""
+        if done is self.answer and not done.cancelled() and done.exception() is not None:
+            self.number, self.answer = self.number - 1, None
+
+
+class Server:
+    """Serves clients on one address.
+
+    Args:
+        config: the `rllink` block.
+        service: knows the answers.
+        host, port: where to listen; port 0 takes a free one.
+        name: begins the names of clients, unique among the runners of a run.
+
+    Attributes:
+        address: (host, port), when it listens.
+
+    Raises:
+        ConfigError: the address cannot be listened on, or the certificate cannot be used.
+    """
+
+    def __init__(self, config: RLlinkConfig, service: Service, host: str, port: int, name: str) -> None:
+        self.config = config
+        self.service = service
+        self.name = name
+        self.title = f"runner {_version()}"
+        self._numbers = itertools.count()
+        self._connections: set[Connection] = set()
+        self._sessions: dict[str, Session] = {}
+        self._shared: dict[Connection, SharedBodies] = {}
+        tls = _tls_context(config)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="rllink", daemon=True)
+        self._thread.start()
+        try:
+            self._listener = self.call(self._listen(host, port, tls))
+        except OSError as error:
+            self._stop_loop()
+            what = f"cannot listen on {host}:{port}: {error.strerror or error}"
+            problem = Problem(
+                what, "env.host, env.port", f"{host}:{port}", "a free address of this machine; port 0 finds one"
+            )
+            raise ConfigError([problem]) from error
+        self.address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
+        self._watch = asyncio.run_coroutine_threadsafe(self._watch_time(), self._loop)
+
+    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
+        loop = asyncio.get_running_loop()
+        make = lambda: Connection(self, next(self._numbers))  # noqa: E731
+        return await loop.create_server(make, host, port, ssl=tls, backlog=_BACKLOG)
+
+    def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
+        """Run a coroutine in the event loop and wait for it."""
+        return self.submit(coroutine).result(timeout_s)
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine in the event loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    async def _watch_time(self) -> None:
+        while True:
+            await asyncio.sleep(_TICK_S)
+            now = time.monotonic()
+            for connection in list(self._connections):
+                connection.check_time(now)
+            for session in list(self._sessions.values()):
+                if session.connection is None and now - session.left_at > self.config.session_timeout_s:
+                    del self._sessions[session.id]
+                    self.service.leave(session.client)
+
+    def close(self) -> None:
+        """Tell all clients that the run is over, and stop listening."""
+        if self._loop.is_closed():
+            return
+        self._watch.cancel()
+        self.call(self._say_goodbye(), _CLOSE_TIMEOUT_S)
+        self._stop_loop()
+
+    async def _say_goodbye(self) -> None:
+        self._listener.close()
+        self.service.close()
+        for connection in list(self._connections):
+            connection.say_goodbye()
+        await asyncio.sleep(0.05)  # for what was said to be sent
+
+    def _stop_loop(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(_CLOSE_TIMEOUT_S)
+        self._loop.close()
+        for shared in self._shared.values():
+            shared.close()
+
+    # -- for connections -----------------------------------------------------------------------------------------------
+
+    @property
+    def num_clients(self) -> int:
+        """Connections that are open."""
+        return len(self._connections)
+
+    def new_open_episodes(self, name: str) -> OpenEpisodes:
+        """Of a client that is new."""
+        return OpenEpisodes(name, self.config.max_open_episodes)
+
+    def admit(self, connection: Connection) -> bool:
+        """Whether one more may come."""
+        if len(self._connections) >= self.config.max_clients:
+            return False
+        self._connections.add(connection)
+        self.service.join(connection.client)
+        return True
+
+    def part(self, connection: Connection) -> None:
+        """A connection is gone."""
+        if connection not in self._connections:
+            return
+        self._connections.discard(connection)
+        shared = self._shared.pop(connection, None)
+        if shared is not None:
+            shared.close()
+        session = connection.session
+        if session is None:
+            self.service.leave(connection.client)
+        elif session.connection is connection:
+            session.connection, session.left_at = None, time.monotonic()
+            self.service.pause(connection.client)
+
+    def grant(self, connection: Connection, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """The extensions that a connection gets, with their options.
+
+        Raises:
+            MessageError: options that make no sense; nothing is granted.
+        """
+        granted: dict[str, dict[str, Any]] = {
+            name: {} for name in ("msgpack", "large_frames", "actions") if name in asked
+        }
+        if "gzip" in _strings(asked, "compression", "methods"):
+            granted["compression"] = {"method": "gzip"}
+        if "heartbeat" in asked:
+            granted["heartbeat"] = {"interval_s": _interval(asked["heartbeat"])}
+        session_id = _session_id(asked["session"]) if "session" in asked else None
+        if "session" in asked:
+            granted["session"] = self._join_session(connection, session_id)
+        if "agents" in asked and self.service.has_agents:
+            connection.client.has_agents = True
+            granted["agents"] = {}
+        wanted = asked.get("weights", {}).get("format")
+        if wanted in ("onnx", "safetensors"):
+            connection.client.weights_format = wanted
+            granted["weights"] = {"format": wanted}
+        if "shared_memory" in asked:
+            self._shared[connection] = shared = SharedBodies(self.config.shared_memory_bytes)
+            granted["shared_memory"] = {"name": shared.name, "size": shared.size}
+        return granted
+
+    def _join_session(self, connection: Connection, session_id: str | None) -> dict[str, Any]:
+        session = self._sessions.get(session_id or "")
+        is_resumed = session is not None
+        if session is None:
+            session = Session(secrets.token_urlsafe(24), connection.client)
+            self._sessions[session.id] = session
+        else:
+            if session.connection is not None:  # the old connection is dead, the server has not noticed
+                session.connection.give_way()
+            self.service.leave(connection.client)
+            connection.client = session.client
+            self.service.join(session.client)
+        session.connection = connection
+        connection.session = session
+        return {"id": session.id, "resumed": is_resumed, "timeout_s": self.config.session_timeout_s}
+
+    def shared_body(self, connection: Connection, length: bytes) -> bytes:
+        """The body that lies in the memory shared with a client; `MessageError` if that is too small."""
+        return self._shared[connection].read(length, self.config.max_body_bytes)
+
+
+def _strings(asked: Mapping[str, Mapping[str, Any]], name: str, option: str) -> list[str]:
+    values = asked.get(name, {}).get(option, [])
+    if not isinstance(values, list):
+        raise MessageError("bad_message", "expected a list of strings", f"$.extensions.{name}.{option}")
+    return values
+
+
+def _interval(options: Mapping[str, Any]) -> float:
+    interval = options.get("interval_s", 5.0)
+    if isinstance(interval, bool) or not isinstance(interval, (int, float)) or interval <= 0:
+        raise MessageError("bad_message", "expected seconds above 0", "$.extensions.heartbeat.interval_s")
+    return min(max(float(interval), _HEARTBEAT_S[0]), _HEARTBEAT_S[1])
+
+
+def _session_id(options: Mapping[str, Any]) -> str | None:
+    session_id = options.get("id")
+    if session_id is not None and not isinstance(session_id, str):
+        raise MessageError("bad_message", "expected a string or null", "$.extensions.session.id")
+    return session_id
+
+
+def _tls_context(config: RLlinkConfig) -> ssl.SSLContext | None:
+    if config.tls_certificate is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(config.tls_certificate, config.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        what = f"the certificate cannot be used: {error}"
+        got = f"{config.tls_certificate}, {config.tls_key}"
+        raise ConfigError([Problem(what, "rllink.tls_certificate, rllink.tls_key", got, "PEM files")]) from error
+    return context
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("runner")
+    except importlib.metadata.PackageNotFoundError:
+        return ""

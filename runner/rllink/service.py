@@ -1,0 +1,472 @@
+"""What the server answers: the rules of the protocol, without bytes and sockets (specification, sections 4 to 8).
+
+Everything here runs in the server's event loop; an answer that must wait is a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from runner.config.rllink import RLlinkConfig
+from runner.episodes.columns import ColumnBlock
+from runner.rllink.acting import ActedEpisode, Acting, Asked
+from runner.rllink.arrived import Arrived, OpenEpisode
+from runner.rllink.messages import (
+    UNSET,
+    Episodes,
+    EpisodesAndGetState,
+    GetActions,
+    GetConfig,
+    GetState,
+    MessageError,
+    Observed,
+    Request,
+)
+from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver, read_item
+from runner.rllink.versions import FileMaker, Version, Versions
+
+Answer = dict[str, Any]
+AgentKey = tuple[str | None, str]
+
+
+@dataclass(eq=False)
+class Client:
+    """One client: a connection, or a session that outlives its connections.
+
+    Attributes:
+        name: begins the ids of its episodes.
+        open: its episodes that go on; `acted`: those that the server acts in.
+        seq_no: of the weights that it was sent last.
+        samples: whether it waits for weights after its episodes, so that others may have to wait for it.
+        weights_format: `onnx` or `safetensors`.
+        has_agents: whether it knows of several agents.
+    """
+
+    name: str
+    open: OpenEpisodes
+    acted: dict[AgentKey, ActedEpisode] = field(default_factory=dict)
+    seq_no: int | None = None
+    samples: bool = False
+    weights_format: str = "onnx"
+    has_agents: bool = False
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What was sampled: parts that arrived, blocks of modules that acted here with their episodes, env steps."""
+
+    arrived: list[Arrived]
+    acted: list[tuple[ColumnBlock, list[OpenEpisode]]]
+    num_env_steps: int
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """An answer that waits for weights newer than `seq_no`."""
+
+    client: Client
+    seq_no: int
+    is_after_episodes: bool
+    answer: asyncio.Future[Answer]
+
+
+@dataclass
+class Counts:
+    """What happened since the start of the run, in env steps where not said otherwise."""
+
+    num_env_steps_received: int = 0
+    num_env_steps_acted: int = 0
+    num_env_steps_stale: int = 0
+    num_episodes_lost: int = 0
+    num_requests_refused: int = 0
+
+
+class Service:
+    """Takes episodes in, gives weights and actions out.
+
+    Args:
+        config: the `rllink` block.
+        description: what `SET_CONFIG` says, without its type.
+        agents: agent id -> what is known of it; None is the agent of runs with a single one.
+        versions: weights that acted lately.
+        acting: module id -> acts for clients that ask for actions.
+    """
+
+    def __init__(
+        self,
+        config: RLlinkConfig,
+        description: Mapping[str, Any],
+        agents: Mapping[str | None, AgentSpaces],
+        versions: Versions,
+        acting: Mapping[str, Acting],
+    ) -> None:
+        self._config = config
+        self._description = description
+        self._agents = agents
+        self._receiver = Receiver(agents)
+        self.versions = versions
+        self._acting = acting
+        self.counts = Counts()
+        self.clients: set[Client] = set()
+        self._queue: deque[tuple[list[Arrived], int]] = deque()
+        self._num_queued = 0
+        self._num_acted = 0
+        self._collecting: tuple[int, asyncio.Future[Batch]] | None = None
+        self._is_updating = True  # until there are weights
+        self._waiting: list[_Waiting] = []
+        self._asking: list[tuple[Client, GetActions, str, asyncio.Future[Answer]]] = []
+        self._is_flush_due = False
+        self._preparing: dict[str, asyncio.Future[Any]] = {}  # file format -> whether its first files can be made
+        self._room = asyncio.Event()
+        self._room.set()
+
+    # -- for the runner ----------------------------------------------------------------------------------------------
+
+    def publish(self, version: Version | None) -> None:
+        """The newest weights may be used; None: those that are there already."""
+        if version is not None:
+            for module_id, acting in self._acting.items():
+                acting.take_over(version.weights[module_id], version.shared_state.get(module_id, {}))
+        self._is_updating = False
+        newest = self.versions.newest_seq_no
+        for waiting in self._take_waiting(lambda one: one.seq_no < newest):
+            self._send_state(waiting)
+        self._flush_soon()
+
+    def collect(self, num_env_steps: int) -> asyncio.Future[Batch]:
+        """The next batch: the first messages, in the order of their arrival, that have so many env steps."""
+        future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
+        self._collecting = num_env_steps, future
+        self._close_batch_if_full()
+        return future
+
+    def _close_batch_if_full(self) -> None:
+        if self._collecting is None:
+            return
+        target, future = self._collecting
+        if self._num_queued + self._num_acted < target:
+            self._release_if_stuck()
+            return
+        acted = [cut for acting in self._acting.values() if self._num_acted and (cut := acting.cut())]
+        num_env_steps, arrived = self._num_acted, []
+        while num_env_steps < target:
+            parts, num_steps = self._queue.popleft()
+            arrived += parts
+            num_env_steps += num_steps
+            self._num_queued -= num_steps
+        self._num_acted = 0
+        self._collecting, self._is_updating = None, True
+        self._room.set()
+        if not future.done():
+            future.set_result(Batch(arrived, acted, num_env_steps))
+
+    def _release_if_stuck(self) -> None:
+        """Where every client that samples waits, no step would ever come: let them go on with the same weights."""
+        after_episodes = [one for one in self._waiting if one.is_after_episodes]
+        samplers = {client for client in self.clients if client.samples}
+        if samplers and samplers <= {one.client for one in after_episodes}:
+            for waiting in self._take_waiting(lambda one: one.is_after_episodes):
+                self._send_state(waiting)
+
+    def _take_waiting(self, is_taken: Any) -> list[_Waiting]:
+        taken = [one for one in self._waiting if is_taken(one)]
+        self._waiting = [one for one in self._waiting if not is_taken(one)]
+        return taken
+
+    @property
+    def has_agents(self) -> bool:
+        """Whether this run has several agents."""
+        return None not in self._agents
+
+    def close(self) -> None:
+        """The run is over: nobody waits for a batch any more."""
+        if self._collecting is not None:
+            self._collecting[1].cancel()
+
+    # -- for connections ---------------------------------------------------------------------------------------------
+
+    def join(self, client: Client) -> None:
+        """A client is there."""
+        self.clients.add(client)
+
+    def pause(self, client: Client) -> None:
+        """The connection of a session is gone; what it asked for is carried out, its answers are kept."""
+        self.clients.discard(client)
+        self._close_batch_if_full()
+
+    def leave(self, client: Client) -> None:
+        """A client is gone for good: its open episodes are truncated."""
+        going_on = {id(episode) for episode in client.open.by_key.values()}
+        num_lost = len(going_on) + len(client.acted)
+        for episode in client.open.by_key.values():
+            episode.is_whole = False
+        for parts, _ in reversed(self._queue):
+            for part in parts:
+                _truncate_last(part, going_on)
+        self.counts.num_episodes_lost += num_lost
+        client.open.by_key.clear()
+        for (agent_id, _), acted in client.acted.items():
+            self._acting[self._agents[agent_id].module_id].lose(acted)
+        client.acted.clear()
+        for waiting in self._take_waiting(lambda one: one.client is client):
+            waiting.answer.cancel()
+        self._asking = [asking for asking in self._asking if asking[0] is not client]
+        self.pause(client)
+
+    def answer(self, client: Client, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
+        """The answer to a request other than `PING`.
+
+        Raises:
+            MessageError: it is refused; nothing has changed.
+        """
+        match request:
+            case GetConfig():
+                return self._config_for(client)
+            case GetState():
+                return self._state_when_ready(client)
+            case EpisodesAndGetState():
+                seq_no = self._take_episodes(client, request, body_format)
+                return self._state_after_episodes(client, seq_no)
+            case Episodes():
+                return self._acknowledge(client, request, body_format)
+            case GetActions():
+                return self._actions(client, request, body_format)
+        raise MessageError("unknown_type", f"no answer to {type(request).__name__}", "$.type")
+
+    def _config_for(self, client: Client) -> Answer:
+        if self.has_agents and not client.has_agents:
+            raise MessageError("not_granted", "this run has several agents: ask for the extension agents in PING")
+        return {"type": "SET_CONFIG", **self._description}
+
+    # -- weights -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _is_on_policy(self) -> bool:
+        return self._config.force_on_policy
+
+    def _state_when_ready(self, client: Client) -> Answer | asyncio.Future[Answer]:
+        if self.versions.newest is None or (self._is_updating and self._is_on_policy):
+            return self._wait(client, self.versions.newest_seq_no, False)
+        return self._newest_state(client)
+
+    def _state_after_episodes(self, client: Client, seq_no: int) -> Answer | asyncio.Future[Answer]:
+        if not self._is_on_policy or seq_no < self.versions.newest_seq_no:
+            return self._newest_state(client)
+        client.samples = True
+        answer = self._wait(client, seq_no, True)
+        self._close_batch_if_full()
+        return answer
+
+    def _wait(self, client: Client, seq_no: int, is_after_episodes: bool) -> asyncio.Future[Answer]:
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(client, seq_no, is_after_episodes, answer))
+        return answer
+
+    def _send_state(self, waiting: _Waiting) -> None:
+        state = self._newest_state(waiting.client)
+        if isinstance(state, asyncio.Future):
+            state.add_done_callback(lambda done: _pass_on(done, waiting.answer))
+        elif not waiting.answer.done():
+            waiting.answer.set_result(state)
+
+    def _newest_state(self, client: Client) -> Answer | asyncio.Future[Answer]:
+        """The newest weights; the first files of a format take a while, which nobody else has to wait for."""
+        preparing = self._preparing.get(client.weights_format)
+        if preparing is None:
+            makers = list(self.versions.makers[client.weights_format].values())
+            preparing = asyncio.get_running_loop().run_in_executor(None, _prepare, makers)
+            self._preparing[client.weights_format] = preparing
+        if preparing.done():
+            preparing.result()
+            return self._state_for(client)
+        return asyncio.ensure_future(self._state_when_prepared(client, preparing))
+
+    async def _state_when_prepared(self, client: Client, preparing: asyncio.Future[Any]) -> Answer:
+        await asyncio.shield(preparing)
+        return self._state_for(client)
+
+    def _state_for(self, client: Client) -> Answer:
+        versions, file_format = self.versions, client.weights_format
+        client.seq_no = versions.newest_seq_no
+        key = f"{file_format}_file"
+        files = {module_id: {key: versions.compressed_file(file_format, module_id)} for module_id in self._acting}
+        state: Answer = {"type": "SET_STATE", "weights_seq_no": versions.newest_seq_no}
+        return state | ({"modules": files} if client.has_agents else next(iter(files.values())))
+
+    # -- episodes ------------------------------------------------------------------------------------------------------
+
+    def _take_episodes(self, client: Client, request: Episodes, body_format: str) -> int:
+        """Queue the chunks of a message; returns the newest weights that acted in it."""
+        newest = self.versions.newest_seq_no
+        assumed = newest if client.seq_no is None else client.seq_no
+        parts, num_env_steps = self._receiver.receive(
+            request, body_format, client.open, assumed, lambda parts, steps: self._check_versions(parts, steps)
+        )
+        self._queue.append((parts, num_env_steps))
+        self._num_queued += num_env_steps
+        self.counts.num_env_steps_received += num_env_steps
+        self._close_batch_if_full()
+        return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
+
+    def _check_versions(self, parts: Iterable[Arrived], num_env_steps: int) -> None:
+        newest = self.versions.newest_seq_no
+        for part in parts:
+            oldest = int(part.weights_seq_no.min())
+            if part.weights_seq_no.max() > newest:
+                text = f"weights_seq_no {part.weights_seq_no.max()} is of the future, the newest is {newest}"
+                raise MessageError("unknown_weights", text, "$.weights_seq_no")
+            if self._is_on_policy and (oldest < newest or self._is_updating):
+                self.counts.num_env_steps_stale += num_env_steps
+                text = f"sampled with weights {oldest}, which are not the newest any more; send GET_STATE"
+                raise MessageError("stale_weights", text, "$.weights_seq_no")
+            if self.versions.get(oldest) is None and not part.has_outputs:
+                self.counts.num_env_steps_stale += num_env_steps
+                kept = ", ".join(map(str, self.versions.kept))
+                text = f"weights {oldest} are not kept any more (kept: {kept}); send action_logp and action_dist_inputs"
+                raise MessageError("unknown_weights", text, "$.weights_seq_no")
+
+    def _acknowledge(self, client: Client, request: Episodes, body_format: str) -> Answer | asyncio.Future[Answer]:
+        before = self.counts.num_env_steps_received
+        self._take_episodes(client, request, body_format)
+        num_env_steps = self.counts.num_env_steps_received - before
+        answer = {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
+        if self._num_queued <= self._config.max_queued_env_steps:
+            return answer
+        self._room.clear()
+        return asyncio.ensure_future(self._answer_with_room(answer))
+
+    async def _answer_with_room(self, answer: Answer) -> Answer:
+        """Do not take more than the learners can: the client goes on when a batch has been taken away."""
+        await self._room.wait()
+        return answer
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    def _actions(self, client: Client, request: GetActions, body_format: str) -> asyncio.Future[Answer]:
+        self._check_observed(client, request)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._asking.append((client, request, body_format, answer))
+        self._flush_soon()
+        return answer
+
+    def _check_observed(self, client: Client, request: GetActions) -> None:
+        keys = [_key(observed) for observed in request.episodes]
+        if len(set(keys)) < len(keys):
+            raise MessageError("bad_message", "an episode is named twice", "$.episodes")
+        num_open = len(
+            client.acted.keys() | {key for key, one in zip(keys, request.episodes, strict=True) if not _ends(one)}
+        )
+        if num_open > self._config.max_open_episodes:
+            text = f"{num_open} open episodes, at most {self._config.max_open_episodes} are allowed"
+            raise MessageError("too_many_episodes", text, "$.episodes")
+
+    def _flush_soon(self) -> None:
+        """All requests that are read in one turn of the event loop become one batch."""
+        if self._asking and not self._is_flush_due and not self._must_wait_to_act:
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    @property
+    def _must_wait_to_act(self) -> bool:
+        return self.versions.newest is None or (self._is_updating and self._is_on_policy)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._must_wait_to_act:
+            return
+        asking, self._asking = self._asking, []
+        for explore in (True, False):
+            self._act([one for one in asking if one[1].explore is explore], explore)
+        self._close_batch_if_full()
+
+    def _act(self, asking: list[tuple[Client, GetActions, str, asyncio.Future[Answer]]], explore: bool) -> None:
+        by_module: dict[str, list[tuple[int, int, Asked]]] = {}
+        answers: list[list[Any] | None] = []
+        for number, (client, request, body_format, future) in enumerate(asking):
+            try:
+                asked = [
+                    self._asked(client, observed, f"$.episodes[{place}]", body_format)
+                    for place, observed in enumerate(request.episodes)
+                ]
+            except MessageError as error:
+                answers.append(None)
+                future.set_exception(error)
+                continue
+            answers.append([None] * len(asked))
+            for place, (module_id, one) in enumerate(asked):
+                by_module.setdefault(module_id, []).append((number, place, one))
+        stepped: set[tuple[int, str]] = set()  # several agents may take part in one env step
+        for module_id, elements in by_module.items():
+            acted = self._acting[module_id].act([one for _, _, one in elements], explore)
+            for (number, place, one), (action, episode) in zip(elements, acted, strict=True):
+                client, request, body_format, _ = asking[number]
+                observed = request.episodes[place]
+                if one.acted is not None:
+                    stepped.add((number, observed.id))
+                if episode is None:
+                    client.acted.pop(_key(observed), None)
+                else:
+                    client.acted[_key(observed)] = episode
+                    own = answers[number]
+                    assert own is not None
+                    own[place] = self._agents[_key(observed)[0]].actions.to_wire(action, body_format)
+        self._num_acted += len(stepped)
+        self.counts.num_env_steps_acted += len(stepped)
+        for (_, _, _, future), actions in zip(asking, answers, strict=True):
+            if actions is not None and not future.done():
+                seq_no = self.versions.newest_seq_no
+                future.set_result({"type": "ACTIONS", "actions": actions, "weights_seq_no": seq_no})
+
+    def _asked(self, client: Client, observed: Observed, path: str, body_format: str) -> tuple[str, Asked]:
+        key = _key(observed)
+        agent = self._receiver.agent(key[0], path)
+        obs = read_item(agent.obs, observed.obs, body_format, f"{path}.obs")
+        acted = client.acted.get(key)
+        if not np.isfinite(observed.reward):
+            raise MessageError("bad_message", "a number is not finite", f"{path}.reward")
+        if acted is None and (observed.reward != 0.0 or _ends(observed)):
+            field_name = "reward" if observed.reward != 0.0 else "is_terminated"
+            text = "the first observation of an episode comes without reward and without an end"
+            raise MessageError("bad_message", text, f"{path}.{field_name}")
+        if observed.is_terminated and observed.is_truncated:
+            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+        episode = client.open.new(*key) if acted is None else acted.episode
+        asked = Asked(episode, acted, obs, observed.reward, observed.is_terminated, observed.is_truncated)
+        return agent.module_id, asked
+
+
+def _prepare(makers: Iterable[FileMaker]) -> None:
+    for maker in makers:
+        maker.prepare()
+
+
+def _pass_on(done: asyncio.Future[Answer], answer: asyncio.Future[Answer]) -> None:
+    if answer.done() or done.cancelled():
+        return
+    error = done.exception()
+    if error is None:
+        answer.set_result(done.result())
+    else:
+        answer.set_exception(error)
+
+
+def _key(observed: Observed) -> AgentKey:
+    return (None if observed.agent_id is UNSET else observed.agent_id), observed.id
+
+
+def _ends(observed: Observed) -> bool:
+    return observed.is_terminated or observed.is_truncated
+
+
+def _truncate_last(part: Arrived, going_on: set[int]) -> None:
+    """Mark the last chunks of these episodes as cut off, and take the episodes out of the set."""
+    for chunk in reversed(range(len(part.episodes))):
+        if id(part.episodes[chunk]) in going_on:
+            part.is_truncated[chunk] = True
+            going_on.discard(id(part.episodes[chunk]))

@@ -1,0 +1,84 @@
+"""The weights that acted lately, by their sequence number, and the files that clients get of the newest ones."""
+
+from __future__ import annotations
+
+import gzip
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runner.env_runners.env_runner import Weights
+
+
+class FileMaker(Protocol):
+    """Makes files of the parameters of one module."""
+
+    def prepare(self) -> None:
+        """Do what takes long, once; may be called in another thread."""
+
+    def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
+        """The file with these parameters (P,), this state of the module's pieces and this number."""
+
+
+@dataclass(frozen=True)
+class Version:
+    """Weights, and the state of the pieces that runners share, by module id."""
+
+    seq_no: int
+    weights: Weights
+    shared_state: Mapping[str, Any]
+
+
+@dataclass
+class Versions:
+    """The newest versions.
+
+    Args:
+        num_kept: how many.
+        makers: file format (`onnx`, `safetensors`) -> module id -> makes its file.
+        newest_seq_no: of the version before the first.
+    """
+
+    num_kept: int
+    makers: Mapping[str, Mapping[str, FileMaker]]
+    newest_seq_no: int = 0
+    num_files_made: int = 0
+    _kept: OrderedDict[int, Version] = field(default_factory=OrderedDict)
+    _files: dict[tuple[str, str], bytes] = field(default_factory=dict)
+
+    @property
+    def newest(self) -> Version | None:
+        """The newest version; None before the first."""
+        return self._kept.get(self.newest_seq_no)
+
+    def add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
+        """A new version, which gets the next number."""
+        self.newest_seq_no += 1
+        version = Version(self.newest_seq_no, weights, shared_state)
+        self._kept[version.seq_no] = version
+        self._files.clear()
+        while len(self._kept) > self.num_kept:
+            self._kept.popitem(last=False)
+        return version
+
+    def get(self, seq_no: int) -> Version | None:
+        """The version, if it is still kept."""
+        return self._kept.get(seq_no)
+
+    @property
+    def kept(self) -> list[int]:
+        """The numbers of the versions that are kept."""
+        return list(self._kept)
+
+    def compressed_file(self, file_format: str, module_id: str) -> bytes:
+        """The gzip of a module's file in the newest version; made once for all clients."""
+        key = file_format, module_id
+        if key not in self._files:
+            newest = self._kept[self.newest_seq_no]
+            content = self.makers[file_format][module_id](
+                newest.weights[module_id], newest.shared_state.get(module_id, {}), newest.seq_no
+            )
+            self._files[key] = content if file_format == "safetensors" else gzip.compress(content, 1, mtime=0)
+            self.num_files_made += 1
+        return self._files[key]

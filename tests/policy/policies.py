@@ -1,0 +1,61 @@
+"""Policies of any spaces and pieces, without an environment."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.compose import compose_experiment
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.env_runners.rollout_buffer import RolloutBuffer
+from runner.episodes.spaces import blank_item
+from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
+from runner.modules.flat_parameters import FlatParameters
+from runner.policy.reference import random_observations
+
+PIECES = "runner.pipelines."
+
+
+def make_parts(
+    observation_space: gym.Space[Any],
+    action_space: gym.Space[Any],
+    *overrides: str,
+    env_to_module: list[dict[str, Any]] | None = None,
+    module_to_env: list[dict[str, Any]] | None = None,
+) -> tuple[ActingParts, ExperimentConfig]:
+    """The acting parts of a small network for these spaces."""
+    composed = compose_experiment(["+experiment=ppo_cartpole", "module.fcnet_hiddens=[16,16]", *overrides], None)
+    config = build_experiment_config(composed)
+    edits = replace(config.connectors, env_to_module=env_to_module or [], module_to_env=module_to_env or [])
+    config = replace(config, connectors=edits)
+    plan = ModulePlan("default_policy", None, observation_space, action_space, config.module, config.algorithm)
+    return build_acting_parts(config, plan), config
+
+
+def prepended(name: str, **arguments: Any) -> dict[str, Any]:
+    """An edit that puts a piece of ours behind the one that adds observations."""
+    return {"insert_after": "AddObservationsFromEpisodesToBatch", "piece": {"_target_": PIECES + name, **arguments}}
+
+
+def random_weights(parts: ActingParts, seed: int = 1) -> npt.NDArray[np.float32]:
+    """(P,) other parameters than those that the module was made with."""
+    count = FlatParameters(parts.module).to_numpy().size
+    return np.random.default_rng(seed).normal(0.0, 0.2, count).astype(np.float32)
+
+
+def seen_state(parts: ActingParts, num_rows: int = 50, seed: int = 3) -> dict[str, Any]:
+    """The state that runners share after some random observations; that of `parts` stays."""
+    pipeline = copy.deepcopy(parts.env_to_module)
+    parts.plan.observation_space.seed(seed)
+    obs = random_observations(parts.plan.observation_space, num_rows)
+    blanks = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
+    episodes = RolloutBuffer(num_rows, *blanks, "seen", pipeline.num_lookback)
+    episodes.add_reset(obs, {})
+    pipeline(rl_module=parts.module, batch={}, episodes=episodes)
+    return pipeline.merge_states([pipeline.get_state()])

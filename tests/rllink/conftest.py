@@ -1,0 +1,164 @@
+"""A real server on a free port of this machine, and raw sockets to speak to it."""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.builder import TRAINING, build_env_runner, build_parts
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
+from runner.env_runners.env_runner import Sample
+from runner.module_parts import plan_modules
+from runner.policy import OnnxPolicy
+from runner.rllink.env_runner import ExternalEnvRunner
+from runner.rllink.frames import FrameReader, frame
+
+EXPERIMENT = "+experiment=ppo_external_cartpole"
+
+
+_EXPORTED: dict[str, OnnxPolicy] = {}
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_export_for_equal_modules() -> Iterator[None]:
+    """An export takes seconds; servers with equal modules share one."""
+    export = OnnxPolicy.of_parts
+
+    def cached(parts: Any, config: Any) -> OnnxPolicy:
+        key = repr((config.module, config.connectors, parts.plan.observation_space, parts.plan.action_space))
+        if key not in _EXPORTED:
+            _EXPORTED[key] = export(parts, config)
+        return _EXPORTED[key]
+
+    patch = pytest.MonkeyPatch()
+    patch.setattr(OnnxPolicy, "of_parts", cached)
+    yield
+    patch.undo()
+
+
+class Served:
+    """A server whose learner is the test.
+
+    Args:
+        overrides: as on the command line.
+    """
+
+    def __init__(self, *overrides: str) -> None:
+        composed = compose_experiment([EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides], None)
+        self.config = build_experiment_config(composed)
+        plans = plan_modules(self.config)
+        parts = build_parts(self.config)
+        self.weights = {module_id: own.weights() for module_id, own in parts.items()}
+        runner = build_env_runner(self.config, plans, TRAINING, 0, 0)
+        assert isinstance(runner, ExternalEnvRunner)
+        self.runner = runner
+        self._pool = ThreadPoolExecutor(1)
+
+    @property
+    def address(self) -> tuple[str, int]:
+        return self.runner.server.address
+
+    def sample(self, num_env_steps: int, update: bool = False) -> Future[Sample]:
+        """Start to sample, with new weights if `update`."""
+        if update:
+            self.weights = {key: vector + np.float32(0.01) for key, vector in self.weights.items()}
+        shared: dict[str, Any] = {}
+        sampling = self._pool.submit(self.runner.sample, num_env_steps, True, self.weights, shared)
+        while self.runner._service._collecting is None and not sampling.done():
+            time.sleep(0.001)  # the weights are there when this returns
+        return sampling
+
+    def close(self) -> None:
+        self.runner.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Served]]:
+    """Makes servers that are closed after the test."""
+    made: list[Served] = []
+
+    def make(*overrides: str) -> Served:
+        made.append(Served(*overrides))
+        return made[-1]
+
+    yield make
+    for served in made:
+        served.close()
+
+
+class RawClient:
+    """A socket that speaks frames, and nothing else."""
+
+    def __init__(self, address: tuple[str, int], timeout_s: float = 30.0) -> None:
+        self.socket = socket.create_connection(address, timeout_s)
+        self._reader = FrameReader()
+
+    def send(self, message: Any) -> None:
+        body = message if isinstance(message, bytes) else json.dumps(message).encode()
+        self.socket.sendall(frame(body))
+
+    def receive_body(self) -> bytes:
+        while (body := self._reader.next_body()) is None:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise ConnectionResetError("closed")
+            self._reader.feed(data)
+        return body
+
+    def receive(self) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.receive_body())
+        return answer
+
+    def ask(self, message: Any) -> dict[str, Any]:
+        self.send(message)
+        return self.receive()
+
+    def is_closed(self) -> bool:
+        """Whether the server ends the connection, after whatever it still sends."""
+        try:
+            while self.socket.recv(1 << 16):
+                pass
+        except ConnectionResetError:
+            pass
+        except TimeoutError:
+            return False
+        return True
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., RawClient]]:
+    """Makes connections that are closed after the test."""
+    made: list[RawClient] = []
+
+    def make(served: Served, timeout_s: float = 30.0) -> RawClient:
+        made.append(RawClient(served.address, timeout_s))
+        return made[-1]
+
+    yield make
+    for client in made:
+        client.close()
+
+
+def episode(num_steps: int, seed: int = 0, **more: Any) -> dict[str, Any]:
+    """A made-up CartPole episode as JSON has it."""
+    rng = np.random.default_rng(seed)
+    return {
+        "obs": rng.normal(size=(num_steps + 1, 4)).astype(np.float32).tolist(),
+        "actions": rng.integers(0, 2, num_steps).tolist(),
+        "rewards": [1.0] * num_steps,
+        "is_terminated": True,
+        "is_truncated": False,
+        **more,
+    }

@@ -1,0 +1,365 @@
+"""The base protocol, spoken with raw frames: what the original draft has, and error answers for everything else."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from runner.episodes.spaces import space_from_dict
+from tests.rllink.conftest import RawClient, Served, episode
+
+Serve = Callable[..., Served]
+Connect = Callable[..., RawClient]
+
+
+def test_the_handshake_is_the_draft_to_the_byte(serve: Serve, connect: Connect) -> None:
+    client = connect(serve())
+    client.socket.sendall(b'00000016{"type": "PING"}')
+    assert client.socket.recv(100) == b'00000016{"type": "PONG"}'
+
+
+def test_configuration_says_spaces_and_how_to_sample(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.env_steps_per_sample=123")
+    config = connect(served).ask({"type": "GET_CONFIG"})
+    assert config.pop("type") == "SET_CONFIG"
+    assert (config["env_steps_per_sample"], config["force_on_policy"]) == (123, True)
+    assert space_from_dict(config["observation_space"]).shape == (4,)
+    assert space_from_dict(config["action_space"]).n == 2
+    assert sorted(config) == ["action_space", "env_steps_per_sample", "force_on_policy", "observation_space"]
+
+
+def test_a_state_is_a_policy(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    served.sample(10)
+    state = connect(served).ask({"type": "GET_STATE"})
+    assert sorted(state) == ["onnx_file", "type", "weights_seq_no"]
+    assert (state["type"], state["weights_seq_no"]) == ("SET_STATE", 1)
+    session = onnxruntime.InferenceSession(gzip.decompress(base64.b64decode(state["onnx_file"])))
+    outputs = [output.name for output in session.get_outputs()]
+    results = dict(zip(outputs, session.run(None, {"obs": np.zeros((3, 4), np.float32)}), strict=True))
+    assert results["action_dist_inputs"].shape == (3, 2)
+    assert results["actions"].shape == (3,)
+
+
+def test_episodes_become_what_is_learned_from(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    sampling = served.sample(12)
+    client = connect(served)
+    sent = [episode(5, 0), episode(7, 1, is_terminated=False, is_truncated=True)]
+    answer = client.ask({"type": "EPISODES", "episodes": sent, "weights_seq_no": 1, "env_steps": 12})
+    assert answer == {"type": "ACK", "env_steps": 12, "weights_seq_no": 1}
+    sample = sampling.result(10)
+    block = sample.rollout.blocks["default_policy"]
+    assert sample.rollout.num_env_steps == 12
+    assert block.lengths.tolist() == [5, 7]
+    np.testing.assert_array_equal(block.columns["obs"], np.float32(sent[0]["obs"] + sent[1]["obs"]))
+    np.testing.assert_array_equal(block.columns["actions"], sent[0]["actions"] + sent[1]["actions"])
+    assert block.is_terminated.tolist() == [True, False]
+    assert block.is_truncated.tolist() == [False, True]
+    assert block.columns["action_logp"].shape == (12,)
+    assert sample.finished.returns.tolist() == [5.0, 7.0]
+    assert sample.finished.lengths.tolist() == [5, 7]
+
+
+def test_on_policy_the_answer_waits_for_new_weights(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    sampling = served.sample(10)
+    client = connect(served)
+    assert client.ask({"type": "GET_STATE"})["weights_seq_no"] == 1
+    client.socket.settimeout(0.5)
+    client.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(10)], "weights_seq_no": 1})
+    sampling.result(10)
+    with pytest.raises(TimeoutError):
+        client.receive()
+    served.sample(10, update=True)
+    client.socket.settimeout(10)
+    assert client.receive()["weights_seq_no"] == 2
+
+
+def test_steps_that_do_not_suffice_are_followed_by_more_with_the_same_weights(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    sampling = served.sample(20)
+    first, second = connect(served), connect(served)
+    assert first.ask({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})["weights_seq_no"] == 1
+    second.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
+    first.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
+    assert {second.receive()["weights_seq_no"], first.receive()["weights_seq_no"]} == {1}
+    first.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
+    assert sampling.result(10).rollout.num_env_steps == 20
+
+
+def test_off_policy_nobody_waits(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    served.sample(1000)
+    client = connect(served)
+    for _ in range(3):
+        answer = client.ask({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
+        assert (answer["type"], answer["weights_seq_no"]) == ("SET_STATE", 1)
+
+
+def test_old_weights_are_refused_on_policy_and_counted(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    sampling = served.sample(5)
+    client = connect(served)
+    assert client.ask({"type": "EPISODES", "episodes": [episode(5)]})["type"] == "ACK"
+    sampling.result(10)
+    refused = client.ask({"type": "EPISODES", "episodes": [episode(4)]})  # an update is being made
+    assert refused["code"] == "stale_weights"
+    sampling = served.sample(5, update=True)
+    assert client.ask({"type": "GET_STATE"})["weights_seq_no"] == 2
+    refused = client.ask({"type": "EPISODES", "episodes": [episode(3)], "weights_seq_no": 1})
+    assert refused["code"] == "stale_weights"
+    client.ask({"type": "EPISODES", "episodes": [episode(5)]})
+    assert sampling.result(10).counts["rllink/num_env_steps_stale"] == 7
+
+
+def test_off_policy_a_few_versions_are_kept(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false", "rllink.num_kept_weights=2")
+    client = connect(served)
+    for _ in range(3):
+        sampling = served.sample(5, update=True)
+        client.ask({"type": "GET_STATE"})
+        client.ask({"type": "EPISODES", "episodes": [episode(5)]})
+        sampling.result(10)
+    sampling = served.sample(5)
+    refused = client.ask({"type": "EPISODES", "episodes": [episode(5)], "weights_seq_no": 1})
+    assert refused["code"] == "unknown_weights"
+    refused = client.ask({"type": "EPISODES", "episodes": [episode(5)], "weights_seq_no": 9})
+    assert refused["code"] == "unknown_weights"
+    complete = episode(5, action_logp=[-0.5] * 5, action_dist_inputs=[[0.0, 0.0]] * 5)
+    assert client.ask({"type": "EPISODES", "episodes": [complete], "weights_seq_no": 1})["type"] == "ACK"
+    block = sampling.result(10).rollout.blocks["default_policy"]
+    assert block.columns["action_logp"].tolist() == [-0.5] * 5
+
+
+def test_each_part_is_judged_with_the_weights_that_acted(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    client = connect(served)
+    sampling = served.sample(5)
+    old = dict(served.weights)
+    client.ask({"type": "EPISODES", "episodes": [episode(5)]})
+    sampling.result(10)
+    sampling = served.sample(10, update=True)
+    client.ask({"type": "GET_STATE"})
+    parts = [episode(5, 3, weights_seq_no=1), episode(5, 3)]
+    client.ask({"type": "EPISODES", "episodes": parts})
+    inputs = sampling.result(10).rollout.blocks["default_policy"].columns["action_dist_inputs"]
+    expected = [_outputs(served, weights, parts[0]["obs"][:-1]) for weights in (old, served.weights)]
+    np.testing.assert_allclose(inputs, np.concatenate(expected), rtol=1e-5, atol=1e-6)
+    assert not np.allclose(inputs[:5], inputs[5:])
+
+
+def _outputs(served: Served, weights: Any, obs: list[list[float]]) -> Any:
+    import torch
+
+    from runner.builder import build_parts
+    from runner.modules.flat_parameters import FlatParameters
+
+    module = build_parts(served.config)["default_policy"].module
+    FlatParameters(module).load(weights["default_policy"])
+    with torch.no_grad():
+        return module.forward_exploration({"obs": torch.tensor(obs)})["action_dist_inputs"].numpy()
+
+
+def test_parts_with_one_id_are_one_episode(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    sampling = served.sample(9)
+    client = connect(served)
+    whole = episode(15, 4)
+    client.ask({"type": "EPISODES", "episodes": [_part(whole, 0, 4, id="a"), _part(whole, 0, 2, id="b")]})
+    client.ask({"type": "EPISODES", "episodes": [_part(whole, 4, 7, id="a")]})
+    sample = sampling.result(10)
+    block = sample.rollout.blocks["default_policy"]
+    assert block.lengths.tolist() == [7, 2]
+    np.testing.assert_array_equal(block.columns["obs"][:8], np.float32(whole["obs"][:8]))
+    assert not block.is_terminated.any()
+    assert not block.is_truncated.any()
+    assert len(sample.finished.returns) == 0
+    sampling = served.sample(8)
+    client.ask({"type": "EPISODES", "episodes": [_part(whole, 7, 15, id="a", is_terminated=True)]})
+    sample = sampling.result(10)
+    block = sample.rollout.blocks["default_policy"]
+    assert block.t_started.tolist() == [7]
+    assert block[0].get_observations(-9, neg_index_as_lookback=False) is not None
+    assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([15.0], [15])
+    np.testing.assert_array_equal(block.lookback.columns_before(0)["obs"], np.float32(whole["obs"][6:7]))
+
+
+def _part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
+    own = {"obs": whole["obs"][start : stop + 1]}
+    own |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
+    return {**own, "is_terminated": False, "is_truncated": False, **more}
+
+
+def test_a_part_that_does_not_go_on_where_the_last_ended(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    served.sample(100)
+    client = connect(served)
+    client.ask({"type": "EPISODES", "episodes": [_part(episode(5, 0), 0, 3, id="a")]})
+    refused = client.ask({"type": "EPISODES", "episodes": [_part(episode(5, 1), 3, 5, id="a")]})
+    assert (refused["code"], refused["path"]) == ("bad_message", "$.episodes[0].obs")
+
+
+def test_without_an_id_an_open_end_is_a_cut(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    sampling = served.sample(5)
+    connect(served).ask({"type": "EPISODES", "episodes": [episode(5, is_terminated=False)]})
+    sample = sampling.result(10)
+    assert sample.rollout.blocks["default_policy"].is_truncated.tolist() == [True]
+    assert len(sample.finished.returns) == 0  # nobody knows how much more there was
+
+
+def test_a_client_that_goes_truncates_its_episodes_and_nothing_else(serve: Serve, connect: Connect) -> None:
+    served = serve("rllink.force_on_policy=false")
+    first, second = connect(served), connect(served)
+    served_steps = served.sample(12)
+    for client, seed in ((first, 0), (second, 1)):
+        client.ask({"type": "EPISODES", "episodes": [_part(episode(9, seed), 0, 4, id="a")]})
+    first.close()
+    second.ask({"type": "PING"})
+    second.ask({"type": "EPISODES", "episodes": [_part(episode(9, 1), 4, 8, id="a")]})
+    block = served_steps.result(10).rollout.blocks["default_policy"]
+    assert block.lengths.tolist() == [4, 8]
+    assert block.is_truncated.tolist() == [True, False]
+
+
+GOOD = {"type": "EPISODES", "episodes": [episode(2)]}
+
+
+def _changed(path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """The good message with one value changed, or left out for ...; the path of what changed."""
+    message: Any = json.loads(json.dumps(GOOD))
+    place = message
+    for key in path[:-1]:
+        place = place[key]
+    if value is ...:
+        del place[path[-1]]
+    else:
+        place[path[-1]] = value
+    return message  # type: ignore[no-any-return]
+
+
+E = ("episodes", 0)
+MISTAKES = {
+    "no episodes": (("episodes",), ..., "$.episodes"),
+    "episodes no list": (("episodes",), {}, "$.episodes"),
+    "episode no object": (E, 3, "$.episodes[0]"),
+    **{f"no {name}": ((*E, name), ..., f"$.episodes[0].{name}") for name in GOOD["episodes"][0]},  # type: ignore[index]
+    "obs no list": ((*E, "obs"), "x", "$.episodes[0].obs"),
+    "obs of text": ((*E, "obs", 1), ["a", 0, 0, 0], "$.episodes[0].obs[1][0]"),
+    "obs too short": ((*E, "obs", 1), [0.0, 0.0, 0.0], "$.episodes[0].obs[1]"),
+    "obs null": ((*E, "obs", 2), None, "$.episodes[0].obs[2]"),
+    "one obs too few": ((*E, "obs"), [[0.0] * 4] * 2, "$.episodes[0].obs"),
+    "one action too many": ((*E, "actions"), [0, 1, 0], "$.episodes[0].obs"),
+    "action out of range": ((*E, "actions", 1), 2, "$.episodes[0].actions[1]"),
+    "action a float": ((*E, "actions", 0), 0.5, "$.episodes[0].actions[0]"),
+    "no action": ((*E, "actions"), [], "$.episodes[0].actions"),
+    "reward text": ((*E, "rewards", 0), "1", "$.episodes[0].rewards[0]"),
+    "reward too few": ((*E, "rewards"), [1.0], "$.episodes[0].rewards"),
+    "terminated a number": ((*E, "is_terminated"), 1, "$.episodes[0].is_terminated"),
+    "truncated text": ((*E, "is_truncated"), "no", "$.episodes[0].is_truncated"),
+    "both": ((*E, "is_truncated"), True, "$.episodes[0].is_truncated"),
+    "id a number": ((*E, "id"), 3, "$.episodes[0].id"),
+    "id empty": ((*E, "id"), "", "$.episodes[0].id"),
+    "unknown key": ((*E, "reward"), 3, "$.episodes[0].reward"),
+    "unknown key at the top": (("timesteps",), 2, "$.timesteps"),
+    "wrong env_steps": (("env_steps",), 3, "$.env_steps"),
+    "weights text": (("weights_seq_no",), "1", "$.weights_seq_no"),
+    "logp too few": ((*E, "action_logp"), [0.0], "$.episodes[0].action_logp"),
+    "dist inputs too narrow": ((*E, "action_dist_inputs"), [[0.0], [0.0]], "$.episodes[0].action_dist_inputs"),
+    "agent": ((*E, "agent_id"), "a", "$.episodes[0].agent_id"),
+    "request without a session": (("request",), 1, "$.request"),
+}
+
+
+@pytest.fixture(scope="module")
+def shared_server() -> Any:
+    served = Served("rllink.force_on_policy=false")
+    served.sample(10**6)
+    yield served
+    served.close()
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_named_with_its_path(shared_server: Served, connect: Connect, mistake: str) -> None:
+    path, value, expected = MISTAKES[mistake]
+    client = connect(shared_server)
+    before = shared_server.runner._service.counts.num_env_steps_received
+    refused = client.ask(_changed(path, value))
+    assert refused["type"] == "ERROR"
+    assert refused["code"] == ("not_granted" if "session" in mistake else "bad_message")
+    assert refused["path"] == expected
+    assert shared_server.runner._service.counts.num_env_steps_received == before
+    assert client.ask(GOOD)["type"] == "ACK"  # the connection is as good as before
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (b"", "bad_body"),
+        (b"{", "bad_body"),
+        (b"[]", "bad_body"),
+        (b"3", "bad_body"),
+        (b'{"type": "PING"', "bad_body"),
+        (b'{"type": "PING"} x', "bad_body"),
+        (b'\xff\xfe{"type": "PING"}', "bad_body"),
+        (b'{"type": "\xff"}', "bad_body"),
+        (b'{"type": NaN}', "bad_body"),
+        (b"[" * 100_000, "bad_body"),
+        (b"\x81\xa4type\xa4PING", "bad_body"),
+        (b"\x1f\x8b\x08\x00", "bad_body"),
+        (b"{}", "bad_message"),
+        (b'{"type": 3}', "bad_message"),
+        (b'{"type": "PING", "x": 1}', "bad_message"),
+        (b'{"type": "EPISODE"}', "unknown_type"),
+        (b'{"type": "GET_ACTION"}', "unknown_type"),
+        (b'{"type": "SET_STATE"}', "unknown_type"),
+    ],
+)
+def test_bodies_that_are_no_messages(shared_server: Served, connect: Connect, body: bytes, code: str) -> None:
+    client = connect(shared_server)
+    assert client.ask(body)["code"] == code
+    assert client.ask({"type": "PING"}) == {"type": "PONG"}
+
+
+def test_a_type_that_is_nearly_right_is_suggested(shared_server: Served, connect: Connect) -> None:
+    assert "did you mean EPISODES?" in connect(shared_server).ask({"type": "EPISODE"})["message"]
+
+
+@pytest.mark.parametrize("header", [b"0000001x", b"-0000016", b"+0000016", b" 0000016", b"GET / HT", b"\x00" * 8])
+def test_a_header_that_is_no_length_ends_the_connection(shared_server: Served, connect: Connect, header: bytes) -> None:
+    client = connect(shared_server)
+    client.socket.sendall(header + b'{"type": "PING"}')
+    assert client.receive()["code"] == "bad_header"
+    assert client.is_closed()
+
+
+def test_a_body_over_the_limit_is_not_read(serve: Serve, connect: Connect) -> None:
+    client = connect(serve("rllink.max_body_bytes=1024"))
+    client.socket.sendall(b"00001025")
+    assert client.receive()["code"] == "too_large"
+    assert client.is_closed()
+
+
+def test_requests_are_answered_in_order(shared_server: Served, connect: Connect) -> None:
+    client = connect(shared_server)
+    kinds = ["PING", "GET_CONFIG", "PING", "GET_STATE", "PING"] * 4
+    for kind in kinds:
+        client.send({"type": kind})
+    answers = [client.receive()["type"] for _ in kinds]
+    assert answers == ["PONG", "SET_CONFIG", "PONG", "SET_STATE", "PONG"] * 4
+
+
+def test_weights_are_made_once_for_all_clients(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    served.sample(10)
+    states = [connect(served).ask({"type": "GET_STATE"}) for _ in range(20)]
+    assert len({state["onnx_file"] for state in states}) == 1
+    assert served.runner._versions.num_files_made == 1
