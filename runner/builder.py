@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
@@ -67,10 +68,11 @@ def build_env_runner(
     index: int,
     generation: int,
     is_recording: bool = False,
+    run_dir: Path | None = None,
 ) -> EnvRunner | ExternalEnvRunner:
     """One env runner with everything it needs; runs in the process that will step it."""
     if config.env.is_external and role == TRAINING:
-        return _build_external_env_runner(config, plans, (role, index, generation))
+        return _build_external_env_runner(config, plans, (role, index, generation), run_dir)
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -95,7 +97,10 @@ def build_env_runner(
 
 
 def _build_external_env_runner(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], seed_name: tuple[str, int, int]
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    seed_name: tuple[str, int, int],
+    run_dir: Path | None,
 ) -> ExternalEnvRunner:
     from runner.dataflow.on_policy import env_steps_per_round
     from runner.rllink.env_runner import ExternalEnvRunner, Sampling
@@ -103,7 +108,7 @@ def _build_external_env_runner(
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
     num_runners = max(1, config.env_runners.num_env_runners)
     sampling = Sampling(env_steps_per_round(config), num_runners, lookback_of(config, parts))
-    return ExternalEnvRunner(config, plans, seed_name, sampling)
+    return ExternalEnvRunner(config, plans, seed_name, sampling, None if run_dir is None else run_dir / "rllink")
 
 
 def _build_recorder(config: ExperimentConfig, plan: ModulePlan, writer_id: str) -> EpisodeRecorder:
@@ -163,11 +168,14 @@ def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
 
 
 def build_experience(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], is_recording: bool = False
+    config: ExperimentConfig,
+    parts: Mapping[str, ModuleParts],
+    is_recording: bool = False,
+    run_dir: Path | None = None,
 ) -> Experience:
     """What the experiment learns from: recorded data if `offline` names some, else env runners."""
     if not learns_offline(config):
-        return build_env_runner_group(config, TRAINING, parts, is_recording)
+        return build_env_runner_group(config, TRAINING, parts, is_recording, run_dir)
     return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
 
 
@@ -233,7 +241,11 @@ class PlannedModule:
 
 
 def build_env_runner_group(
-    config: ExperimentConfig, role: str, parts: Mapping[str, ModuleParts], is_recording: bool = False
+    config: ExperimentConfig,
+    role: str,
+    parts: Mapping[str, ModuleParts],
+    is_recording: bool = False,
+    run_dir: Path | None = None,
 ) -> EnvRunnerGroup:
     """The env runners of a role: Ray actors, or in this process for 0 of them and for `engine: inline`.
 
@@ -247,7 +259,7 @@ def build_env_runner_group(
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
     plans = {module_id: own.plan for module_id, own in parts.items()}
     pipelines = {module_id: own.env_to_module for module_id, own in parts.items()}
-    make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording)
+    make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
     max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
     if num_remote == 0 or config.engine == "inline":

@@ -50,7 +50,7 @@ def run_experiment(
     with (
         interrupts() as interrupted,
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
-        Trainer(config, loads_modules=resume_from is None, note=records.note) as trainer,
+        Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
     ):
         if resume_from is not None:
             with naming_checkpoint(resume_from):
@@ -77,7 +77,7 @@ class _Run:
         try:
             records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
             if trainer.addresses:
-                records.announce(trainer.addresses, external_text(self._config, trainer.addresses))
+                records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
             while (reason := self._stop_reason(records.last_result)) is None and not self._interrupted:
                 try:
                     result = trainer.train()

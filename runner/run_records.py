@@ -66,6 +66,8 @@ def _what_is_learned_from(config: ExperimentConfig) -> str:
     if learns_offline(config):
         source = config.offline.input_ or config.offline.offline_data_class
         return f"recorded in {', '.join(source) if isinstance(source, list) else source}"
+    if config.env.is_external:
+        return "simulators that connect"
     num_envs, num_remote = config.env_runners.num_envs_per_env_runner, config.env_runners.num_env_runners
     return f"{num_remote} env runners x {num_envs}" if num_remote else f"{num_envs} in this process"
 

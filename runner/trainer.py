@@ -23,6 +23,7 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import stop_ray
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.loaded_modules import load_modules, shared_states
+from runner.module_parts import ModulePlan
 
 if TYPE_CHECKING:
     from ray import tune
@@ -40,6 +41,7 @@ class Trainer:
             with "evaluation" those of evaluations.
         loads_modules: begin with the parameters that `module.load_state_path` names; false where a state is set next.
         note: told what is waited for.
+        run_dir: for what runners write; None: they write nothing.
 
     Attributes:
         experience: what is learned from: env runners, or recorded data.
@@ -57,8 +59,10 @@ class Trainer:
         recorded_role: str = builder.TRAINING,
         loads_modules: bool = True,
         note: Callable[[str], None] = lambda text: None,
+        run_dir: Path | None = None,
     ) -> None:
         self.config = config
+        self._run_dir = run_dir
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
         self._parts = builder.build_parts(config)
@@ -87,7 +91,7 @@ class Trainer:
         if learns_offline(config) and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
             self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
         self.experience: Experience = builder.build_experience(
-            config, self._parts, is_recording=self._recorded_role == builder.TRAINING
+            config, self._parts, self._recorded_role == builder.TRAINING, self._run_dir
         )
         self.addresses: list[str] = []
         if config.env.is_external and not learns_offline(config):
@@ -145,6 +149,11 @@ class Trainer:
     def training_iteration(self) -> int:
         """Iterations done."""
         return self._metrics.training_iteration
+
+    @property
+    def plans(self) -> list[ModulePlan]:
+        """Of each module: whom it acts for, and its spaces."""
+        return [own.plan for own in self._parts.values()]
 
     def train(self) -> Result:
         """One iteration: sample, update, and evaluate when it is due.

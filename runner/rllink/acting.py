@@ -65,7 +65,8 @@ class Acting:
         self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
         self._free = list(range(_FIRST_SLOTS))[::-1]
         self._numbers = itertools.count()
-        self._by_id: dict[str, OpenEpisode] = {}
+        self._by_id: dict[str, ActedEpisode] = {}
+        self._lost: list[str] = []
 
     def take_over(self, weights: Any, shared_state: Mapping[str, Any]) -> None:
         """Act with these parameters (P,), and go on from this state of pieces."""
@@ -99,7 +100,7 @@ class Acting:
             self._free = list(range(first, first + more))[::-1]
         begun = ActedEpisode(episode, self._free.pop(), next(self._numbers))
         self._rows.ids[begun.number] = episode.id
-        self._by_id[episode.id] = episode
+        self._by_id[episode.id] = begun
         return begun
 
     def _write(self, asked: Sequence[Asked], acted: Sequence[ActedEpisode]) -> None:
@@ -150,6 +151,10 @@ class Acting:
         rows.is_waiting[slot] = False
         rows.end(slot, np.array([False]), np.array([True]))
         self._free.append(acted.slot)
+        self._lost.append(acted.episode.id)
+
+    def _forget(self, id_: str) -> None:
+        del self._rows.ids[self._by_id.pop(id_).number]
 
     def cut(self) -> tuple[ColumnBlock, list[OpenEpisode]] | None:
         """The whole steps so far as a block, and the episode of each chunk; None where there is none.
@@ -159,10 +164,14 @@ class Acting:
         module_to_env, module = self.parts.module_to_env, self.parts.module
         with torch.inference_mode():
             block, _ = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
-        episodes = [self._by_id[id_] for id_ in block.episode_ids]
+        episodes = [self._by_id[id_].episode for id_ in block.episode_ids]
         for id_, is_done in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):
             if is_done:
-                del self._by_id[id_]
+                self._forget(id_)
+        for id_ in self._lost:
+            if id_ in self._by_id:  # without a step since the last cut
+                self._forget(id_)
+        self._lost.clear()
         if not len(block):
             return None
         assert block.agents is not None

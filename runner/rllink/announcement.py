@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from runner.config.schemas import ExperimentConfig
+from runner.module_parts import ModulePlan
 
 
-def external_text(config: ExperimentConfig, addresses: Sequence[str]) -> str:
-    """Addresses, protection and how to connect, in lines."""
+def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Iterable[ModulePlan]) -> str:
+    """Addresses, protection, spaces and how to connect, in lines."""
     rllink = config.rllink
     guards = ["TLS" if rllink.tls_certificate else "no TLS", "token" if rllink.token else "no token"]
     policy = "on-policy" if rllink.force_on_policy else "off-policy"
     host, _, port = addresses[0].rpartition(":")
     lines = [
-        f"RLlink     listens at {', '.join(addresses)} ({', '.join(guards)}), {policy}; waits for simulators",
-        f"           check it:  python -m runner rllink check {addresses[0]}",
+        f"  RLlink      listens at {', '.join(addresses)} ({', '.join(guards)}), {policy}; waits for simulators",
+        *(f"              {line}" for plan in plans for line in _spaces_of(plan)),
+        f"              check:    python -m runner rllink check {addresses[0]}",
     ]
     if config.env.env == "CartPole-v1":
-        lines.append(f"           example:   python examples/external/cartpole_client.py --host {host} --port {port}")
+        lines.append(f"              example:  python examples/external/cartpole_client.py --host {host} --port {port}")
     return "\n".join(lines)
+
+
+def _spaces_of(plan: ModulePlan) -> list[str]:
+    agents = [] if plan.agents is None else [f"agents:   {', '.join(plan.agents)} ({plan.module_id})"]
+    return [*agents, f"obs:      {plan.observation_space}", f"actions:  {plan.action_space}"]

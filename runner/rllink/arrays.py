@@ -104,7 +104,7 @@ def number_column(values: list[Any] | Block, dtype: Any) -> Array:
     Raises:
         ValueError: a block of another kind of numbers, rows of different lengths, or numbers that are not finite.
     """
-    array = values.array() if isinstance(values, Block) else np.array(values, dtype)
+    array = values.array() if isinstance(values, Block) else _cast(values, dtype)
     return _as_dtype(array, np.dtype(dtype))
 
 
@@ -181,7 +181,7 @@ def _column_of_items(space: Space, items: list[Any]) -> Column:
         return tuple(_column_of_items(part, [item[index] for item in items]) for index, part in enumerate(space.spaces))
     if any(isinstance(item, Block) for item in items[:1]):
         return _checked(space, np.stack([item.array() if isinstance(item, Block) else item for item in items]))
-    return _checked(space, np.array(items, space.dtype))
+    return _checked(space, _cast(items, space.dtype))
 
 
 def _column_of_columns(space: Space, columns: Any) -> Column:
@@ -192,7 +192,7 @@ def _column_of_columns(space: Space, columns: Any) -> Column:
         }
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_column_of_columns(part, own) for part, own in zip(space.spaces, columns, strict=True))
-    return _checked(space, columns.array() if isinstance(columns, Block) else np.array(columns, space.dtype))
+    return _checked(space, columns.array() if isinstance(columns, Block) else _cast(columns, space.dtype))
 
 
 def _checked(space: Space, rows: Array) -> Array:
@@ -221,7 +221,21 @@ def _as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
     if array.dtype != dtype:
         if not np.can_cast(array.dtype, dtype, "same_kind"):
             raise ValueError(f"expected numbers of dtype {dtype}, got {array.dtype}")
-        array = array.astype(dtype)
+        if array.size and array.dtype.kind in "iu" and dtype.kind in "iu":
+            _check_range(array, dtype)
+        array = _cast(array, dtype)
     if dtype.kind == "f" and not np.isfinite(array).all():
         raise ValueError("a number is not finite")
     return array
+
+
+def _cast(numbers: Any, dtype: Any) -> Array:
+    with np.errstate(over="ignore"):  # what overflows is infinite, which is refused
+        return np.array(numbers, dtype)
+
+
+def _check_range(integers: Array, dtype: np.dtype[Any]) -> None:
+    """`ValueError` where a cast would wrap around."""
+    limits = np.iinfo(dtype)
+    if int(integers.min()) < limits.min or int(integers.max()) > limits.max:
+        raise ValueError(f"an integer does not fit into {dtype}")

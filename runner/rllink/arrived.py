@@ -27,24 +27,64 @@ class OpenEpisode:
     Attributes:
         id: in blocks and in logs, unique in a run.
         agent_id, env_id: whose it is in runs with several agents, and of which env episode.
-        is_named: whether the client named it, so that more of it can come.
+        client, name: whose it is, and what the client calls it; nothing more can come of one without a name.
         is_whole: whether its end is one; false if its client left, or never said how it goes on.
         num_steps: env steps that have arrived.
         last_obs: the observation that the next chunk begins with.
         past: the last steps that were sampled, column by column; what a later chunk can look back at.
         num_steps_sampled, return_: of the chunks that were sampled, in steps and undiscounted.
+        last_obs_sampled: the last observation of these chunks.
     """
 
     id: str
     agent_id: str | None = None
     env_id: str | None = None
-    is_named: bool = False
+    client: str = ""
+    name: str | None = None
     is_whole: bool = True
     num_steps: int = 0
     last_obs: Any = None
     past: Mapping[str, Column] | None = None
     num_steps_sampled: int = 0
     return_: float = 0.0
+    last_obs_sampled: Any = None
+
+    def get_state(self) -> dict[str, Any]:
+        """The episode as far as it was sampled, as arrays and plain values."""
+        return {
+            "id": self.id,
+            "agent_id": self.agent_id,
+            "env_id": self.env_id,
+            "client": self.client,
+            "name": self.name,
+            "is_whole": self.is_whole,
+            "num_steps": self.num_steps_sampled,
+            "return": self.return_,
+            "last_obs": self.last_obs_sampled,
+            "past": None if self.past is None else dict(self.past),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> OpenEpisode:
+        """An open episode that goes on where it was sampled last."""
+        return cls(
+            str(state["id"]),
+            state["agent_id"],
+            state["env_id"],
+            client=str(state["client"]),
+            name=str(state["name"]),
+            is_whole=bool(state["is_whole"]),
+            num_steps=int(state["num_steps"]),
+            last_obs=state["last_obs"],
+            past=state["past"],
+            num_steps_sampled=int(state["num_steps"]),
+            return_=float(state["return"]),
+            last_obs_sampled=state["last_obs"],
+        )
+
+    def begin_at(self, t_started: int) -> None:
+        """What came before that time step is lost, and with it the return of the whole."""
+        self.num_steps_sampled, self.is_whole = t_started, False
 
 
 @dataclass(eq=False)
@@ -118,7 +158,7 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
         lengths = order.lengths
         is_terminated, is_truncated = is_terminated[order.last_chunks], is_truncated[order.last_chunks]
     for chunk in np.flatnonzero(~(is_terminated | is_truncated)).tolist():
-        if not episodes[chunk].is_named:  # nobody can go on with it
+        if episodes[chunk].name is None:  # nobody can go on with it
             is_truncated[chunk], episodes[chunk].is_whole = True, False
     block = ColumnBlock(
         columns=columns,
@@ -146,6 +186,8 @@ def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
     offsets, first_obs_rows = block.offsets, block.first_obs_rows
     for chunk, episode in enumerate(joined.episodes):
         length = int(block.lengths[chunk])
+        last = int(first_obs_rows[chunk]) + length
+        episode.last_obs_sampled = nested.map_leaves(np.copy, nested.take(joined.block.columns[OBS], last))
         if num_lookback == 0 or block.is_terminated[chunk] or block.is_truncated[chunk]:
             continue
         num_past = min(num_lookback, length)

@@ -110,7 +110,8 @@ class Connection(asyncio.Protocol):
         self._pace_reading()
 
     def _pace_reading(self) -> None:
-        is_full = self._pending is not None and self._reader.num_bytes > _MOST_READ_AHEAD
+        cannot_answer = self._pending is not None or self._is_writing_paused
+        is_full = cannot_answer and self._reader.num_bytes > _MOST_READ_AHEAD
         if is_full != self._is_reading_paused and not self._is_closing:
             self._is_reading_paused = is_full
             (self._transport.pause_reading if is_full else self._transport.resume_reading)()
@@ -126,7 +127,7 @@ class Connection(asyncio.Protocol):
                 body_format = MSGPACK
             request = decode_request(body, body_format)
             number = self._number_of(request)
-            answer = self._carry_out(request, body_format, number)
+            answer = self._carry_out(request, body_format, number, body)
         except FrameError as error:
             answer = self._refused(MessageError(error.code, str(error)))
         except MessageError as error:
@@ -150,18 +151,23 @@ class Connection(asyncio.Protocol):
             body = frames.decompressed(body, self._config.max_body_bytes)
         return body
 
-    def _carry_out(self, request: Request, body_format: Format, number: int | None) -> Answer | asyncio.Future[Answer]:
+    def _carry_out(
+        self, request: Request, body_format: Format, number: int | None, body: bytes
+    ) -> Answer | asyncio.Future[Answer]:
         if isinstance(request, Ping):
             return self._shake_hands(request)
         if not self._is_authorized:
             raise MessageError("unauthorized", "this server asks for a token: send PING with `token` first")
         if isinstance(request, GetActions) and "actions" not in self._extensions:
             raise MessageError("not_granted", "GET_ACTIONS needs the extension actions", "$.type")
-        if self.session is not None and number is not None:
-            return self.session.carry_out(
-                number, lambda: self._server.service.answer(self.client, request, body_format)
-            )
-        return self._server.service.answer(self.client, request, body_format)
+        service = self._server.service
+        if self.session is None or number is None:
+            return service.answer(self.client, request, body_format, body)
+        return self.session.carry_out(
+            number,
+            lambda: service.answer(self.client, request, body_format, body),
+            lambda: service.answer_again(self.client, request, body_format),
+        )
 
     def _number_of(self, request: Request) -> int | None:
         number = request.request
@@ -209,6 +215,8 @@ class Connection(asyncio.Protocol):
 
     def _send_pending(self, done: asyncio.Future[Answer], body_format: Format, number: int | None) -> None:
         self._pending = None
+        # The time until now was the server's: what is left of the next frame may take as long as ever.
+        self._last_request, self._frame_begun = time.monotonic(), 0.0
         if self._is_closing or done.cancelled():
             return
         error = done.exception()
@@ -241,7 +249,7 @@ class Connection(asyncio.Protocol):
     def _end(self, error: MessageError) -> None:
         """Say why, and close; what is said is still sent."""
         self._send(self._refused(error), JSON, None)
-        self._is_closing = True
+        self._is_closing, self._write_stuck = True, time.monotonic()
         self._transport.close()
 
     def say_goodbye(self) -> None:
@@ -260,8 +268,9 @@ class Connection(asyncio.Protocol):
         """End the connection if something takes too long; called every now and then."""
         config = self._config
         if self._is_closing:
-            return
-        if self._is_writing_paused and now - self._write_stuck > config.frame_timeout_s:
+            if now - self._write_stuck > config.frame_timeout_s:  # it does not read why
+                self._transport.abort()
+        elif self._is_writing_paused and now - self._write_stuck > config.frame_timeout_s:
             self._is_closing = True
             self._transport.abort()
         elif self._pending is not None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,10 +28,11 @@ from runner.policy import OnnxPolicy
 from runner.rllink.acting import Acting
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.arrived import OpenEpisode, count
+from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.receiving import AgentSpaces
 from runner.rllink.server import Server
-from runner.rllink.service import Batch, Service
+from runner.rllink.service import Batch, Client, Counts, Service
 from runner.rllink.versions import Version, Versions
 from runner.streams import random_stream
 
@@ -61,6 +64,7 @@ class ExternalEnvRunner:
         plans: module id -> its plan.
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
+        journal_dir: where accepted messages are written down; None writes none.
 
     Attributes:
         server: where simulators connect.
@@ -72,6 +76,7 @@ class ExternalEnvRunner:
         plans: Mapping[str, ModulePlan],
         seed_name: tuple[str, int, int],
         sampling: Sampling,
+        journal_dir: Path | None = None,
     ) -> None:
         role, index, generation = seed_name
         self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -95,14 +100,15 @@ class ExternalEnvRunner:
         }
         agents = {agent: _agent_spaces(parts) for parts in self._acting_parts.values() for agent in _agents_of(parts)}
         acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
-        self._service = Service(
-            config.rllink, _description(config, self._acting_parts, sampling), agents, self._versions, acting
-        )
+        num_kept = config.checkpoint.keep_last
+        self._journal = None if journal_dir is None else Journal(journal_dir, index, num_kept)
+        description = _description(config, self._acting_parts, sampling)
+        self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._published: Weights | None = None
         assert config.env.port is not None
         port = config.env.port + index if config.env.port else 0
-        self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}.{generation}")
+        self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
 
     def address(self) -> str:
         """`host:port`."""
@@ -129,6 +135,7 @@ class ExternalEnvRunner:
         if self._published is None or _differ(weights, self._published):
             self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
             version = self._versions_add(self._published, shared_state)
+        self.server.start()
         batch = self._wait(self.server.submit(self._collect(version, num_env_steps)), num_env_steps)
         return self._sample_of(batch)
 
@@ -186,7 +193,15 @@ class ExternalEnvRunner:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The number of the newest weights, and the state of pieces; simulators keep their own."""
+        """What sampling goes on from: weights' number, pieces, sessions, episodes that were sampled in part.
+
+        What arrived since then is in the journal.
+        """
+        return self.server.call(self._state())
+
+    async def _state(self) -> dict[str, Any]:
+        if self._journal is not None:
+            self._journal.begin_segment(self._service.num_records_sampled)
         return {
             "weights_seq_no": self._versions.newest_seq_no,
             "modules": {
@@ -196,16 +211,52 @@ class ExternalEnvRunner:
                 }
                 for module_id, parts in self._acting_parts.items()
             },
+            "num_records": self._service.num_records_sampled,
+            "sessions": {
+                session.id: {"client": session.client.name, "number": session.number}
+                for session in self.server.sessions.values()
+            },
+            "episodes": {episode.id: episode.get_state() for episode in self._service.episodes_sampled_in_part()},
+            "counts": asdict(self._service.counts),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; numbers of weights go on, too."""
-        if not state:
-            return
+        """Go on from a state of `get_state`, and from the messages that arrived after it."""
+        if state:
+            self.server.call(self._restore(state))
+
+    async def _restore(self, state: Mapping[str, Any]) -> None:
         self._versions.newest_seq_no = int(state["weights_seq_no"])
         for module_id, own in state["modules"].items():
             self._acting_parts[module_id].env_to_module.set_state(own["env_to_module"])
             self._acting_parts[module_id].module_to_env.set_state(own["module_to_env"])
+        self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
+        clients = {
+            own["client"]: self.server.restore_session(session_id, own["client"], int(own["number"]))
+            for session_id, own in state["sessions"].items()
+        }
+        for own in state["episodes"].values():
+            episode = OpenEpisode.from_state(own)
+            if episode.client in clients:
+                clients[episode.client].open.by_key[episode.agent_id, own["name"]] = episode
+        self._service.num_records_sampled = int(state["num_records"])
+        gone: set[Client] = set()
+        for record in () if self._journal is None else self._journal.records_from(int(state["num_records"])):
+            gone |= self._take_again(record, clients)
+        for client in gone:
+            self._service.leave(client)
+
+    def _take_again(self, record: Record, clients: dict[str, Client]) -> set[Client]:
+        """Take a message from before the restart; the client, if it cannot come again."""
+        if record.session is not None:
+            client = self.server.restore_session(record.session, record.client, record.request or 0)
+            clients[record.client] = client
+            self._service.take_again(client, record)
+            return set()
+        if record.client not in clients:
+            clients[record.client] = Client(record.client, self.server.new_open_episodes(record.client))
+        self._service.take_again(clients[record.client], record)
+        return {clients[record.client]}
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """The pipelines around a module that acts here."""
@@ -215,6 +266,8 @@ class ExternalEnvRunner:
     def close(self) -> None:
         """Tell simulators that the run is over."""
         self.server.close()
+        if self._journal is not None:
+            self._journal.close()
 
 
 class _OnnxFile:

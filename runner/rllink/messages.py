@@ -23,6 +23,7 @@ MSGPACK: Final = "msgpack"
 
 _Count = Annotated[int, Meta(ge=0)]
 _Positive = Annotated[int, Meta(ge=1)]
+_Integer = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -76,7 +77,8 @@ class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
     is_terminated: bool
     is_truncated: bool
     id: _Name | UnsetType = UNSET
-    weights_seq_no: int | UnsetType = UNSET
+    t_started: _Count | UnsetType = UNSET
+    weights_seq_no: _Integer | UnsetType = UNSET
     action_logp: list[float] | Block | UnsetType = UNSET
     action_dist_inputs: list[list[float]] | Block | UnsetType = UNSET
     agent_id: _Name | UnsetType = UNSET
@@ -102,7 +104,7 @@ class Episodes(_Request, tag="EPISODES"):
 
     episodes: list[Episode] | UnsetType = UNSET
     columns: Columns | UnsetType = UNSET
-    weights_seq_no: int | UnsetType = UNSET
+    weights_seq_no: _Integer | UnsetType = UNSET
     env_steps: _Count | UnsetType = UNSET
 
 

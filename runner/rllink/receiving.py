@@ -19,6 +19,7 @@ from runner.rllink.arrived import Arrived, OpenEpisode
 from runner.rllink.messages import UNSET, Columns, Episode, Episodes, MessageError, describe
 
 IntArray = npt.NDArray[np.int64]
+_LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class OpenEpisodes:
         """An episode that begins; it is open once it is in `by_key`."""
         name = f"{self.name}-{next(self._numbers)}" + ("" if id_ is None else f"-{id_}")
         env_id = f"{self.name}-{id_}" if agent_id is not None else None
-        return OpenEpisode(name, agent_id, env_id, is_named=id_ is not None)
+        return OpenEpisode(name, agent_id, env_id, self.name, id_)
 
 
 class Receiver:
@@ -132,6 +133,8 @@ class Receiver:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
         is_done = chunk.is_terminated or chunk.is_truncated
         going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, f"{path}.obs")
+        if chunk.t_started is not UNSET:
+            going.start_at(chunk.t_started, f"{path}.t_started")
         if chunk.weights_seq_no is not UNSET:
             weights_seq_no = chunk.weights_seq_no
         return Arrived(
@@ -149,8 +152,9 @@ class Receiver:
         path = "$.columns"
         agent = self._agents[None]
         lengths = _read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
-        if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1:
-            raise MessageError("bad_message", "lengths are one or more integers of at least 1", f"{path}.lengths")
+        if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1 or lengths.max() > _LONGEST_CHUNK:
+            text = f"lengths are one or more integers from 1 to {_LONGEST_CHUNK}"
+            raise MessageError("bad_message", text, f"{path}.lengths")
         columns: dict[str, Column] = {
             OBS: _read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
             ACTIONS: _read(
@@ -257,6 +261,14 @@ class _Going:
     episode: OpenEpisode
     num_steps: int = 0
     last_obs: Any = None
+
+    def start_at(self, t_started: int, path: str) -> None:
+        """The next chunk says at which time step it begins: where the last one ended, or anywhere in a new episode."""
+        if self.last_obs is not None and t_started != self.num_steps:
+            text = f"the part before ended at time step {self.num_steps}, this one begins at {t_started}"
+            raise MessageError("bad_message", text, path)
+        if self.last_obs is None and t_started > 0:
+            self.episode.begin_at(t_started)
 
 
 def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:

@@ -56,6 +56,7 @@ class _Chunk:
         }
         self.obs = [obs]
         self.newest_reward = 0.0
+        self.t_started = 0
 
     def message(self, agent_id: str | None, terminated: bool = False, truncated: bool = False) -> dict[str, Any]:
         num_steps = self.num_steps  # an action may have been taken whose step is not there yet
@@ -65,6 +66,7 @@ class _Chunk:
             **{name: _packed(values[:num_steps]) for name, values in self.columns.items()},
             "is_terminated": terminated,
             "is_truncated": truncated,
+            "t_started": self.t_started,
         }
         return message if agent_id is None else {**message, "agent_id": agent_id}
 
@@ -75,6 +77,7 @@ class _Chunk:
     def forget_sent(self) -> None:
         """Go on behind what was sent."""
         num_steps = self.num_steps
+        self.t_started += num_steps
         self.obs = self.obs[-1:]
         self.columns = {name: values[num_steps:] for name, values in self.columns.items()}
 
@@ -102,7 +105,6 @@ class LocalSampler:
         self._chunks: dict[tuple[str | None, str], _Chunk] = {}
         self._ready: list[dict[str, Any]] = []
         self._num_ready = 0
-        self._num_renamed = 0
         self._policies: dict[str | None, LocalPolicy] = {}
         self._take(client.get_state())
 
@@ -152,10 +154,7 @@ class LocalSampler:
         except RLlinkError as error:
             if error.code not in _REFUSED_AS_OLD:
                 raise
-            # The server has not got these steps: what goes on begins anew for it.
-            for chunk in self._chunks.values():
-                self._num_renamed += 1
-                chunk.id = f"{chunk.id.split('~')[0]}~{self._num_renamed}"
+            # The server has not got these steps, episodes have a gap: `t_started` says so.
             self._take(self._client.get_state())
 
     def _take(self, weights: Any) -> None:

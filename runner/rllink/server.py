@@ -31,7 +31,10 @@ _TICK_S = 0.1
 
 @dataclass(eq=False)
 class Session:
-    """A client that may come again: what it was answered last."""
+    """A client that may come again: what it was answered last.
+
+    `is_restored`: it is from before a restart; its last requests may not be known.
+    """
 
     id: str
     client: Client
@@ -39,22 +42,36 @@ class Session:
     answer: Answer | asyncio.Future[Answer] | None = None
     connection: Connection | None = None
     left_at: float = field(default_factory=time.monotonic)
+    is_restored: bool = False
 
     def carry_out(
-        self, number: int, answer: Callable[[], Answer | asyncio.Future[Answer]]
+        self,
+        number: int,
+        answer: Callable[[], Answer | asyncio.Future[Answer]],
+        answer_again: Callable[[], Answer | asyncio.Future[Answer]],
     ) -> Answer | asyncio.Future[Answer]:
         """The answer to a request: a new one for the next number, the same again for the last.
+
+        Args:
+            number: of the request.
+            answer: carries it out.
+            answer_again: answers what was carried out before a restart.
 
         Raises:
             MessageError: another number, or what the request is refused for; it can then be sent again.
         """
-        if number == self.number and self.answer is not None:
+        if number == self.number and (self.answer is not None or self.is_restored):
+            if self.answer is None:
+                self.answer = answer_again()
             return self.answer
-        if number != self.number + 1:
+        if number != self.number + 1 and not (self.is_restored and number > self.number):
             text = f"request {number} is neither the last one, {self.number}, nor the next"
             raise MessageError("bad_message", text, "$.request")
+        if isinstance(self.answer, asyncio.Future) and not self.answer.done():
+            text = f"request {self.number} is not answered yet; send it again first"
+            raise MessageError("bad_message", text, "$.request")
         self.answer = answer()
-        self.number = number
+        self.number, self.is_restored = number, False
         if isinstance(self.answer, asyncio.Future):
             self.answer.add_done_callback(self._forget_refused)
         return self.answer
@@ -90,6 +107,7 @@ class Server:
         self._connections: set[Connection] = set()
         self._sessions: dict[str, Session] = {}
         self._shared: dict[Connection, SharedBodies] = {}
+        self._is_serving = False
         tls = _tls_context(config)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="rllink", daemon=True)
@@ -109,7 +127,30 @@ class Server:
     async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         make = lambda: Connection(self, next(self._numbers))  # noqa: E731
-        return await loop.create_server(make, host, port, ssl=tls, backlog=_BACKLOG)
+        handshake_s = None if tls is None else self.config.frame_timeout_s
+        return await loop.create_server(
+            make, host, port, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s, start_serving=False
+        )
+
+    def start(self) -> None:
+        """Let clients come, if they may not yet."""
+        if not self._is_serving:
+            self._is_serving = True
+            self.call(self._listener.start_serving())
+
+    def restore_session(self, session_id: str, name: str, number: int) -> Client:
+        """The client of a session from before a restart, which is made anew; before `start`."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            client = Client(name, self.new_open_episodes(name), session_id=session_id)
+            session = self._sessions[session_id] = Session(session_id, client, is_restored=True)
+        session.number = max(session.number, number)
+        return session.client
+
+    @property
+    def sessions(self) -> Mapping[str, Session]:
+        """By id."""
+        return self._sessions
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
         """Run a coroutine in the event loop and wait for it."""
@@ -219,6 +260,7 @@ class Server:
         is_resumed = session is not None
         if session is None:
             session = Session(secrets.token_urlsafe(24), connection.client)
+            connection.client.session_id = session.id
             self._sessions[session.id] = session
         else:
             if session.connection is not None:  # the old connection is dead, the server has not noticed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,22 +17,28 @@ from runner.config.rllink import RLlinkConfig
 from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import ActedEpisode, Acting, Asked
 from runner.rllink.arrived import Arrived, OpenEpisode
+from runner.rllink.journal import Journal, Record
 from runner.rllink.messages import (
+    JSON,
+    MSGPACK,
     UNSET,
     Episodes,
     EpisodesAndGetState,
+    Format,
     GetActions,
     GetConfig,
     GetState,
     MessageError,
     Observed,
     Request,
+    decode_request,
 )
 from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver, read_item
 from runner.rllink.versions import FileMaker, Version, Versions
 
 Answer = dict[str, Any]
 AgentKey = tuple[str | None, str]
+_STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
 
 
 @dataclass(eq=False)
@@ -46,6 +52,7 @@ class Client:
         samples: whether it waits for weights after its episodes, so that others may have to wait for it.
         weights_format: `onnx` or `safetensors`.
         has_agents: whether it knows of several agents.
+        session_id: of its session, if it has one.
     """
 
     name: str
@@ -55,6 +62,7 @@ class Client:
     samples: bool = False
     weights_format: str = "onnx"
     has_agents: bool = False
+    session_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,7 @@ class Service:
         description: what `SET_CONFIG` says, without its type.
         agents: agent id -> what is known of it; None is the agent of runs with a single one.
         versions: weights that acted lately.
+        journal: of the messages with episodes that were accepted; None keeps none.
         acting: module id -> acts for clients that ask for actions.
     """
 
@@ -105,6 +114,7 @@ class Service:
         agents: Mapping[str | None, AgentSpaces],
         versions: Versions,
         acting: Mapping[str, Acting],
+        journal: Journal | None,
     ) -> None:
         self._config = config
         self._description = description
@@ -112,6 +122,8 @@ class Service:
         self._receiver = Receiver(agents)
         self.versions = versions
         self._acting = acting
+        self._journal = journal
+        self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
         self.clients: set[Client] = set()
         self._queue: deque[tuple[list[Arrived], int]] = deque()
@@ -160,6 +172,7 @@ class Service:
             arrived += parts
             num_env_steps += num_steps
             self._num_queued -= num_steps
+            self.num_records_sampled += 1
         self._num_acted = 0
         self._collecting, self._is_updating = None, True
         self._room.set()
@@ -202,15 +215,8 @@ class Service:
 
     def leave(self, client: Client) -> None:
         """A client is gone for good: its open episodes are truncated."""
-        going_on = {id(episode) for episode in client.open.by_key.values()}
-        num_lost = len(going_on) + len(client.acted)
-        for episode in client.open.by_key.values():
-            episode.is_whole = False
-        for parts, _ in reversed(self._queue):
-            for part in parts:
-                _truncate_last(part, going_on)
-        self.counts.num_episodes_lost += num_lost
-        client.open.by_key.clear()
+        self._lose_open(client, list(client.open.by_key))
+        self.counts.num_episodes_lost += len(client.acted)
         for (agent_id, _), acted in client.acted.items():
             self._acting[self._agents[agent_id].module_id].lose(acted)
         client.acted.clear()
@@ -219,8 +225,21 @@ class Service:
         self._asking = [asking for asking in self._asking if asking[0] is not client]
         self.pause(client)
 
-    def answer(self, client: Client, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
-        """The answer to a request other than `PING`.
+    def _lose_open(self, client: Client, keys: Iterable[AgentKey]) -> None:
+        """Truncate open episodes after the last step that arrived."""
+        lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
+        for episode in lost:
+            episode.is_whole = False
+        going_on = set(map(id, lost))
+        for parts, _ in reversed(self._queue):
+            for part in parts:
+                _truncate_last(part, going_on)
+        self.counts.num_episodes_lost += len(lost)
+
+    def answer(
+        self, client: Client, request: Request, body_format: str, body: bytes
+    ) -> Answer | asyncio.Future[Answer]:
+        """The answer to a request other than `PING`, whose body is in this format.
 
         Raises:
             MessageError: it is refused; nothing has changed.
@@ -231,10 +250,10 @@ class Service:
             case GetState():
                 return self._state_when_ready(client)
             case EpisodesAndGetState():
-                seq_no = self._take_episodes(client, request, body_format)
+                seq_no = self._take_episodes(client, request, body_format, body)
                 return self._state_after_episodes(client, seq_no)
             case Episodes():
-                return self._acknowledge(client, request, body_format)
+                return self._acknowledge(client, request, body_format, body)
             case GetActions():
                 return self._actions(client, request, body_format)
         raise MessageError("unknown_type", f"no answer to {type(request).__name__}", "$.type")
@@ -301,18 +320,65 @@ class Service:
 
     # -- episodes ------------------------------------------------------------------------------------------------------
 
-    def _take_episodes(self, client: Client, request: Episodes, body_format: str) -> int:
+    def _take_episodes(self, client: Client, request: Episodes, body_format: str, body: bytes) -> int:
         """Queue the chunks of a message; returns the newest weights that acted in it."""
         newest = self.versions.newest_seq_no
         assumed = newest if client.seq_no is None else client.seq_no
-        parts, num_env_steps = self._receiver.receive(
-            request, body_format, client.open, assumed, lambda parts, steps: self._check_versions(parts, steps)
-        )
-        self._queue.append((parts, num_env_steps))
-        self._num_queued += num_env_steps
-        self.counts.num_env_steps_received += num_env_steps
+
+        def check(parts: list[Arrived], num_env_steps: int) -> None:
+            self._check_versions(parts, num_env_steps)
+            if self._journal is not None:
+                number = None if request.request is UNSET else request.request
+                record = Record(client.name, client.session_id, number, body_format, assumed, body)
+                self._journal.append(record)
+
+        try:
+            parts = self._queue_episodes(client, request, body_format, assumed, check)
+        except MessageError as error:
+            if error.code in _STEPS_ARE_LOST:
+                self._lose_open(client, _keys(request))
+            raise
         self._close_batch_if_full()
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
+
+    def _queue_episodes(
+        self,
+        client: Client,
+        request: Episodes,
+        body_format: str,
+        assumed: int,
+        check: Callable[[list[Arrived], int], None],
+    ) -> list[Arrived]:
+        parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
+        if parts:
+            self._queue.append((parts, num_env_steps))
+        self._num_queued += num_env_steps
+        self.counts.num_env_steps_received += num_env_steps
+        return parts
+
+    def take_again(self, client: Client, record: Record) -> None:
+        """Queue a message that was accepted before the server was killed; which weights acted was checked then."""
+        body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
+        request = decode_request(record.body, body_format)
+        assert isinstance(request, Episodes)
+        self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda parts, num_env_steps: None)
+
+    def episodes_sampled_in_part(self) -> list[OpenEpisode]:
+        """Those that have begun in what was sampled, and whose rest is still to come or waits to be sampled."""
+        waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
+        going_on = [episode for client in self.clients for episode in client.open.by_key.values()]
+        every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
+        return list(every.values())
+
+    def answer_again(self, client: Client, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
+        """The answer to a request that was carried out before the server was killed."""
+        match request:
+            case EpisodesAndGetState():
+                return self._state_when_ready(client)
+            case Episodes():
+                num_env_steps = 0 if request.env_steps is UNSET else request.env_steps
+                return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
+        return self.answer(client, request, body_format, b"")
 
     def _check_versions(self, parts: Iterable[Arrived], num_env_steps: int) -> None:
         newest = self.versions.newest_seq_no
@@ -331,9 +397,11 @@ class Service:
                 text = f"weights {oldest} are not kept any more (kept: {kept}); send action_logp and action_dist_inputs"
                 raise MessageError("unknown_weights", text, "$.weights_seq_no")
 
-    def _acknowledge(self, client: Client, request: Episodes, body_format: str) -> Answer | asyncio.Future[Answer]:
+    def _acknowledge(
+        self, client: Client, request: Episodes, body_format: str, body: bytes
+    ) -> Answer | asyncio.Future[Answer]:
         before = self.counts.num_env_steps_received
-        self._take_episodes(client, request, body_format)
+        self._take_episodes(client, request, body_format, body)
         num_env_steps = self.counts.num_env_steps_received - before
         answer = {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
         if self._num_queued <= self._config.max_queued_env_steps:
@@ -454,6 +522,14 @@ def _pass_on(done: asyncio.Future[Answer], answer: asyncio.Future[Answer]) -> No
         answer.set_result(done.result())
     else:
         answer.set_exception(error)
+
+
+def _keys(request: Episodes) -> list[AgentKey]:
+    """The episodes that a message names."""
+    if request.columns is not UNSET:
+        return [(None, id_) for id_ in ([] if request.columns.ids is UNSET else request.columns.ids)]
+    chunks = [] if request.episodes is UNSET else request.episodes
+    return [(None if one.agent_id is UNSET else one.agent_id, one.id) for one in chunks if one.id is not UNSET]
 
 
 def _key(observed: Observed) -> AgentKey:

@@ -60,6 +60,7 @@ class Served:
         runner = build_env_runner(self.config, plans, TRAINING, 0, 0)
         assert isinstance(runner, ExternalEnvRunner)
         self.runner = runner
+        runner.server.start()
         self._pool = ThreadPoolExecutor(1)
 
     @property

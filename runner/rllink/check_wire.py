@@ -1,0 +1,179 @@
+"""Raw frames to a server under test, every wait with a limit."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.rllink import frames
+from runner.rllink.packing import pack, unpack
+
+_MOST_RECEIVED = 1 << 31
+_SHORTENED = 200
+
+
+class Failure(Exception):
+    """A rule is broken."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        self.expected, self.got = expected, got
+        super().__init__(f"expected {expected}, got {got}")
+
+
+class NoAnswer(Failure):
+    """Nothing came in time."""
+
+
+class Closed(Failure):
+    """The server ended the connection."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The server: where it is and how long an answer may take."""
+
+    host: str
+    port: int
+    token: str | None = None
+    tls: ssl.SSLContext | None = None
+    timeout_s: float = 10.0
+
+
+def short(value: Any) -> str:
+    """A value for people."""
+    text = value if isinstance(value, str) else repr(value)
+    return text if len(text) <= _SHORTENED else f"{text[:_SHORTENED]}... ({len(text)} characters)"
+
+
+def expect(condition: bool, expected: str, got: Any) -> None:
+    """Fail where the condition does not hold."""
+    if not condition:
+        raise Failure(expected, short(got))
+
+
+class Wire:
+    """One connection. `granted`: its extensions; `last_sent`: for people.
+
+    Raises:
+        OSError: it cannot connect.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self.granted: dict[str, Any] = {}
+        self.pong: dict[str, Any] = {}
+        self.last_sent = "nothing"
+        self._received = b""
+        self.socket = socket.create_connection((target.host, target.port), target.timeout_s)
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if target.tls is not None:
+            self.socket = target.tls.wrap_socket(self.socket, server_hostname=target.host)
+
+    # -- sending -----------------------------------------------------------------------------------------------------
+
+    def send_bytes(self, data: bytes) -> None:
+        """Bytes as they are."""
+        self.last_sent = short(data.decode("ascii", "backslashreplace"))
+        self.socket.settimeout(self._target.timeout_s)
+        try:
+            self.socket.sendall(data)
+        except OSError as error:
+            raise Closed("a connection that takes a message", f"{error}") from None
+
+    def send_body(self, body: bytes) -> None:
+        """A frame."""
+        self.send_bytes(frames.frame(body, "large_frames" in self.granted))
+
+    def send(self, message: Any, msgpack: bool = False) -> None:
+        """A message in JSON or MessagePack."""
+        self.send_body(pack(message) if msgpack else json.dumps(message, allow_nan=False).encode())
+        self.last_sent = short(str(message))
+
+    # -- receiving ---------------------------------------------------------------------------------------------------
+
+    def receive_body(self, timeout_s: float | None = None) -> bytes:
+        """The next frame's body; its header is checked [F2]."""
+        deadline = time.monotonic() + (self._target.timeout_s if timeout_s is None else timeout_s)
+        header = self._take(8, deadline)
+        if header[:1] == b"+" and "large_frames" in self.granted:
+            header += self._take(8, deadline)
+        digits = header.removeprefix(b"+")
+        if not digits.isdigit() or int(digits) > _MOST_RECEIVED:
+            raise Failure("a header of eight digits [F2]", short(header))
+        return self._take(int(digits), deadline)
+
+    def _take(self, size: int, deadline: float) -> bytes:
+        while len(self._received) < size:
+            self.socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            try:
+                data = self.socket.recv(max(1 << 16, size - len(self._received)))
+            except TimeoutError:
+                raise NoAnswer("an answer", "none in time") from None
+            except OSError as error:
+                raise Closed("an answer", f"the connection broke: {error}") from None
+            if not data:
+                raise Closed("an answer", "the end of the connection")
+            self._received += data
+        taken, self._received = self._received[:size], self._received[size:]
+        return taken
+
+    def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The next message, in whatever format; signs of life are left out."""
+        while (message := self.receive_any(timeout_s))["type"] == "WAIT":
+            pass
+        return message
+
+    def receive_any(self, timeout_s: float | None = None) -> dict[str, Any]:
+        """The next message, `WAIT` too."""
+        return self.decode(self.receive_body(timeout_s))
+
+    def decode(self, body: bytes) -> dict[str, Any]:
+        """The message in a body."""
+        try:
+            if frames.is_compressed(body) and "compression" in self.granted:
+                body = frames.decompressed(body, _MOST_RECEIVED)
+            if "msgpack" in self.granted and body[:1] != b"{":
+                message = unpack(body)
+            else:
+                message = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        except ValueError as error:
+            raise Failure("a JSON object in UTF-8 [F3]", f"{short(body)}: {error}") from None
+        if not isinstance(message, dict) or not isinstance(message.get("type"), str):
+            raise Failure("an object with the key type [R3]", short(message))
+        return message
+
+    def ask(self, message: Mapping[str, Any], timeout_s: float | None = None, msgpack: bool = False) -> dict[str, Any]:
+        """The answer to a message."""
+        self.send(message, msgpack)
+        return self.receive(timeout_s)
+
+    def is_silent(self, seconds: float) -> bool:
+        """Whether nothing comes for so long."""
+        try:
+            self.receive_body(seconds)
+        except NoAnswer:
+            return not self._received
+        return False
+
+    def expect_end(self) -> None:
+        """The server closes the connection."""
+        try:
+            body = self.receive_body()
+        except Closed:
+            return
+        except NoAnswer:
+            raise Failure("the end of the connection", "it stays open") from None
+        raise Failure("the end of the connection", f"another answer: {short(body)}")
+
+    def close(self) -> None:
+        """End the connection."""
+        self.socket.close()
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
