@@ -301,9 +301,11 @@ class Trainer:
         """What the state of `experience` depends on."""
         if not isinstance(self.experience, EnvRunnerGroup):
             return {"offline": asdict(self.config.offline)}
-        runners = self.config.env_runners
+        runners, env = self.config.env_runners, asdict(self.config.env)
+        if self.config.env.is_external:  # simulators find their episodes again at another address, too
+            env |= {"host": "", "port": 0}
         return {
-            "env": asdict(self.config.env),
+            "env": env,
             "num_env_runners": self.env_runners.num_runners,
             "num_envs_per_env_runner": runners.num_envs_per_env_runner,
             "episode_lookback_horizon": runners.episode_lookback_horizon,

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,17 +50,23 @@ class Served:
 
     Args:
         overrides: as on the command line.
+        run_dir: for its journal; None keeps none.
+        state: of a server before it, which was killed.
     """
 
-    def __init__(self, *overrides: str) -> None:
+    def __init__(
+        self, *overrides: str, run_dir: Path | None = None, state: Mapping[str, Any] | None = None
+    ) -> None:
         composed = compose_experiment([EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides], None)
         self.config = build_experiment_config(composed)
         plans = plan_modules(self.config)
         parts = build_parts(self.config)
         self.weights = {module_id: own.weights() for module_id, own in parts.items()}
-        runner = build_env_runner(self.config, plans, TRAINING, 0, 0)
+        runner = build_env_runner(self.config, plans, TRAINING, 0, 0, run_dir=run_dir)
         assert isinstance(runner, ExternalEnvRunner)
         self.runner = runner
+        if state is not None:
+            runner.set_state(state)
         runner.server.start()
         self._pool = ThreadPoolExecutor(1)
 
@@ -87,8 +94,8 @@ def serve() -> Iterator[Callable[..., Served]]:
     """Makes servers that are closed after the test."""
     made: list[Served] = []
 
-    def make(*overrides: str) -> Served:
-        made.append(Served(*overrides))
+    def make(*overrides: str, **more: Any) -> Served:
+        made.append(Served(*overrides, **more))
         return made[-1]
 
     yield make

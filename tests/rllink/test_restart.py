@@ -1,0 +1,156 @@
+"""A server that is killed and started again from a checkpoint: what was acknowledged is not lost."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.rllink.client import Client
+from runner.rllink.journal import Journal, Record
+from tests.conftest import ROOT
+from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.test_extensions import hello
+
+Serve = Callable[..., Served]
+Connect = Callable[..., RawClient]
+OFF = "rllink.force_on_policy=false"
+
+
+def part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
+    own = {"obs": whole["obs"][start : stop + 1]}
+    own |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
+    return {**own, "id": "a", "is_terminated": False, "is_truncated": False, **more}
+
+
+def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    first = serve(OFF, run_dir=tmp_path)
+    whole = episode(20)
+    sampling = first.sample(6)
+    client = connect(first)
+    session = hello(client, session={"id": None})["extensions"]["session"]
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 6)], "request": 1})
+    sampling.result(10)
+    save_checkpoint(tmp_path / "checkpoint", {"state": first.runner.get_state()}, {})
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 6, 9)], "request": 2})
+    client.ask({"type": "GET_CONFIG", "request": 3})
+    last = {"type": "EPISODES", "episodes": [part(whole, 9, 11)], "request": 4, "env_steps": 2}
+    client.send(last)
+    client.receive()  # and now the server is killed
+
+    state, _ = load_checkpoint(tmp_path / "checkpoint")
+    second = serve(OFF, run_dir=tmp_path, state=state["state"])
+    second.weights = first.weights
+    sampling = second.sample(12)
+    client = connect(second)
+    assert hello(client, session={"id": session["id"]})["extensions"]["session"]["resumed"] is True
+    assert client.ask(last)["env_steps"] == 2  # it does not know that this has arrived
+    end = part(whole, 11, 20, is_terminated=True)
+    assert client.ask({"type": "EPISODES", "episodes": [end], "request": 5})["type"] == "ACK"
+    sample = sampling.result(10)
+    block = sample.rollout.blocks["default_policy"]
+    assert (block.lengths.tolist(), block.t_started.tolist()) == ([14], [6])
+    np.testing.assert_array_equal(block.columns["obs"], np.float32(whole["obs"][6:]))
+    np.testing.assert_array_equal(block.lookback.columns_before(0)["obs"], np.float32(whole["obs"][5:6]))  # type: ignore[union-attr]
+    assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([20.0], [20])
+    assert sample.counts["rllink/num_env_steps_received"] == 20
+    assert sample.counts["rllink/weights_seq_no"] == 2
+
+
+def test_clients_without_a_session_are_gone(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    first = serve(OFF, run_dir=tmp_path)
+    first.sample(100)
+    state = first.runner.get_state()
+    connect(first).ask({"type": "EPISODES", "episodes": [part(episode(9), 0, 5)]})
+    second = serve(OFF, run_dir=tmp_path, state=state)
+    sample = second.sample(5).result(10)
+    assert sample.rollout.blocks["default_policy"].is_truncated.tolist() == [True]
+    assert sample.counts["rllink/num_episodes_lost"] == 1
+
+
+def test_a_record_that_was_cut_off_was_not_acknowledged(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 0, 2)
+    records = [Record("c", None, None, "json", number, b"x" * number) for number in range(5)]
+    for record in records:
+        journal.append(record)
+    journal.close()
+    (path,) = tmp_path.iterdir()
+    content = path.read_bytes()
+    for size in range(len(content) - 1, len(content) - 20, -1):
+        path.write_bytes(content[:size])
+        assert list(Journal(tmp_path, 0, 2).records_from(1)) == records[1:4]
+
+
+def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, 0, 2)
+    for position in range(0, 50, 10):
+        journal.begin_segment(position)
+        for number in range(position, position + 10):
+            journal.append(Record("c", None, None, "json", number))
+    journal.close()
+    again = Journal(tmp_path, 0, 2)
+    assert [record.weights_seq_no for record in again.records_from(34)] == list(range(34, 50))
+    assert again.num_records == 50
+    assert len(list(tmp_path.iterdir())) == 2
+    assert list(Journal(tmp_path, 1, 2).records_from(0)) == []  # another runner's
+
+
+def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
+    """The real thing: SIGKILL between two checkpoints, `resume`, and clients that only know that they wait."""
+    run_dir = tmp_path / "run"
+    more = ["env.port=0", f"hydra.run.dir={run_dir}", "tracking=none", "checkpoint.every_iterations=2"]
+    small = ["algorithm.train_batch_size_per_learner=400", "module.fcnet_hiddens=[8]", "stop.training_iteration=9"]
+    command = [sys.executable, "-m", "runner"]
+    server = subprocess.Popen([*command, "+experiment=ppo_external_cartpole", *more, *small], cwd=ROOT)
+    client: subprocess.Popen[str] | None = None
+    try:
+        port = int(wait_for(run_dir / "rllink.json")["addresses"][0].rpartition(":")[2])
+        script = ROOT / "examples" / "external" / "cartpole_client.py"
+        client = subprocess.Popen([sys.executable, script, "--port", str(port)], stdout=subprocess.PIPE, text=True)
+        progress = run_dir / "progress.jsonl"
+        deadline = time.monotonic() + 60
+        while not progress.exists() or len(progress.read_text().splitlines()) < 5:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        server.send_signal(signal.SIGKILL)
+        server.wait(10)
+        resume = [*command, "resume", str(run_dir), f"env.port={port}"]
+        resumed = subprocess.run(resume, cwd=ROOT, timeout=120, check=False)
+        assert resumed.returncode == 0
+        output, _ = client.communicate(timeout=30)
+    finally:
+        server.kill()
+        if client is not None:
+            client.kill()
+    assert client.returncode == 0
+    assert "the run is over" in output
+    lines = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
+    assert [line["training_iteration"] for line in lines] == list(range(1, 10))
+    assert lines[-1]["num_env_steps_sampled_lifetime"] <= lines[-1]["rllink/num_env_steps_received"]
+
+
+def wait_for(path: Path, timeout_s: float = 60.0) -> Any:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if path.exists() and path.read_text().endswith("\n"):
+            return json.loads(path.read_text())
+        time.sleep(0.05)
+    pytest.fail(f"{path} was not written in {timeout_s:g} s")
+
+
+def test_a_client_that_cannot_come_back_says_so(serve: Serve) -> None:
+    served = serve()
+    client = Client(*served.address, reconnect_s=0.3)
+    served.close()
+    with pytest.raises(ConnectionError):
+        client.get_config()
+    client.close()
