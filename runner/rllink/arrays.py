@@ -61,6 +61,7 @@ class SpaceCodec:
 
     def __init__(self, space: Space) -> None:
         self.space = space
+        self._is_float_box = _is_float_box(space)
         self._decoders = {
             name: (
                 decoder(_item_type(space, blocks)),
@@ -80,6 +81,8 @@ class SpaceCodec:
             msgspec.ValidationError, ValueError: it does not fit the space.
         """
         item = self._decoders[body_format][0].decode(raw)
+        if self._is_float_box and not isinstance(item, Block):
+            return np.array(item, self.space.dtype)
         return nested.take(_column_of_items(self.space, [item]), 0)
 
     def to_wire(self, item: Column, body_format: str) -> Any:
@@ -117,7 +120,7 @@ def _plain(item: Column, as_blocks: bool) -> Any:
     if as_blocks and array.ndim:
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
-    return array.tolist()
+    return (array.astype(np.int8) if array.dtype.kind == "b" else array).tolist()  # a Box has numbers
 
 
 # -- types for msgspec -------------------------------------------------------------------------------------------------
@@ -156,7 +159,7 @@ def _leaf_item_type(space: Space, blocks: bool) -> Any:
     if isinstance(space, gym.spaces.Discrete):
         return Annotated[int, Meta(ge=int(space.start), le=int(space.start + space.n - 1))]
     if isinstance(space, gym.spaces.Box):
-        number: Any = float if np.issubdtype(space.dtype, np.floating) else int
+        number: Any = _finite(space) if _is_float_box(space) else int
     elif isinstance(space, gym.spaces.MultiBinary):
         number = Annotated[int, Meta(ge=0, le=1)]
     elif isinstance(space, gym.spaces.MultiDiscrete):
@@ -166,6 +169,16 @@ def _leaf_item_type(space: Space, blocks: bool) -> Any:
     for size in reversed(space.shape or ()):
         number = Annotated[list[number], Meta(min_length=size, max_length=size)]
     return number | Block if blocks and space.shape else number
+
+
+def _is_float_box(space: Space) -> bool:
+    return isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating)
+
+
+def _finite(space: Space) -> Any:
+    """Numbers that are finite in the space's dtype: what is decoded as such needs no other check."""
+    largest = float(np.finfo(space.dtype).max)
+    return Annotated[float, Meta(ge=-largest, le=largest)]
 
 
 # -- to arrays --------------------------------------------------------------------------------------------------------
@@ -179,8 +192,10 @@ def _column_of_items(space: Space, items: list[Any]) -> Column:
         }
     if isinstance(space, gym.spaces.Tuple):
         return tuple(_column_of_items(part, [item[index] for item in items]) for index, part in enumerate(space.spaces))
-    if any(isinstance(item, Block) for item in items[:1]):
+    if any(type(item) is Block for item in items):
         return _checked(space, np.stack([item.array() if isinstance(item, Block) else item for item in items]))
+    if items and _is_float_box(space):
+        return np.array(items, space.dtype)
     return _checked(space, _cast(items, space.dtype))
 
 

@@ -136,7 +136,9 @@ class ExternalEnvRunner:
             self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
             version = self._versions_add(self._published, shared_state)
         self.server.start()
-        batch = self._wait(self.server.submit(self._collect(version, num_env_steps)), num_env_steps)
+        batch = self._service.take_ready(num_env_steps) if version is None else None
+        if batch is None:
+            batch = self._wait(self.server.submit(self._collect(version, num_env_steps)), num_env_steps)
         return self._sample_of(batch)
 
     def _versions_add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:

@@ -110,6 +110,7 @@ class Server:
         self._is_serving = False
         tls = _tls_context(config)
         self._loop = asyncio.new_event_loop()
+        service.use_loop(self._loop)
         self._thread = threading.Thread(target=self._loop.run_forever, name="rllink", daemon=True)
         self._thread.start()
         try:

@@ -6,6 +6,7 @@ Everything here runs in the server's event loop; an answer that must wait is a f
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from runner.rllink.versions import FileMaker, Version, Versions
 
 Answer = dict[str, Any]
 AgentKey = tuple[str | None, str]
+_Parts = tuple[list[Arrived], int]
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
 
 
@@ -67,11 +69,11 @@ class Client:
 
 @dataclass(frozen=True)
 class Batch:
-    """What was sampled: parts that arrived, blocks of modules that acted here with their episodes, env steps."""
+    """What was sampled: parts that arrived, env steps, blocks of modules that acted here with their episodes."""
 
     arrived: list[Arrived]
-    acted: list[tuple[ColumnBlock, list[OpenEpisode]]]
     num_env_steps: int
+    acted: list[tuple[ColumnBlock, list[OpenEpisode]]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -126,7 +128,8 @@ class Service:
         self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
         self.clients: set[Client] = set()
-        self._queue: deque[tuple[list[Arrived], int]] = deque()
+        self._queue: deque[_Parts] = deque()
+        self._queue_lock = threading.RLock()
         self._num_queued = 0
         self._num_acted = 0
         self._collecting: tuple[int, asyncio.Future[Batch]] | None = None
@@ -151,6 +154,10 @@ class Service:
             self._send_state(waiting)
         self._flush_soon()
 
+    def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Everything but `take_ready` is called in this event loop."""
+        self._loop = loop
+
     def collect(self, num_env_steps: int) -> asyncio.Future[Batch]:
         """The next batch: the first messages, in the order of their arrival, that have so many env steps."""
         future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
@@ -166,18 +173,36 @@ class Service:
             self._release_if_stuck()
             return
         acted = [cut for acting in self._acting.values() if self._num_acted and (cut := acting.cut())]
-        num_env_steps, arrived = self._num_acted, []
-        while num_env_steps < target:
-            parts, num_steps = self._queue.popleft()
-            arrived += parts
-            num_env_steps += num_steps
-            self._num_queued -= num_steps
-            self.num_records_sampled += 1
-        self._num_acted = 0
+        num_acted, self._num_acted = self._num_acted, 0
+        arrived, num_arrived = self._taken_from_queue(target - num_acted)
         self._collecting, self._is_updating = None, True
-        self._room.set()
         if not future.done():
-            future.set_result(Batch(arrived, acted, num_env_steps))
+            future.set_result(Batch(arrived, num_acted + num_arrived, acted))
+
+    def take_ready(self, num_env_steps: int) -> Batch | None:
+        """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
+
+        Where many clients send at once, a turn of the event loop takes tens of milliseconds.
+        """
+        with self._queue_lock:
+            if self._is_on_policy or self._num_acted or self._num_queued < num_env_steps:
+                return None
+            return Batch(*self._taken_from_queue(num_env_steps))
+
+    def _taken_from_queue(self, num_env_steps: int) -> _Parts:
+        """The first messages that have so many env steps, and how many they have."""
+        arrived: list[Arrived] = []
+        taken = 0
+        with self._queue_lock:
+            while taken < num_env_steps:
+                parts, num_steps = self._queue.popleft()
+                arrived += parts
+                taken += num_steps
+                self.num_records_sampled += 1
+            self._num_queued -= taken
+        if not self._room.is_set():
+            self._loop.call_soon_threadsafe(self._room.set)
+        return arrived, taken
 
     def _release_if_stuck(self) -> None:
         """Where every client that samples waits, no step would ever come: let them go on with the same weights."""
@@ -231,9 +256,10 @@ class Service:
         for episode in lost:
             episode.is_whole = False
         going_on = set(map(id, lost))
-        for parts, _ in reversed(self._queue):
-            for part in parts:
-                _truncate_last(part, going_on)
+        with self._queue_lock:
+            for parts, _ in reversed(self._queue):
+                for part in parts:
+                    _truncate_last(part, going_on)
         self.counts.num_episodes_lost += len(lost)
 
     def answer(
@@ -327,7 +353,7 @@ class Service:
 
         def check(parts: list[Arrived], num_env_steps: int) -> None:
             self._check_versions(parts, num_env_steps)
-            if self._journal is not None:
+            if self._journal is not None and parts:
                 number = None if request.request is UNSET else request.request
                 record = Record(client.name, client.session_id, number, body_format, assumed, body)
                 self._journal.append(record)
@@ -351,8 +377,9 @@ class Service:
     ) -> list[Arrived]:
         parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
         if parts:
-            self._queue.append((parts, num_env_steps))
-        self._num_queued += num_env_steps
+            with self._queue_lock:
+                self._queue.append((parts, num_env_steps))
+                self._num_queued += num_env_steps
         self.counts.num_env_steps_received += num_env_steps
         return parts
 
@@ -365,7 +392,8 @@ class Service:
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
         """Those that have begun in what was sampled, and whose rest is still to come or waits to be sampled."""
-        waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
+        with self._queue_lock:
+            waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
         going_on = [episode for client in self.clients for episode in client.open.by_key.values()]
         every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
         return list(every.values())
