@@ -51,12 +51,24 @@ class OpenEpisodes:
     limit: int
     by_key: dict[tuple[str | None, str], OpenEpisode] = field(default_factory=dict)
     _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    # Id of an env episode -> how often it was used before, the agents that have been in it.
+    _env_episodes: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
 
     def new(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
         """An episode that begins; it is open once it is in `by_key`."""
         name = f"{self.name}-{next(self._numbers)}" + ("" if id_ is None else f"-{id_}")
-        env_id = f"{self.name}-{id_}" if agent_id is not None else None
+        env_id = None if agent_id is None else self._env_episode(str(id_), agent_id)
         return OpenEpisode(name, agent_id, env_id, self.name, id_)
+
+    def _env_episode(self, id_: str, agent_id: str) -> str:
+        """The env episode that an agent's new episode is of: where the agent was in the last of this id, the next."""
+        number, agents = self._env_episodes.pop(id_, (0, frozenset()))
+        if agent_id in agents:
+            number, agents = number + 1, frozenset()
+        self._env_episodes[id_] = number, agents | {agent_id}
+        if len(self._env_episodes) > 2 * self.limit:
+            del self._env_episodes[next(iter(self._env_episodes))]  # the one that was named longest ago
+        return f"{self.name}-{id_}-{number}"
 
 
 class Receiver:

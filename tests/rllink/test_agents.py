@@ -1,0 +1,129 @@
+"""Several agents: their spaces, their modules' weights, their episodes and who acts for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.rllink.client import Client, RLlinkError
+from tests.rllink.conftest import RawClient, Served, episode
+
+Serve = Callable[..., Served]
+AGENTS = ("agent_0", "agent_1")
+TWO = [
+    "env=multi_agent_cartpole",
+    "env.port=0",
+    "rllink.force_on_policy=false",
+    "multi_agent.agent_to_module={agent_0: first, agent_1: second}",
+]
+
+
+def test_each_agent_has_its_spaces_and_its_weights(serve: Serve) -> None:
+    served = serve(*TWO)
+    served.sample(10)
+    with Client(*served.address) as client:
+        config = client.get_config()
+        assert config.agents is not None
+        assert [config.agents[agent]["module"] for agent in AGENTS] == ["first", "second"]
+        assert config.observation_space is None
+        files = client.get_state().files
+    assert sorted(files) == ["first", "second"]
+    assert files["first"] != files["second"]
+
+
+def test_episodes_of_agents_become_blocks_of_modules(serve: Serve) -> None:
+    served = serve(*TWO)
+    sampling = served.sample(14)
+    with Client(*served.address) as client:
+        for seed in (0, 1):  # the same id again: another env episode
+            chunks = [
+                {**episode(length, seed), "agent_id": agent, "id": "a"}
+                for agent, length in zip(AGENTS, (7, 4), strict=True)
+            ]
+            client.send_episodes(chunks)
+    sample = sampling.result(10)
+    assert sample.rollout.num_env_steps == 14
+    blocks = sample.rollout.blocks
+    assert [blocks[name].lengths.tolist() for name in ("first", "second")] == [[7, 7], [4, 4]]
+    assert list(blocks["second"].agents.agent_ids) == ["agent_1"] * 2  # type: ignore[union-attr]
+    ids = [blocks[name].agents.multi_agent_episode_ids for name in ("first", "second")]  # type: ignore[union-attr]
+    assert list(ids[0]) == list(ids[1])
+    assert len(set(ids[0])) == 2
+    assert sample.finished.returns.tolist() == [11.0, 11.0]
+    assert sample.finished.lengths.tolist() == [7, 7]
+    assert sample.finished.by_agent["agent_1"].tolist() == [4.0, 4.0]
+    assert sample.finished.by_module["first"].tolist() == [7.0, 7.0]
+
+
+def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:
+    served = serve(*TWO)
+    sampling = served.sample(3)
+    with Client(*served.address) as client:
+        client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "a", "env_t": [2, 4, 5, 9]}])
+        with pytest.raises(RLlinkError, match="do not fall"):
+            client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "b", "env_t": [2, 1, 5, 9]}])
+    agents = sampling.result(10).rollout.blocks["second"].agents
+    assert agents is not None
+    assert agents.env_t.tolist() == [2, 4, 5, 9]
+
+
+def test_the_server_acts_for_agents_that_end_at_different_times(serve: Serve) -> None:
+    served = serve(*TWO)
+    sampling = served.sample(5)
+    obs = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    with Client(*served.address) as client:
+        for t in range(6):
+            asked: list[dict[str, Any]] = [
+                {"id": "a", "agent_id": agent, "obs": obs[number, t], "reward": float(t > 0), "is_terminated": t == last}
+                for number, (agent, last) in enumerate(zip(AGENTS, (5, 3), strict=True))
+                if t <= last
+            ]
+            actions = client.get_actions(asked)
+            assert [action is None for action in actions] == [one["is_terminated"] for one in asked]
+    sample = sampling.result(10)
+    assert sample.rollout.num_env_steps == 5
+    assert [sample.rollout.blocks[name].lengths.tolist() for name in ("first", "second")] == [[5], [3]]
+    assert sample.rollout.blocks["second"].agents.agent_ids == ["agent_1"]  # type: ignore[union-attr]
+    assert sample.finished.returns.tolist() == [8.0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [
+        ({"agent_id": "agent_7"}, "$.episodes[0].agent_id"),
+        ({"agent_id": ...}, "$.episodes[0].agent_id"),
+        ({"id": ...}, "$.episodes[0].id"),
+    ],
+)
+def test_mistakes(serve: Serve, changes: dict[str, Any], path: str) -> None:
+    served = serve(*TWO)
+    served.sample(100)
+    chunk = {**episode(3), "agent_id": "agent_1", "id": "a", **changes}
+    with Client(*served.address) as client, pytest.raises(RLlinkError) as refused:
+        client.send_episodes([{key: value for key, value in chunk.items() if value is not ...}])
+    assert (refused.value.code, refused.value.path) == ("bad_message", path)
+
+
+def test_a_client_that_knows_no_agents_is_told(serve: Serve) -> None:
+    client = RawClient(serve(*TWO).address)
+    assert client.ask({"type": "GET_CONFIG"})["code"] == "not_granted"
+    client.close()
+
+
+@pytest.mark.parametrize("inference", ["client", "server"])
+def test_samplers(serve: Serve, inference: Any) -> None:
+    served = serve(*TWO, "rllink.env_steps_per_sample=6")
+    sampling = served.sample(6)
+    with Client(*served.address) as client:
+        sampler = client.sampler(inference, seed=0)
+        obs = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+        for agent in AGENTS:
+            assert sampler.begin("a", obs[0], agent) in (0, 1)
+        for t in range(1, 8):
+            for agent in AGENTS:
+                sampler.step("a", obs[t], 1.0, t == 7, False, agent)
+    sample = sampling.result(10)
+    assert sorted(sample.rollout.blocks) == ["first", "second"]
