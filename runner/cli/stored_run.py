@@ -15,7 +15,7 @@ from runner.checkpoints.folder import check_intact, newest_checkpoint
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem, UserError
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
 
@@ -120,7 +120,7 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     # Only evaluation runners act, whatever the run learns from.
     offline = replace(config.offline, input_=None, offline_data_class=None)
     env_runners, learners = replace(config.env_runners, num_env_runners=0), replace(config.learners, num_learners=0)
-    config = replace(config, offline=offline, env_runners=env_runners, learners=learners)
+    config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=_stepped_here(config.env))
     if is_recording:
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
     else:
@@ -129,6 +129,21 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
         with naming_checkpoint(stored.checkpoint):
             trainer.set_policy_state(state)
         yield trainer
+
+
+def _stepped_here(env: EnvConfig) -> EnvConfig:
+    """The environment that simulators were like.
+
+    Raises:
+        ConfigError: only their spaces are known.
+    """
+    if not env.is_external:
+        return env
+    if env.env is None and env._target_ is None:
+        what = "simulators that step themselves cannot be asked to evaluate"
+        allowed = "env.env or env._target_: an environment like them"
+        raise ConfigError([Problem(what, "env", allowed=allowed)])
+    return replace(env, port=None, observation_space=None, action_space=None, agents=None)
 
 
 @contextmanager

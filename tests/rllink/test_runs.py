@@ -1,0 +1,91 @@
+"""Whole runs: what is configured, printed, interrupted and learned."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
+from tests.conftest import ROOT
+from tests.rllink.test_restart import wait_for
+
+EXTERNAL = "+experiment=ppo_external_cartpole"
+BOX = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
+CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ([EXTERNAL, "env.port=70000"], "env.port"),
+        ([EXTERNAL, "env=external"], "no environment is chosen"),
+        ([EXTERNAL, f"env.observation_space={BOX}"], "env.action_space is not"),
+        ([EXTERNAL, "offline.output=x"], "cannot be recorded yet"),
+        ([EXTERNAL, "env_runners.num_envs_per_env_runner=4"], "step their own environments"),
+        ([EXTERNAL, "rllink.tls_key=nowhere.pem"], "without rllink.tls_certificate"),
+        ([EXTERNAL, "rllink.tls_certificate=nowhere.pem"], "there is no such file"),
+        ([EXTERNAL, "rllink.tokn=x"], "tokn"),
+        (
+            ["+experiment=ppo_cartpole", f"env.observation_space={BOX}"],
+            "an environment that is stepped here has its own",
+        ),
+    ],
+)
+def test_mistakes_are_told_before_anything_runs(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        build_experiment_config(compose_experiment(overrides, None))
+
+
+def test_an_address_that_is_taken(tmp_path: Path) -> None:
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        command = [sys.executable, "-m", "runner", EXTERNAL, f"env.port={port}", f"hydra.run.dir={tmp_path}"]
+        done = subprocess.run([*command, "tracking=none"], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+
+
+def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
+    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    wait_for(tmp_path / "rllink.json")
+    time.sleep(0.5)
+    run.send_signal(signal.SIGINT)
+    output, _ = run.communicate(timeout=20)
+    assert run.returncode == 130
+    assert "interrupted: SIGINT after iteration 0" in output
+    assert "listens at 127.0.0.1:" in output
+
+
+@pytest.mark.ray
+def test_remote_runners_have_an_address_each(tmp_path: Path) -> None:
+    """Two runners on Ray actors, a client at each."""
+    small = ["algorithm.train_batch_size_per_learner=400", "module.fcnet_hiddens=[8]", "stop.training_iteration=3"]
+    command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
+    run = subprocess.Popen([*command, *small, "env_runners.num_env_runners=2"], cwd=ROOT)
+    clients = []
+    try:
+        addresses = wait_for(tmp_path / "rllink.json")["addresses"]
+        assert len(set(addresses)) == 2
+        for address, inference in zip(addresses, ("client", "server"), strict=True):
+            port = address.rpartition(":")[2]
+            clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", port, "--inference", inference]))
+        assert run.wait(90) == 0
+        assert [client.wait(20) for client in clients] == [0, 0]
+    finally:
+        for process in (run, *clients):
+            process.kill()
+    last = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[-1])
+    assert last["num_env_steps_sampled_lifetime"] >= 1200
+    assert last["rllink/num_env_steps_acted"] >= 600
+    assert last["rllink/num_clients"] == 2
