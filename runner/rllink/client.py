@@ -27,9 +27,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runner.rllink.frames import FrameReader, compressed, decompressed, frame, is_compressed
+from runner.rllink.frames import FrameReader, compressed, decompressed, frame, is_compressed, shared_frame
 from runner.rllink.packing import pack, unpack
 from runner.rllink.sampling import LocalSampler, RemoteSampler
+from runner.rllink.shared_writer import SharedWriter
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Client:
             `heartbeat` extension are no silence.
         reconnect_s: seconds in which a connection must come about again; 0 never tries again.
         compress: compress long messages.
+        share_memory: pass long messages through memory; the server is on this machine.
 
     Attributes:
         extensions: those that were granted, with their options.
@@ -123,6 +125,7 @@ class Client:
         timeout_s: float = 60.0,
         reconnect_s: float = 120.0,
         compress: bool = False,
+        share_memory: bool = False,
     ) -> None:
         self._address = host, port
         self._token = token
@@ -130,11 +133,14 @@ class Client:
         self._asked = {**(DEFAULT_EXTENSIONS if extensions is None else extensions)}
         if compress:
             self._asked["compression"] = {"methods": ["gzip"]}
+        if share_memory:
+            self._asked["shared_memory"] = {}
         self._timeout_s, self._reconnect_s = timeout_s, reconnect_s
         self.extensions: dict[str, dict[str, Any]] = {}
         self.limits: dict[str, Any] = {}
         self._session_id: str | None = None
         self._is_resumed = False
+        self._shared: SharedWriter | None = None
         self._number = 0
         self._socket: socket.socket | None = None
         self._reader = FrameReader(_MOST_RECEIVED)
@@ -245,6 +251,9 @@ class Client:
             body = pack(message)
         else:
             body = json.dumps(message, default=_listed, allow_nan=False, separators=(",", ":")).encode()
+        if self._shared is not None and self._shared.write(body):
+            self._socket.sendall(shared_frame(len(body)))
+            return
         if "compression" in self.extensions:
             body = compressed(body)
         self._socket.sendall(frame(body, "large_frames" in self.extensions))
@@ -311,12 +320,17 @@ class Client:
             self._refused(pong, False)
         self.extensions, self.limits = pong.get("extensions", {}), pong.get("limits", {})
         self._reader.is_large_granted = "large_frames" in self.extensions
+        if "shared_memory" in self.extensions:
+            self._shared = SharedWriter(**self.extensions["shared_memory"])
         session = self.extensions.get("session")
         self._is_resumed = session is not None and bool(session["resumed"])
         if session is not None and not self._is_resumed:
             self._session_id, self._number = session["id"], 0
 
     def _disconnect(self) -> None:
+        if self._shared is not None:
+            self._shared.close()
+            self._shared = None
         if self._socket is not None:
             self._socket.close()
             self._socket = None

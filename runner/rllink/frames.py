@@ -45,6 +45,12 @@ def frame(body: bytes, large: bool = False) -> bytes:
     raise FrameError("too_large", f"a body of {len(body)} bytes needs the extension large_frames")
 
 
+def shared_frame(num_bytes: int) -> bytes:
+    """What is sent instead of a body of so many bytes that lies in shared memory (extension `shared_memory`)."""
+    digits = b"%d" % num_bytes
+    return b"@%07d%b" % (len(digits), digits)
+
+
 class FrameReader:
     """Takes bytes as they come and gives whole bodies.
 

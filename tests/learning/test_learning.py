@@ -95,4 +95,5 @@ def test_promises_are_those_of_the_experiments() -> None:
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
         assert stop == {RETURN: PROMISES[name][0], STEPS: PROMISES[name][1]}
     files = {path.stem for path in (ROOT / "conf" / "experiment").glob("ppo_*.yaml")}
-    assert files == set(PROMISES), "every experiment has a learning test"
+    stepped_here = {name for name in files if not name.startswith("ppo_external_")}  # others: test_external_learning.py
+    assert stepped_here == set(PROMISES), "every experiment has a learning test"

@@ -380,6 +380,17 @@ def test_shared_memory(serve: Serve, connect: Connect) -> None:
     client.close()
 
 
+def test_the_client_passes_long_messages_through_shared_memory(serve: Serve) -> None:
+    served = serve(OFF, "rllink.shared_memory_bytes=100000")
+    sampling = served.sample(5200)
+    with Client(*served.address, share_memory=True) as client:
+        client.send_episodes([], columns=columns(episode(200)))  # fits
+        client.send_episodes([], columns=columns(*(episode(1000, seed) for seed in range(5))))  # does not
+    block = sampling.result(10).rollout.blocks["default_policy"]
+    np.testing.assert_array_equal(block.columns["obs"][:201], np.float32(episode(200)["obs"]))
+    assert block.lengths.tolist() == [200, *[1000] * 5]
+
+
 VALUES = [
     None,
     True,
