@@ -56,7 +56,7 @@ int run(const std::map<std::string, std::string>& given) {
       const int num_steps = play(client, simulator, "episode-" + std::to_string(episode));
       std::cout << "episode " << episode << ": " << num_steps << " steps" << std::endl;
     } catch (const rllink::Error& error) {
-      if (error.code != "session_lost") throw;
+      if (!error.is_unknown_episode()) throw;
       std::cout << "episode " << episode << ": " << error.message << std::endl;
     }
   }

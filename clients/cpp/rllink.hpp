@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -45,12 +46,18 @@ namespace rllink {
 //   session_lost  connected again, but the server does not know our open episodes any more: begin them anew. Whether
 //                 the request was carried out is not known; it is not repeated
 //   bad_answer    the server sent what the specification does not have
-//   bad_value     a value that JSON cannot say, such as NaN, or a file that is no Base64
+//   bad_value     a value that JSON cannot say, such as NaN
 struct Error : std::runtime_error {
   Error(std::string code_, std::string message_, std::string path_ = "")
       : std::runtime_error(code_ + ": " + message_ + (path_.empty() ? "" : " at " + path_)),
         code(std::move(code_)), message(std::move(message_)), path(std::move(path_)) {}
   std::string code, message, path;
+
+  // Whether the server does not know an episode of get_actions (any more): begin it anew. A server that was killed and
+  // started again may know the session and not what it acted in.
+  bool is_unknown_episode() const {
+    return code == "session_lost" || code == "unknown_episode";
+  }
 };
 
 // ---------------------------------------------------------------------------------------------------------- JSON
@@ -386,7 +393,8 @@ struct Episode {  // an episode or a part of one, section 6
   Json actions;  // T actions
   std::vector<double> rewards;  // T
   bool is_terminated = false, is_truncated = false;
-  std::optional<std::string> id;
+  std::optional<std::string> id;               // parts with the same id are one episode
+  std::optional<std::int64_t> t_started;       // time step of the first observation in its episode
   std::optional<std::int64_t> weights_seq_no;  // if others than the message says
   Json action_logp, action_dist_inputs;        // T each, or null: the server computes them
 
@@ -394,6 +402,7 @@ struct Episode {  // an episode or a part of one, section 6
     Json made = Json::object({{"obs", obs}, {"actions", actions}, {"rewards", rewards},
                               {"is_terminated", is_terminated}, {"is_truncated", is_truncated}});
     if (id) made.set("id", *id);
+    if (t_started) made.set("t_started", *t_started);
     if (weights_seq_no) made.set("weights_seq_no", *weights_seq_no);
     if (!action_logp.is_null()) made.set("action_logp", action_logp);
     if (!action_dist_inputs.is_null()) made.set("action_dist_inputs", action_dist_inputs);
@@ -559,13 +568,13 @@ inline std::string decode_base64(const std::string& text) {
   value_of.fill(-1);
   for (int i = 0; i < 64; ++i) value_of[static_cast<unsigned char>(alphabet[i])] = i;
   std::size_t size = text.size();
-  if (size % 4) throw Error("bad_value", "no Base64: the length is no multiple of 4");
+  if (size % 4) throw Error("bad_answer", "no Base64: the length is no multiple of 4");
   while (size && text.size() - size < 2 && text[size - 1] == '=') --size;
   std::string bytes;
   std::uint32_t bits = 0;
   for (std::size_t i = 0; i < size; ++i) {
     const int value = value_of[static_cast<unsigned char>(text[i])];
-    if (value < 0) throw Error("bad_value", "no Base64: an unknown character");
+    if (value < 0) throw Error("bad_answer", "no Base64: an unknown character");
     bits = bits << 6 | static_cast<std::uint32_t>(value);
     const int unused = 6 - 2 * static_cast<int>(i % 4);  // bits that are not a whole byte yet
     if (i % 4) bytes += static_cast<char>(bits >> unused & 0xff);
@@ -638,7 +647,8 @@ class Client {
 
   // Sends one request and returns its answer, over as many connections as it takes.
   Json ask(Json message, const char* answer_type) {
-    if (has_session()) message.set("request", ++last_request_);
+    is_numbered_ = has_session() && std::strcmp(answer_type, "PONG") != 0;  // PING has no number
+    if (is_numbered_) message.set("request", last_request_ + 1);
     const std::string body = message.text();
     if (body.size() > max_body_bytes_)
       throw Error("too_large", std::to_string(body.size()) + " bytes; the server takes " +
@@ -656,6 +666,10 @@ class Client {
         connection_.reset();
         if (detail::seconds_since(start) > 5) backoff = detail::Backoff(options_.reconnect_s);  // it had worked
         backoff.pause(lost.what());
+      } catch (const Error& error) {
+        for (const char* ends : {"bad_answer", "bad_header", "too_large", "unauthorized", "shutting_down"})
+          if (error.code == ends) connection_.reset();
+        throw;
       }
     }
   }
@@ -677,6 +691,9 @@ class Client {
       } catch (const detail::ConnectionLost& lost) {
         connection_.reset();
         backoff.pause(lost.what());
+      } catch (const Error&) {
+        connection_.reset();
+        throw;
       }
     }
   }
@@ -724,18 +741,15 @@ class Client {
 
   void expect(const Json& answer, const std::string& answer_type) {
     const std::string& type = answer.at("type").as_string();
-    if (type == "ERROR") throw error_of(answer);
+    if (type == "ERROR") throw error_of(answer);  // a refused request does not use up its number
     if (type != answer_type) throw Error("bad_answer", type + " instead of " + answer_type);
-    if (has_session() && answer.at("request").as_int() != last_request_)
+    if (is_numbered_ && answer.at("request").as_int() != ++last_request_)
       throw Error("bad_answer", "the answer to another request");
   }
 
-  Error error_of(const Json& answer) {
+  static Error error_of(const Json& answer) {
     const Json* path = answer.find("path");
-    Error error(answer.at("code").as_string(), answer.at("message").as_string(), path ? path->as_string() : "");
-    for (const char* closes : {"bad_header", "too_large", "unauthorized", "shutting_down"})
-      if (error.code == closes) connection_.reset();
-    return error;
+    return Error(answer.at("code").as_string(), answer.at("message").as_string(), path ? path->as_string() : "");
   }
 
   static constexpr std::int64_t max_length = 99'999'999;  // that eight digits can say
@@ -745,6 +759,7 @@ class Client {
   Json granted_ = Json::object({}), limits_ = Json::object({}), session_id_;
   std::size_t max_body_bytes_ = max_length;
   std::int64_t last_request_ = 0;
+  bool is_numbered_ = false;  // the request that waits for its answer
 };
 
 }  // namespace rllink

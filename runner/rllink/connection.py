@@ -172,6 +172,8 @@ class Connection(asyncio.Protocol):
     def _number_of(self, request: Request) -> int | None:
         number = request.request
         if isinstance(request, Ping):
+            if number is not UNSET:
+                raise MessageError("bad_message", "PING has no number", "$.request")
             return None
         if number is UNSET:
             if self.session is not None:

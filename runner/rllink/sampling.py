@@ -36,8 +36,16 @@ class RemoteSampler:
         self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
     ) -> Any:
         """The next action; None when the episode is over."""
+        from runner.rllink.client import RLlinkError
+
         flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
-        return self._act({"id": episode, "obs": obs, "reward": float(reward), **flags}, agent_id)
+        try:
+            return self._act({"id": episode, "obs": obs, "reward": float(reward), **flags}, agent_id)
+        except RLlinkError as error:
+            if error.code != "unknown_episode":
+                raise
+            # The server was started again: for it the episode begins here.
+            return None if terminated or truncated else self.begin(episode, obs, agent_id)
 
     def _act(self, observed: dict[str, Any], agent_id: str | None) -> Any:
         if agent_id is not None:

@@ -527,9 +527,8 @@ class Service:
         if not np.isfinite(observed.reward):
             raise MessageError("bad_message", "a number is not finite", f"{path}.reward")
         if acted is None and (observed.reward != 0.0 or _ends(observed)):
-            field_name = "reward" if observed.reward != 0.0 else "is_terminated"
-            text = "the first observation of an episode comes without reward and without an end"
-            raise MessageError("bad_message", text, f"{path}.{field_name}")
+            text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
+            raise MessageError("unknown_episode", text, f"{path}.id")
         if observed.is_terminated and observed.is_truncated:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
         episode = client.open.new(*key) if acted is None else acted.episode

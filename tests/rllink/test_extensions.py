@@ -337,7 +337,8 @@ class TestActions:
         assert (refused["code"], refused["path"]) == ("bad_message", "$.episodes[0].obs")
         assert good.receive()["type"] == "ACTIONS"
         first = {"id": "y", "obs": [0.0] * 4, "reward": 1.0}
-        assert bad.ask({"type": "GET_ACTIONS", "episodes": [first]})["path"] == "$.episodes[0].reward"
+        unknown = bad.ask({"type": "GET_ACTIONS", "episodes": [first]})
+        assert (unknown["code"], unknown["path"]) == ("unknown_episode", "$.episodes[0].id")
         twice = [{"id": "y", "obs": [0.0] * 4}] * 2
         assert bad.ask({"type": "GET_ACTIONS", "episodes": twice})["path"] == "$.episodes"
 

@@ -1,0 +1,56 @@
+// What a simulator that acts by itself sends: its steps as elements of EPISODES (section 6 of the specification).
+
+export class EpisodeRecorder {
+  #name;
+  #number = 0;
+  #chunks = []; // the last one is open
+
+  /** @param name unique among the recorders of one client; ids of episodes begin with it */
+  constructor(name) {
+    this.#name = name;
+  }
+
+  /** @returns how many steps `take` would return */
+  get numSteps() {
+    return this.#chunks.reduce((sum, { rewards }) => sum + rewards.length, 0);
+  }
+
+  begin(obs) {
+    this.#number += 1;
+    this.#open(obs, `${this.#name}-${this.#number}`);
+  }
+
+  /**
+   * @param action as LocalPolicy's `sent_action`
+   * @param obs the observation after the action
+   * @param more other columns: `action_logp`, `action_dist_inputs`
+   */
+  step({ action, reward, obs, is_terminated = false, is_truncated = false, ...more }) {
+    const chunk = this.#chunks.at(-1);
+    chunk.obs.push(obs);
+    chunk.actions.push(action);
+    chunk.rewards.push(reward);
+    Object.assign(chunk, { is_terminated, is_truncated });
+    for (const [column, value] of Object.entries(more)) (chunk[column] ??= []).push(value);
+  }
+
+  /** The chunks so far; an open episode goes on in the next chunk, under the same id. */
+  take() {
+    const taken = this.#chunks.filter(({ rewards }) => rewards.length > 0);
+    const last = this.#chunks.at(-1);
+    this.#chunks = [];
+    if (last && !last.is_terminated && !last.is_truncated)
+      this.#open(last.obs.at(-1), last.id, last.t_started + last.rewards.length);
+    return taken;
+  }
+
+  /** Forgets everything; call `begin` next. */
+  clear() {
+    this.#chunks = [];
+  }
+
+  #open(obs, id, t_started = 0) {
+    const ends = { is_terminated: false, is_truncated: false };
+    this.#chunks.push({ id, t_started, obs: [obs], actions: [], rewards: [], ...ends });
+  }
+}

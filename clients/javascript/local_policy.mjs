@@ -1,0 +1,234 @@
+// A policy artifact (docs/policy-artifact.md) run by onnxruntime's npm package, one observation at a time.
+//
+//     import * as ort from "onnxruntime-web/wasm";
+//     const policy = await LocalPolicy.load(ort, onnx); // the bytes of SET_STATE, unpacked
+//     const { action, sent_action, action_logp, action_dist_inputs, states } = await policy.act(obs);
+
+/** The model's metadata entry `runner_manifest`, which onnxruntime-web does not give: read from the file itself. */
+export function manifestOf(onnx) {
+  const METADATA_PROPS = 14; // field numbers of ModelProto and StringStringEntryProto in onnx.proto
+  const [KEY, VALUE] = [1, 2];
+  const decode = (bytes) => new TextDecoder().decode(bytes);
+  for (const [field, entry] of fieldsOf(onnx)) {
+    if (field !== METADATA_PROPS) continue;
+    const pair = Object.fromEntries(fieldsOf(entry));
+    if (decode(pair[KEY]) === "runner_manifest") return JSON.parse(decode(pair[VALUE]));
+  }
+  throw new Error("this ONNX model has no runner_manifest: it is no policy artifact");
+}
+
+/** [number, bytes] of each length-delimited field of a protobuf message; others are skipped. */
+function* fieldsOf(bytes) {
+  let at = 0;
+  const varint = () => {
+    let value = 0;
+    for (let scale = 1; ; scale *= 128) {
+      if (at >= bytes.length) throw new Error("the ONNX model ends in the middle of a field");
+      const byte = bytes[at++];
+      value += (byte & 127) * scale;
+      if (byte < 128) return value;
+    }
+  };
+  while (at < bytes.length) {
+    const tag = varint();
+    const kind = tag % 8;
+    if (kind === 0) varint();
+    else if (kind === 1) at += 8;
+    else if (kind === 5) at += 4;
+    else if (kind === 2) {
+      const size = varint();
+      yield [Math.floor(tag / 8), bytes.subarray(at, at + size)];
+      at += size;
+    } else throw new Error(`this is no ONNX model: wire type ${kind}`);
+  }
+}
+
+const ARRAYS = {
+  float32: Float32Array, float64: Float64Array, bool: Uint8Array,
+  int8: Int8Array, int16: Int16Array, int32: Int32Array, int64: BigInt64Array,
+  uint8: Uint8Array, uint16: Uint16Array, uint32: Uint32Array, uint64: BigUint64Array,
+}; // prettier-ignore
+
+export class LocalPolicy {
+  #ort;
+  #session;
+
+  /** Use `LocalPolicy.load`. */
+  constructor(ort, session, manifest) {
+    this.#ort = ort;
+    this.#session = session;
+    this.manifest = manifest;
+  }
+
+  /**
+   * @param ort the module "onnxruntime-web" or "onnxruntime-web/wasm"
+   * @param onnx Uint8Array
+   */
+  static async load(ort, onnx) {
+    const manifest = manifestOf(onnx);
+    const unknown = manifest.inputs.find(({ role }) => !["obs", "state"].includes(role));
+    if (unknown) throw new Error(`the policy sees past ${unknown.role}s, which this client does not keep`);
+    ort.env.wasm.numThreads = 1; // policies are small, and threads ask pages for special headers
+    return new LocalPolicy(ort, await ort.InferenceSession.create(onnx), manifest);
+  }
+
+  /**
+   * One step.
+   *
+   * @param obs as the environment returns it; lists may be typed arrays
+   * @param states of the step before; without it an episode begins
+   * @param explore sample from the distribution, or the greedy action
+   * @param random numbers in [0, 1)
+   * @returns `action` for the environment; `sent_action` for EPISODES: the same before it is clipped;
+   *   `action_logp` (undefined where the server should compute it), `action_dist_inputs`, `states`
+   */
+  async act(obs, { states = {}, explore = true, random = Math.random } = {}) {
+    const outputs = await this.#session.run(this.#feeds(obs, states));
+    const { inputs, distribution, action_scaling, action_space } = this.manifest;
+    const next = inputs.filter(({ role }) => role === "state").map(({ name, next_from }) => [name, outputs[next_from]]);
+    const action_dist_inputs = Array.from(outputs.action_dist_inputs.data);
+    const common = { action_dist_inputs, states: Object.fromEntries(next) };
+    if (!explore) {
+      const action = greedy(action_space, "actions", outputs);
+      return { action, sent_action: action, action_logp: undefined, ...common };
+    }
+    if (!action_scaling) throw new Error("pieces of its own change this policy's actions: only greedy ones are known");
+    return { ...sampled(distribution, action_scaling, action_dist_inputs, random), ...common };
+  }
+
+  /** Frees the model's memory. */
+  async release() {
+    await this.#session.release();
+  }
+
+  #feeds(obs, states) {
+    const feeds = {};
+    for (const { name, role, dtype, shape, path, initial } of this.manifest.inputs) {
+      if (role === "state" && states[name]) feeds[name] = states[name];
+      else feeds[name] = this.#tensor(dtype, shape, role === "state" ? initial : path.reduce((at, key) => at[key], obs));
+    }
+    return feeds;
+  }
+
+  /** A batch of one; a single number fills the whole. */
+  #tensor(dtype, shape, value) {
+    const size = shape.reduce((product, length) => product * length, 1);
+    let numbers = flat(value);
+    if (typeof value === "number") numbers = Array(size).fill(value);
+    if (numbers.length !== size) throw new Error(`${numbers.length} numbers where the policy takes ${size}`);
+    if (dtype.endsWith("int64")) numbers = numbers.map(BigInt);
+    return new this.#ort.Tensor(dtype, ARRAYS[dtype].from(numbers), [1, ...shape]);
+  }
+}
+
+function flat(value) {
+  if (ArrayBuffer.isView(value)) return Array.from(value, Number);
+  return Array.isArray(value) ? value.flatMap(flat) : [Number(value)];
+}
+
+/** Nested lists of this shape, or the number itself. */
+function shaped(numbers, shape) {
+  if (shape.length === 0) return numbers[0];
+  const stride = numbers.length / shape[0];
+  return Array.from({ length: shape[0] }, (_, i) => shaped(numbers.slice(i * stride, (i + 1) * stride), shape.slice(1)));
+}
+
+function greedy(space, name, outputs) {
+  if (space.space === "dict")
+    return Object.fromEntries(space.spaces.map(([key, part]) => [key, greedy(part, `${name}/${key}`, outputs)]));
+  if (space.space === "tuple") return space.spaces.map((part, i) => greedy(part, `${name}/${i}`, outputs));
+  const { data, dims } = outputs[name];
+  return shaped(Array.from(data, Number), dims.slice(1));
+}
+
+// --------------------------------------------------------------------------------------------------------- sampling
+
+/** {action, sent_action, action_logp}: a sample of the distribution, scaled for the environment. */
+function sampled(distribution, scaling, allInputs, random) {
+  if (distribution.name === "nested") return sampledParts(distribution, scaling, allInputs, random);
+  const draw = DRAWS[distribution.name];
+  if (!draw) throw new Error(`a distribution '${distribution.name}' cannot be sampled from`);
+  const { values, logp } = draw(allInputs.slice(...distribution.slice), distribution, random);
+  const { sent, taken } = scaled(values, scaling);
+  const shape = distribution.shape ?? [];
+  return { action: shaped(taken, shape), sent_action: shaped(sent, shape), action_logp: logp };
+}
+
+function sampledParts({ kind, parts }, scaling, allInputs, random) {
+  const results = parts.map(([key, part], i) => [key, sampled(part, scaling.parts[i][1], allInputs, random)]);
+  const collect = (name) => {
+    const pairs = results.map(([key, result]) => [key, result[name]]);
+    return kind === "dict" ? Object.fromEntries(pairs) : pairs.map(([, value]) => value);
+  };
+  const logps = results.map(([, { action_logp }]) => action_logp);
+  const action_logp = logps.includes(undefined) ? undefined : logps.reduce((sum, logp) => sum + logp, 0);
+  return { action: collect("action"), sent_action: collect("sent_action"), action_logp };
+}
+
+/** Draws: inputs -> {values, logp}; logp is undefined where the server should compute it. */
+const DRAWS = {
+  categorical(logits, { start }, random) {
+    const { index, logp } = choice(logits, random);
+    return { values: [start + index], logp };
+  },
+  multi_categorical(logits, { sizes, starts }, random) {
+    let at = 0;
+    let logp = 0;
+    const values = sizes.map((size, i) => {
+      const chosen = choice(logits.slice(at, (at += size)), random);
+      logp += chosen.logp;
+      return starts[i] + chosen.index;
+    });
+    return { values, logp };
+  },
+  bernoulli(logits, _, random) {
+    const bits = logits.map((logit) => choice([0, logit], random));
+    return { values: bits.map(({ index }) => index), logp: bits.reduce((sum, bit) => sum + bit.logp, 0) };
+  },
+  diag_gaussian(inputs, _, random) {
+    const half = inputs.length / 2;
+    let logp = 0;
+    const values = inputs.slice(0, half).map((mean, i) => {
+      const [logDeviation, z] = [inputs[half + i], normal(random)];
+      logp -= 0.5 * z * z + logDeviation + 0.5 * Math.log(2 * Math.PI);
+      return mean + Math.exp(logDeviation) * z;
+    });
+    return { values, logp };
+  },
+  squashed_gaussian(inputs, { low, high }, random) {
+    const { values } = DRAWS.diag_gaussian(inputs, {}, random);
+    const squashed = values.map((value, i) => {
+      const [bottom, top] = [bound(low, i), bound(high, i)];
+      return bottom + ((Math.tanh(value) + 1) / 2) * (top - bottom);
+    });
+    return { values: squashed, logp: undefined };
+  },
+};
+
+function choice(logits, random) {
+  const highest = Math.max(...logits);
+  const weights = logits.map((logit) => Math.exp(logit - highest));
+  const total = weights.reduce((sum, weight) => sum + weight, 0);
+  let left = random() * total;
+  let index = weights.findIndex((weight) => (left -= weight) < 0);
+  if (index < 0) index = weights.lastIndexOf(Math.max(...weights)); // rounding, at the very end
+  return { index, logp: logits[index] - highest - Math.log(total) };
+}
+
+function normal(random) {
+  return Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random());
+}
+
+function bound(bounds, i) {
+  return Array.isArray(bounds) ? flat(bounds)[i] : Number(bounds);
+}
+
+/** Sampled values as EPISODES takes them, and clipped for the environment. */
+function scaled(values, { kind, low, high }) {
+  if (kind === "none") return { sent: values, taken: values };
+  const sent = values.map((value, i) => {
+    const [bottom, top] = [bound(low, i), bound(high, i)];
+    return kind === "unsquash" ? bottom + ((value + 1) * (top - bottom)) / 2 : value;
+  });
+  return { sent, taken: sent.map((value, i) => Math.min(Math.max(value, bound(low, i)), bound(high, i))) };
+}
