@@ -8,7 +8,19 @@ from pathlib import Path
 
 from runner.config.errors import UserError, nearest_match
 
-VERBS = ("validate", "show", "list", "resume", "evaluate", "record", "export", "register", "inspect", "convert")
+VERBS = (
+    "validate",
+    "show",
+    "list",
+    "resume",
+    "evaluate",
+    "record",
+    "export",
+    "register",
+    "inspect",
+    "convert",
+    "rllink",
+)
 _FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile", "--module-only")
 
 

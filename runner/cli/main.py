@@ -44,6 +44,9 @@ verbs
                                  python -m runner inspect data/expert
   convert            rewrite recorded data: tables or other formats to episodes, or back
                                  python -m runner convert offline.input_=table offline.output=episodes
+  rllink check HOST:PORT
+                     put an RLlink server through each rule of its specification
+                                 python -m runner rllink check 127.0.0.1:5556 --read-only
 
 options
   --config-dir DIR   a folder with your own experiments and group options
@@ -74,6 +77,7 @@ _MODULES = {
     "register": "runner.cli.register",
     "inspect": "runner.cli.inspect",
     "convert": "runner.cli.convert",
+    "rllink": "runner.cli.rllink",
 }
 
 

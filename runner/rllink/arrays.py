@@ -159,7 +159,8 @@ def _leaf_item_type(space: Space, blocks: bool) -> Any:
     if isinstance(space, gym.spaces.Discrete):
         return Annotated[int, Meta(ge=int(space.start), le=int(space.start + space.n - 1))]
     if isinstance(space, gym.spaces.Box):
-        number: Any = _finite(space) if _is_float_box(space) else int
+        integer: Any = int | bool if space.dtype == np.bool_ else int
+        number: Any = _finite(space) if _is_float_box(space) else integer
     elif isinstance(space, gym.spaces.MultiBinary):
         number = Annotated[int, Meta(ge=0, le=1)]
     elif isinstance(space, gym.spaces.MultiDiscrete):

@@ -72,7 +72,12 @@ class Wire:
         self.socket = socket.create_connection((target.host, target.port), target.timeout_s)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if target.tls is not None:
-            self.socket = target.tls.wrap_socket(self.socket, server_hostname=target.host)
+            plain = self.socket
+            try:
+                self.socket = target.tls.wrap_socket(plain, server_hostname=target.host)
+            except BaseException:
+                plain.close()
+                raise
 
     # -- sending -----------------------------------------------------------------------------------------------------
 

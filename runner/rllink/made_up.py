@@ -26,7 +26,7 @@ _KEYS = {
 def mistake_in(space: Any, path: str) -> str | None:
     """What is wrong with a description of a space; None where nothing is."""
     kind = space.get("space") if isinstance(space, Mapping) else None
-    if not isinstance(space, Mapping) or kind not in _KEYS:
+    if not isinstance(space, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
         return f"{path}.space is none of {', '.join(_KEYS)}"
     missing = [key for key in _KEYS[kind] if key not in space]
     if missing:
@@ -148,14 +148,13 @@ def _range(space: Space) -> tuple[Any, Any]:
     return low, high
 
 
-def _number(space: Space, place: tuple[int, ...], rng: random.Random) -> float | int | bool:
+def _number(space: Space, place: tuple[int, ...], rng: random.Random) -> float | int:
     low, high = (float(_at(space[key], place)) for key in ("low", "high"))
     low = max(low, (high if np.isfinite(high) else 1.0) - 2.0) if not np.isfinite(low) else low
     high = low + 2.0 if not np.isfinite(high) else high
     if np.issubdtype(np.dtype(space["dtype"]), np.floating):
         return float(np.float32(low + (high - low) * rng.uniform(0.1, 0.9)))
-    number = rng.randint(int(low), int(high))
-    return bool(number) if space["dtype"] == "bool" else number
+    return rng.randint(int(low), int(high))
 
 
 def _at(bound: Any, place: tuple[int, ...]) -> Any:

@@ -154,6 +154,9 @@ _DECODERS: Mapping[str, Any] = {
 _ENCODERS = {JSON: msgspec.json.encode, MSGPACK: msgspec.msgpack.encode}
 
 
+_NO_BODY = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+
 def format_of(body: bytes) -> Format:
     """Which of the two a body is; what is neither is told as bad JSON."""
     first = body[0] if body else 0
@@ -170,11 +173,18 @@ def decode_request(body: bytes, body_format: Format) -> Request:
     try:
         request: Request = decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _invalid(error, body, type_decoder) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        name = {JSON: "JSON", MSGPACK: "MessagePack"}[body_format]
-        raise MessageError("bad_body", f"no valid {name}: {error}") from None
+        try:
+            raise _invalid(error, body, type_decoder) from None
+        except _NO_BODY as no_body:  # besides its wrong values
+            raise _not_valid(no_body, body_format) from None
+    except _NO_BODY as error:
+        raise _not_valid(error, body_format) from None
     return request
+
+
+def _not_valid(error: Exception, body_format: Format) -> MessageError:
+    name = {JSON: "JSON", MSGPACK: "MessagePack"}[body_format]
+    return MessageError("bad_body", f"no valid {name}: {error}")
 
 
 def _invalid(error: msgspec.ValidationError, body: bytes, type_decoder: Any) -> MessageError:

@@ -52,7 +52,7 @@ def _pack(value: Any, add: Any) -> None:
             _pack(str(key), add)
             _pack(item, add)
     elif isinstance(value, np.ndarray):
-        _pack(block(value), add)
+        _pack(block(value) if value.ndim else value.item(), add)
     else:
         raise TypeError(f"a {type(value).__name__} cannot be sent")
 

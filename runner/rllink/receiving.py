@@ -177,7 +177,8 @@ class Receiver:
         num_chunks = len(lengths)
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
-            name: _read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_))  # noqa: B023
+            # A copy: a view into the message could not be written to when the client leaves.
+            name: _read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
             for name in ("is_terminated", "is_truncated")
         }
         for name, values in flags.items():

@@ -167,8 +167,12 @@ class Server:
             now = time.monotonic()
             for connection in list(self._connections):
                 connection.check_time(now)
-            for session in list(self._sessions.values()):
-                if session.connection is None and now - session.left_at > self.config.session_timeout_s:
+            left = sorted(
+                (one for one in self._sessions.values() if one.connection is None), key=lambda one: one.left_at
+            )
+            num_too_many = len(left) - self.config.max_clients
+            for number, session in enumerate(left):
+                if number < num_too_many or now - session.left_at > self.config.session_timeout_s:
                     del self._sessions[session.id]
                     self.service.leave(session.client)
 

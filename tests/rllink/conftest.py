@@ -54,9 +54,7 @@ class Served:
         state: of a server before it, which was killed.
     """
 
-    def __init__(
-        self, *overrides: str, run_dir: Path | None = None, state: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, *overrides: str, run_dir: Path | None = None, state: Mapping[str, Any] | None = None) -> None:
         composed = compose_experiment([EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides], None)
         self.config = build_experiment_config(composed)
         plans = plan_modules(self.config)

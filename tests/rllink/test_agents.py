@@ -77,7 +77,13 @@ def test_the_server_acts_for_agents_that_end_at_different_times(serve: Serve) ->
     with Client(*served.address) as client:
         for t in range(6):
             asked: list[dict[str, Any]] = [
-                {"id": "a", "agent_id": agent, "obs": obs[number, t], "reward": float(t > 0), "is_terminated": t == last}
+                {
+                    "id": "a",
+                    "agent_id": agent,
+                    "obs": obs[number, t],
+                    "reward": float(t > 0),
+                    "is_terminated": t == last,
+                }
                 for number, (agent, last) in enumerate(zip(AGENTS, (5, 3), strict=True))
                 if t <= last
             ]

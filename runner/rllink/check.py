@@ -1,0 +1,334 @@
+"""The conformance checker: puts any RLlink server through each rule of docs/rllink-spec.md, from outside.
+
+`check_server` does it and yields a result a rule; `python -m runner rllink check` prints them. Rules are functions that
+get a `Checker` and raise `Failure` or `Skip`; `rllink/check_rules.py` and `rllink/check_extensions.py` have them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from runner.rllink import made_up
+from runner.rllink.check_wire import Failure, Target, Wire, expect, short
+
+Outcome = Literal["pass", "fail", "skip"]
+PASS: Final = "pass"
+FAIL: Final = "fail"
+SKIP: Final = "skip"
+
+_EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
+    "msgpack": {},
+    "large_frames": {},
+    "compression": {"methods": ["gzip"]},
+    "session": {"id": None},
+    "heartbeat": {"interval_s": 0.2},
+    "agents": {},
+    "actions": {},
+    "weights": {"format": "safetensors"},
+    "shared_memory": {},
+}
+_FIRST_STATE_TIMEOUTS = 6  # the first file of the weights may have to be made
+_MOST_REFUSALS = 5
+_SILENCE_S = 0.2
+
+
+class CannotCheck(Exception):
+    """The server cannot be spoken to at all."""
+
+
+class Skip(Exception):
+    """A rule cannot be checked here, and why."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the report.
+
+    Attributes:
+        number: in the specification: `F4`, the name of an extension, or of an error code.
+        what: it says.
+        check: raises `Failure` or `Skip`.
+        needs_episodes: it sends episodes that the server accepts and would learn from.
+        extension: that must be granted.
+    """
+
+    number: str
+    what: str
+    check: Callable[[Checker], None]
+    needs_episodes: bool = False
+    extension: str | None = None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of a rule; `why` it is skipped, or what was sent, expected and got where it failed."""
+
+    rule: Rule
+    outcome: Outcome
+    why: str = ""
+    sent: str = ""
+    expected: str = ""
+    got: str = ""
+
+
+Check = Callable[["Checker"], None]
+
+
+class Rules(list[Rule]):
+    """Rules in the order in which their functions are written."""
+
+    def rule(
+        self, number: str, what: str, *, needs_episodes: bool = False, extension: str | None = None
+    ) -> Callable[[Check], Check]:
+        """Makes a function the check of a rule; the arguments are those of `Rule`."""
+
+        def add(check: Check) -> Check:
+            self.append(Rule(number, what, check, needs_episodes, extension))
+            return check
+
+        return add
+
+
+@dataclass
+class Checker:
+    """What rules need: connections, and episodes that fit the server's spaces.
+
+    Attributes:
+        target: the server.
+        config: its `SET_CONFIG`; empty where it sent none.
+        granted: every extension that it grants, with its options. limits: of `PONG`.
+    """
+
+    target: Target
+    config: dict[str, Any] = field(default_factory=dict)
+    granted: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    _wires: list[Wire] = field(default_factory=list)
+
+    @property
+    def silence_s(self) -> float:
+        """How long nothing has to come so that nothing comes."""
+        return min(_SILENCE_S, self.target.timeout_s / 10)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def connect(self) -> Wire:
+        """A connection on which nothing was said."""
+        wire = Wire(self.target)
+        self._wires.append(wire)
+        return wire
+
+    def open(self, **extensions: Mapping[str, Any]) -> Wire:
+        """A connection that may ask everything; with these extensions, and `agents` where the run has several."""
+        if "agents" in self.granted:
+            extensions = {**extensions, "agents": {}}
+        wire = self.connect()
+        if self.target.token is not None:
+            wire.pong = wire.ask({"type": "PING", "token": self.target.token})
+        if extensions:
+            wire.pong = wire.ask({"type": "PING", "protocol": 1, "extensions": extensions})
+            wire.granted = dict(wire.pong.get("extensions", {}))
+        missing = [name for name in extensions if name not in wire.granted]
+        expect(not missing, f"the extensions {', '.join(extensions)}, which were granted before", wire.pong)
+        return wire
+
+    def close_all(self) -> str:
+        """End all connections; what was sent last, for people."""
+        last = self._wires[-1].last_sent if self._wires else "nothing"
+        for wire in self._wires:
+            wire.close()
+        self._wires.clear()
+        return last
+
+    def meet(self) -> None:
+        """Learn what the server is.
+
+        Raises:
+            CannotCheck: it cannot be reached, or does not let us in.
+        """
+        where = f"{self.target.host}:{self.target.port}"
+        try:
+            self._knock(where)
+            with suppress(Failure):  # the rules will tell
+                self._learn(where)
+        finally:
+            self.close_all()
+
+    def _knock(self, where: str) -> None:
+        hello = {"type": "PING"} | ({} if self.target.token is None else {"token": self.target.token})
+        try:
+            pong = self.connect().ask(hello)
+        except OSError as error:
+            raise CannotCheck(f"cannot connect to {where}: {error}") from None
+        except Failure as failure:
+            raise CannotCheck(f"{where} does not answer PING: {failure.got}; is it an RLlink server?") from None
+        if pong.get("code") == "unauthorized":
+            raise CannotCheck(f"{where} refuses the token: {pong.get('message')}")
+
+    def _learn(self, where: str) -> None:
+        wire = self.open()
+        config = wire.ask({"type": "GET_CONFIG"})
+        if config.get("code") == "unauthorized":
+            raise CannotCheck(f"{where} asks for a token: --token TOKEN")
+        probe = self.connect()
+        hello: dict[str, Any] = {"type": "PING", "protocol": 1, "extensions": _EVERY_EXTENSION}
+        pong = probe.ask(hello if self.target.token is None else {**hello, "token": self.target.token})
+        granted, limits = pong.get("extensions"), pong.get("limits")
+        self.granted = granted if isinstance(granted, dict) else {}
+        self.limits = limits if isinstance(limits, dict) else {}
+        if config.get("code") == "not_granted":
+            wire = self.open()
+            config = wire.ask({"type": "GET_CONFIG"})
+        self.config = config if config["type"] == "SET_CONFIG" else {}
+        wire.ask({"type": "GET_STATE"}, _FIRST_STATE_TIMEOUTS * self.target.timeout_s)
+
+    # -- episodes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Whether the server wants the newest weights only."""
+        return bool(self.config.get("force_on_policy"))
+
+    @property
+    def agent(self) -> str | None:
+        """The agent whose episodes are made up; None with a single one."""
+        return next(iter(self.config.get("agents", {})), None)
+
+    @property
+    def spaces(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Observation and action space of that agent."""
+        described = self.config if self.agent is None else self.config["agents"][self.agent]
+        for name in ("observation_space", "action_space"):
+            mistake = made_up.mistake_in(described.get(name), f"$.{name}")
+            if mistake:
+                raise Skip(f"nothing can be made up: {mistake}")
+        return described["observation_space"], described["action_space"]
+
+    def obs(self) -> Any:
+        """A made-up observation."""
+        return made_up.draw(self.spaces[0], self.rng)
+
+    def action(self) -> Any:
+        """A made-up action."""
+        return made_up.draw(self.spaces[1], self.rng)
+
+    def chunk(self, length: int = 2, *, is_done: bool = True, first: Any = None, **more: Any) -> dict[str, Any]:
+        """A made-up chunk of an episode, terminated or going on; `first` is its first observation."""
+        obs = [self.obs() for _ in range(length + 1)]
+        if first is not None:
+            obs[0] = first
+        chunk = {
+            "obs": obs,
+            "actions": [self.action() for _ in range(length)],
+            "rewards": [1.0] * length,
+            "is_terminated": is_done,
+            "is_truncated": False,
+        }
+        if self.agent is not None:
+            chunk |= {"agent_id": self.agent, "id": f"check-{self.rng.getrandbits(40):x}"}
+        return {**chunk, **more}
+
+    def send_episodes(
+        self, wire: Wire, chunks: Sequence[Mapping[str, Any]], *, msgpack: bool = False, **more: Any
+    ) -> dict[str, Any]:
+        """The answer to `EPISODES`, sent again with newer weights where an update came in between."""
+        message = {"type": "EPISODES", "episodes": list(chunks), **more}
+        return self.send_until_fresh(wire, message, msgpack=msgpack)
+
+    def send_until_fresh(self, wire: Wire, message: dict[str, Any], msgpack: bool = False) -> dict[str, Any]:
+        """The answer to a message with episodes, sent again where an update made its weights old."""
+        for _ in range(_MOST_REFUSALS):
+            answer = wire.ask(message, msgpack=msgpack)
+            if answer.get("code") != "stale_weights":
+                break
+            wire.ask({"type": "GET_STATE"} | _next_number(message))
+        return answer
+
+    def accepted(self, wire: Wire, chunks: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        """The `ACK` of episodes."""
+        answer = self.send_episodes(wire, chunks, **more)
+        expect(answer["type"] == "ACK", "ACK", answer)
+        return answer
+
+    def newest(self, wire: Wire) -> int:
+        """The number of the newest weights."""
+        answer = wire.ask({"type": "GET_STATE"})
+        expect(answer["type"] == "SET_STATE", "SET_STATE", answer)
+        seq_no = answer.get("weights_seq_no")
+        if not isinstance(seq_no, int):
+            raise Failure("an integer weights_seq_no", short(answer))
+        return seq_no
+
+    def limit(self, name: str) -> float:
+        """A limit of the server; `Skip` where it does not say."""
+        value = self.limits.get(name)
+        if not isinstance(value, (int, float)):
+            raise Skip(f"the server does not say its {name}")
+        return value
+
+
+def _next_number(message: dict[str, Any]) -> dict[str, Any]:
+    """In a session a refused request gives its number back; the one in between takes it."""
+    if "request" not in message:
+        return {}
+    message["request"] += 1
+    return {"request": message["request"] - 1}
+
+
+def expect_error(answer: Mapping[str, Any], code: str, path: str | None = None) -> None:
+    """The answer is an `ERROR` with this code and, where it is given, a path that begins so."""
+    wanted = f"ERROR {code}" + (f" with the path {path}" if path else "")
+    expect(answer["type"] == "ERROR" and answer.get("code") == code, wanted, answer)
+    expect(set(answer) <= {"type", "code", "message", "path", "request"}, f"{wanted}, no other keys", answer)
+    expect(isinstance(answer.get("message"), str), f"{wanted}, with a message", answer)
+    if path is not None:
+        expect(str(answer.get("path")).startswith(path), wanted, answer)
+
+
+def expect_pong(wire: Wire) -> None:
+    """The connection is as good as before."""
+    answer = wire.ask({"type": "PING"})
+    expect(answer == {"type": "PONG"}, "PONG: the connection stays", answer)
+
+
+def check_server(target: Target, read_only: bool = False) -> Iterator[Result]:
+    """Check rule by rule; nothing raises but `CannotCheck`.
+
+    Args:
+        target: the server.
+        read_only: leave out what needs episodes that the server would learn from.
+    """
+    from runner.rllink import check_extensions, check_rules
+
+    checker = Checker(target)
+    checker.meet()
+    for one in (*check_rules.RULES, *check_extensions.RULES):
+        yield _result(checker, one, read_only)
+
+
+def _result(checker: Checker, one: Rule, read_only: bool) -> Result:
+    if one.extension is not None and one.extension not in checker.granted:
+        return Result(one, SKIP, "not granted")
+    if one.needs_episodes and read_only:
+        return Result(one, SKIP, "needs episodes that would be learned from (--read-only)")
+    if one.needs_episodes and not checker.config:
+        return Result(one, SKIP, "no SET_CONFIG, so that nothing can be made up")
+    try:
+        one.check(checker)
+    except Skip as skip:
+        return Result(one, SKIP, str(skip))
+    except Failure as failure:
+        return Result(one, FAIL, "", checker.close_all(), failure.expected, failure.got)
+    except OSError as error:
+        return Result(one, FAIL, "", checker.close_all(), "a connection", str(error))
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
+        got = f"an answer of another shape: {type(error).__name__}: {error}"
+        return Result(one, FAIL, "", checker.close_all(), "an answer as the specification has it", got)
+    finally:
+        checker.close_all()
+    return Result(one, PASS)
