@@ -15,9 +15,7 @@ def main() -> None:
     env = gym.make("CartPole-v1")
     config = (
         PPOConfig()
-        .environment(
-            observation_space=env.observation_space, action_space=env.action_space, env_config={"port": PORT}
-        )
+        .environment(observation_space=env.observation_space, action_space=env.action_space, env_config={"port": PORT})
         .env_runners(env_runner_cls=EnvRunnerServerForExternalInference)
         .rl_module(model_config={"fcnet_hiddens": [64, 64]})
     )

@@ -1,7 +1,7 @@
 """A simulator with several agents that trains over RLlink; start the server first, in another terminal:
 
-    python -m runner +experiment=ppo_external_multi_agent_cartpole env.port=5556
-    python examples/external/multi_agent_client.py --port 5556
+python -m runner +experiment=ppo_external_multi_agent_cartpole env.port=5556
+python examples/external/multi_agent_client.py --port 5556
 """
 
 from __future__ import annotations

@@ -303,10 +303,10 @@ class _SafetensorsFile:
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
         """The safetensors file."""
-        import safetensors.torch
+        from safetensors.torch import save
 
         self._parameters.load(weights)
-        return safetensors.torch.save({name: own.clone() for name, own in self._module.state_dict().items()})
+        return save({name: own.clone() for name, own in self._module.state_dict().items()})
 
 
 def _give_streams(seed: int, role: str, index: int, generation: int, parts: ActingParts) -> None:
