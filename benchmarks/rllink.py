@@ -1,7 +1,7 @@
 """RLlink servers: env steps per second taken in, ours and RLlib's, and actions per second that ours computes.
 
-Episodes of 200 CartPole steps in messages of 4,000 steps over loopback, encoded before the clock starts; each measurement is
-a server process and a client process; the systems take turns. Nothing learns.
+Episodes of 200 CartPole steps in messages of 4,000 steps over loopback, encoded before the clock starts; each
+measurement is a server process and a client process; the systems take turns. Nothing learns.
 """
 
 from __future__ import annotations

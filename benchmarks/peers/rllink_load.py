@@ -2,8 +2,8 @@
 
     rllink_load.py HOST PORT KIND NUM_CLIENTS
 
-KIND is `json` or `columns` (ours), `rllib` (RLlib's msgpack), or `actions`. Runs until it is killed; with `actions` a line
-with the median and the 99th percentile of the answers' milliseconds comes each second.
+KIND is `json` or `columns` (ours), `rllib` (RLlib's msgpack), or `actions`. Runs until it is killed; with `actions` a
+line with the median and the 99th percentile of the answers' milliseconds comes each second.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         overrides.append("env_runners.num_envs_per_env_runner=1")
     if name == "env/external":
         box = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
-        overrides += [f"env.observation_space={box}", f"env.action_space={box}"]
+        overrides += [f"env.observation_space={box}", f"env.action_space={box}", "evaluation=none"]
     if group in ("experiment", "algorithm") and not option.startswith("ppo"):
         overrides += ["offline.input_=data", "checkpoint.metric=training_iteration"]
     if group == "algorithm" and option == "marwil":
