@@ -31,6 +31,16 @@ _ONLINE_METRICS: Mapping[str, str] = {
     "fault_tolerance/num_healthy_workers": "env runners that answered in this iteration",
 }
 
+_EXTERNAL_METRICS: Mapping[str, str] = {
+    "rllink/num_clients": "simulators that are connected",
+    "rllink/weights_seq_no": "number of the newest weights, summed over servers",
+    "rllink/num_env_steps_received": "env steps that simulators have sent since the start of the run",
+    "rllink/num_env_steps_acted": "env steps that servers have acted in since the start of the run",
+    "rllink/num_env_steps_stale": "env steps that were refused since the start of the run: their weights were too old",
+    "rllink/num_episodes_lost": "open episodes that were truncated since the start of the run, their simulators gone",
+    "rllink/num_requests_refused": "requests that were answered with an error since the start of the run",
+}
+
 _OFFLINE_METRICS: Mapping[str, str] = {
     "timers/offline_sampling": "seconds this iteration waited for train batches",
     "offline_data/num_rows_read_lifetime": "train rows that this process had its pre-learners make; kept ones once",
@@ -100,6 +110,8 @@ def producible_metrics(
     is_offline = learns_offline(config)
     prefixes = [*([] if is_offline else ["env_runners"]), *(["evaluation/env_runners"] if has_evaluation else [])]
     names = {**_RUN_METRICS, **(_OFFLINE_METRICS if is_offline else _ONLINE_METRICS)}
+    if config.env.is_external and not is_offline:
+        names |= _EXTERNAL_METRICS
     for prefix in prefixes:
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
         for module_id, agents in (agents_by_module or {}).items():

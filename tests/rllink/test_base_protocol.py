@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
+from runner.config.metrics import producible_metrics
 from runner.episodes.spaces import space_from_dict
 from tests.rllink.conftest import RawClient, Served, episode
 
@@ -66,6 +67,7 @@ def test_episodes_become_what_is_learned_from(serve: Serve, connect: Connect) ->
     assert block.columns["action_logp"].shape == (12,)
     assert sample.finished.returns.tolist() == [5.0, 7.0]
     assert sample.finished.lengths.tolist() == [5, 7]
+    assert {name for name in producible_metrics(served.config) if name.startswith("rllink/")} == set(sample.counts)
 
 
 def test_on_policy_the_answer_waits_for_new_weights(serve: Serve, connect: Connect) -> None:
