@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +91,8 @@ class _Run:
                 records.add(result)
                 if self._is_checkpoint_due():
                     records.save_checkpoint(trainer)
-            records.save_checkpoint(trainer)
+            with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
+                records.save_checkpoint(trainer)
             recorded = trainer.finish_recording()
             if recorded is not None:
                 records.note(f"recorded {recorded} in {self._config.offline.output}")

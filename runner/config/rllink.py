@@ -28,7 +28,7 @@ class RLlinkConfig:
     max_body_bytes: int = option(99_999_999, "longest body of a message", unit="bytes", minimum=1024)
     max_open_episodes: int = option(1024, "episodes of one client that go on at once", minimum=1)
     max_queued_env_steps: int = option(
-        1_000_000, "env steps that wait to be learned from before clients that send more have to wait", minimum=1
+        100_000, "env steps that wait to be learned from before clients that send more have to wait", minimum=1
     )
     idle_timeout_s: float = option(600.0, "a connection without a request for longer is closed", unit="s", above=0)
     frame_timeout_s: float = option(
@@ -38,5 +38,5 @@ class RLlinkConfig:
         300.0, "open episodes of a session wait so long for its client", unit="s", above=0
     )
     shared_memory_bytes: int = option(
-        67_108_864, "memory shared with a client on this machine that asks for it", unit="bytes", minimum=4096
+        16_777_216, "memory shared with a client on this machine that asks for it", unit="bytes", minimum=4096
     )

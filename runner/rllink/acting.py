@@ -79,10 +79,15 @@ class Acting:
         At most one element an episode.
         """
         acted = [self._begin(one.episode) if one.acted is None else one.acted for one in asked]
-        self._write(asked, acted)
         rows = self._rows
-        rows.slots = np.array([one.slot for one in acted])
-        actions = self._forward(explore)
+        try:
+            self._write(asked, acted)
+            rows.slots = np.array([one.slot for one in acted])
+            actions = self._forward(explore)
+        except Exception:
+            for own in acted:
+                self.lose(own)
+            raise
         answers: list[tuple[Any, ActedEpisode | None]] = []
         position = itertools.count()
         for one, own in zip(asked, acted, strict=True):

@@ -220,6 +220,10 @@ class Client:
                     message["request"] = self._number
                 self._send(message)
                 answer = self._receive()
+                _check_alive(answer)
+            except (TypeError, ValueError):
+                self._number -= is_numbered  # nothing was sent
+                raise
             except (OSError, ServerGone) as error:
                 if isinstance(error, ServerGone) or self._reconnect_s == 0:
                     raise
@@ -316,6 +320,7 @@ class Client:
             ping |= {"protocol": PROTOCOL_VERSION, "extensions": asked}
         self._send(ping)
         pong = self._receive()
+        _check_alive(pong)
         if pong["type"] == "ERROR":
             self._refused(pong, False)
         self.extensions, self.limits = pong.get("extensions", {}), pong.get("limits", {})
@@ -344,6 +349,12 @@ class Client:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_alive(answer: Mapping[str, Any]) -> None:
+    """`ConnectionResetError` where the server ends this connection, and a new one may be let in."""
+    if answer["type"] == "ERROR" and answer.get("code") in ("timeout", "too_many_clients"):
+        raise ConnectionResetError(str(answer.get("message")))
 
 
 def _episodes(

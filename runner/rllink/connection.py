@@ -34,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 # Bytes of whole frames that are read ahead of the one that is answered, before the client has to wait.
 _MOST_READ_AHEAD = 1 << 20
+# Longest body before the token.
+_LONGEST_UNAUTHORIZED = 4096
 _PONG = {"type": "PONG"}
 
 
@@ -55,6 +57,8 @@ class Connection(asyncio.Protocol):
         self._extensions: dict[str, dict[str, Any]] = {}
         self._has_asked_for_extensions = False
         self._is_authorized = self._config.token is None
+        if not self._is_authorized:
+            self._reader.max_body_bytes = min(_LONGEST_UNAUTHORIZED, self._config.max_body_bytes)
         self._pending: asyncio.Future[Answer] | None = None
         self._is_reading_paused = self._is_writing_paused = self._is_closing = False
         now = time.monotonic()
@@ -90,6 +94,12 @@ class Connection(asyncio.Protocol):
         """It has read."""
         self._is_writing_paused = False
         self._answer_what_is_there()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether the client is on this machine."""
+        host = (self._transport.get_extra_info("peername") or ("",))[0]
+        return host == "::1" or str(host).startswith("127.")
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -189,6 +199,7 @@ class Connection(asyncio.Protocol):
         token = self._config.token
         if ping.token is not UNSET and token is not None:
             self._is_authorized = hmac.compare_digest(ping.token.encode(), token.encode())
+            self._reader.max_body_bytes = self._config.max_body_bytes
             if not self._is_authorized:
                 self._end(MessageError("unauthorized", "the token is not the right one"))
                 return {}

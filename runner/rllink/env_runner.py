@@ -143,7 +143,7 @@ class ExternalEnvRunner:
 
     def _versions_add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
         async def add() -> Version:
-            return self._versions.add(weights, shared_state)
+            return self._versions.add(weights, shared_state, self._service.oldest_queued)
 
         return self.server.call(add())
 

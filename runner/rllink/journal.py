@@ -65,8 +65,13 @@ class Journal:
         head = asdict(record)
         body: bytes = head.pop("body")
         data = memoryview(frame(json.dumps(head).encode()) + frame(body, large=True))
-        while data:
-            data = data[os.write(self._file, data) :]
+        size = os.fstat(self._file).st_size
+        try:
+            while data:
+                data = data[os.write(self._file, data) :]
+        except OSError:
+            os.ftruncate(self._file, size)  # half a record would hide those that follow
+            raise
         self.num_records += 1
 
     def begin_segment(self, position: int) -> None:

@@ -122,6 +122,7 @@ class Receiver:
         if message.env_steps is not UNSET and message.env_steps != num_env_steps:
             text = f"the episodes have {num_env_steps} env steps, env_steps says {message.env_steps}"
             raise MessageError("bad_message", text, "$.env_steps")
+        plan.check_limit()
         check(parts, num_env_steps)
         plan.carry_out()
         return parts, num_env_steps
@@ -144,9 +145,8 @@ class Receiver:
         if chunk.is_terminated and chunk.is_truncated:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
         is_done = chunk.is_terminated or chunk.is_truncated
-        going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, f"{path}.obs")
-        if chunk.t_started is not UNSET:
-            going.start_at(chunk.t_started, f"{path}.t_started")
+        t_started = None if chunk.t_started is UNSET else chunk.t_started
+        going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, path, t_started)
         if chunk.weights_seq_no is not UNSET:
             weights_seq_no = chunk.weights_seq_no
         return Arrived(
@@ -193,7 +193,7 @@ class Receiver:
         is_done = (flags["is_terminated"] | flags["is_truncated"]).tolist()
         first_obs = (np.cumsum(lengths) - lengths + np.arange(num_chunks)).tolist()
         episodes = [
-            plan.add(None, id_, columns[OBS], first, length, done, f"{path}.obs").episode
+            plan.add(None, id_, columns[OBS], first, length, done, path).episode
             for id_, first, length, done in zip(ids, first_obs, lengths.tolist(), is_done, strict=True)
         ]
         seq_nos = np.full(num_chunks, weights_seq_no, np.int64)
@@ -226,38 +226,49 @@ class _Plan:
         self._all: list[_Going] = []
 
     def add(
-        self, agent_id: str | None, id_: str | None, obs: Column, first: int, length: int, is_done: bool, path: str
+        self,
+        agent_id: str | None,
+        id_: str | None,
+        obs: Column,
+        first: int,
+        length: int,
+        is_done: bool,
+        path: str,
+        t_started: int | None = None,
     ) -> _Going:
         """The episode of a chunk whose `length + 1` observations begin with row `first` of `obs`; its steps before."""
         if id_ is None:
-            return _Going(self._open.new(agent_id, None))
+            return _begun(self._open.new(agent_id, None), t_started)
         key = agent_id, id_
         if key in self._named:
             going = self._named[key]
         else:
             known = self._open.by_key.get(key)
             going = None if known is None else _Going(known, known.num_steps, known.last_obs)
-        going = going or _Going(self._open.new(agent_id, id_))
-        if going.last_obs is not None and not nested.equal(nested.take(obs, first), going.last_obs):
+        if going is None:
+            going = _begun(self._open.new(agent_id, id_), t_started)
+        elif t_started not in (None, going.num_steps):
+            text = f"the part before ended at time step {going.num_steps}, this one begins at {t_started}"
+            raise MessageError("bad_message", text, f"{path}.t_started")
+        elif not nested.equal(nested.take(obs, first), going.last_obs):
             text = f"a later part of episode {id_!r:.80} begins with the observation that the part before ended with"
-            raise MessageError("bad_message", text, path)
+            raise MessageError("bad_message", text, f"{path}.obs")
         last_obs = None if is_done else nested.map_leaves(np.copy, nested.take(obs, first + length))
         after = _Going(going.episode, going.num_steps + length, last_obs)
         self._named[key] = None if is_done else after
         self._all.append(after)
         return going
 
-    def carry_out(self) -> None:
-        """Change the client's open episodes.
-
-        Raises:
-            MessageError: it has too many; nothing is changed.
-        """
+    def check_limit(self) -> None:
+        """`MessageError` if the client would have too many open episodes."""
         going_on = {key for key, going in self._named.items() if going is not None}
         num_open = len((self._open.by_key.keys() - self._named.keys()) | going_on)
         if num_open > self._open.limit:
             text = f"{num_open} open episodes, at most {self._open.limit} are allowed"
             raise MessageError("too_many_episodes", text, "$.episodes")
+
+    def carry_out(self) -> None:
+        """Change the client's open episodes."""
         for after in self._all:
             after.episode.num_steps, after.episode.last_obs = after.num_steps, after.last_obs
         for key, going in self._named.items():
@@ -275,13 +286,12 @@ class _Going:
     num_steps: int = 0
     last_obs: Any = None
 
-    def start_at(self, t_started: int, path: str) -> None:
-        """The next chunk says at which time step it begins: where the last one ended, or anywhere in a new episode."""
-        if self.last_obs is not None and t_started != self.num_steps:
-            text = f"the part before ended at time step {self.num_steps}, this one begins at {t_started}"
-            raise MessageError("bad_message", text, path)
-        if self.last_obs is None and t_started > 0:
-            self.episode.begin_at(t_started)
+
+def _begun(episode: OpenEpisode, t_started: int | None) -> _Going:
+    """An episode that begins here; at a later time step than 0 if what came before is lost."""
+    if t_started:
+        episode.begin_at(t_started)
+    return _Going(episode, t_started or 0)
 
 
 def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:

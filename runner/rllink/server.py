@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ _BACKLOG = 1024
 _HEARTBEAT_S = (0.2, 600.0)
 _CLOSE_TIMEOUT_S = 5.0
 _TICK_S = 0.1
+_MOST_SHARED = 64
 
 
 @dataclass(eq=False)
@@ -63,6 +65,7 @@ class Session:
         if number == self.number and (self.answer is not None or self.is_restored):
             if self.answer is None:
                 self.answer = answer_again()
+                self._watch_for_refusal()
             return self.answer
         if number != self.number + 1 and not (self.is_restored and number > self.number):
             text = f"request {number} is neither the last one, {self.number}, nor the next"
@@ -72,9 +75,12 @@ class Session:
             raise MessageError("bad_message", text, "$.request")
         self.answer = answer()
         self.number, self.is_restored = number, False
+        self._watch_for_refusal()
+        return self.answer
+
+    def _watch_for_refusal(self) -> None:
         if isinstance(self.answer, asyncio.Future):
             self.answer.add_done_callback(self._forget_refused)
-        return self.answer
 
     def _forget_refused(self, done: asyncio.Future[Answer]) -> None:
         """A request that is refused has not been carried out; its number is free."""
@@ -145,6 +151,7 @@ class Server:
         if session is None:
             client = Client(name, self.new_open_episodes(name), session_id=session_id)
             session = self._sessions[session_id] = Session(session_id, client, is_restored=True)
+            self.service.known.add(client)
         session.number = max(session.number, number)
         return session.client
 
@@ -255,9 +262,10 @@ class Server:
         if wanted in ("onnx", "safetensors"):
             connection.client.weights_format = wanted
             granted["weights"] = {"format": wanted}
-        if "shared_memory" in asked:
-            self._shared[connection] = shared = SharedBodies(self.config.shared_memory_bytes)
-            granted["shared_memory"] = {"name": shared.name, "size": shared.size}
+        if "shared_memory" in asked and connection.is_local and len(self._shared) < _MOST_SHARED:
+            with suppress(OSError):  # no room for it: messages come through the socket
+                self._shared[connection] = shared = SharedBodies(self.config.shared_memory_bytes)
+                granted["shared_memory"] = {"name": shared.name, "size": shared.size}
         return granted
 
     def _join_session(self, connection: Connection, session_id: str | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ Everything here runs in the server's event loop; an answer that must wait is a f
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -40,6 +41,8 @@ from runner.rllink.versions import FileMaker, Version, Versions
 Answer = dict[str, Any]
 AgentKey = tuple[str | None, str]
 _Parts = tuple[list[Arrived], int]
+_log = logging.getLogger(__name__)
+
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
 
 
@@ -127,7 +130,8 @@ class Service:
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
-        self.clients: set[Client] = set()
+        self.clients: set[Client] = set()  # connected
+        self.known: set[Client] = set()  # also those whose sessions wait for them
         self._queue: deque[_Parts] = deque()
         self._queue_lock = threading.RLock()
         self._num_queued = 0
@@ -143,6 +147,13 @@ class Service:
 
     # -- for the runner ----------------------------------------------------------------------------------------------
 
+    @property
+    def oldest_queued(self) -> int | None:
+        """Number of the weights that acted in the first message that waits to be sampled."""
+        with self._queue_lock:
+            numbers = [int(part.weights_seq_no.min()) for part in self._queue[0][0]] if self._queue else []
+        return min(numbers, default=None)
+
     def publish(self, version: Version | None) -> None:
         """The newest weights may be used; None: those that are there already."""
         if version is not None:
@@ -150,7 +161,7 @@ class Service:
                 acting.take_over(version.weights[module_id], version.shared_state.get(module_id, {}))
         self._is_updating = False
         newest = self.versions.newest_seq_no
-        for waiting in self._take_waiting(lambda one: one.seq_no < newest):
+        for waiting in self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes):
             self._send_state(waiting)
         self._flush_soon()
 
@@ -162,6 +173,7 @@ class Service:
         """The next batch: the first messages, in the order of their arrival, that have so many env steps."""
         future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
         self._collecting = num_env_steps, future
+        self._room.set()
         self._close_batch_if_full()
         return future
 
@@ -169,6 +181,9 @@ class Service:
         if self._collecting is None:
             return
         target, future = self._collecting
+        if future.done():  # nobody waits for it any more: what is there stays
+            self._collecting = None
+            return
         if self._num_queued + self._num_acted < target:
             self._release_if_stuck()
             return
@@ -176,8 +191,7 @@ class Service:
         num_acted, self._num_acted = self._num_acted, 0
         arrived, num_arrived = self._taken_from_queue(target - num_acted)
         self._collecting, self._is_updating = None, True
-        if not future.done():
-            future.set_result(Batch(arrived, num_acted + num_arrived, acted))
+        future.set_result(Batch(arrived, num_acted + num_arrived, acted))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
@@ -232,6 +246,7 @@ class Service:
     def join(self, client: Client) -> None:
         """A client is there."""
         self.clients.add(client)
+        self.known.add(client)
 
     def pause(self, client: Client) -> None:
         """The connection of a session is gone; what it asked for is carried out, its answers are kept."""
@@ -248,6 +263,7 @@ class Service:
         for waiting in self._take_waiting(lambda one: one.client is client):
             waiting.answer.cancel()
         self._asking = [asking for asking in self._asking if asking[0] is not client]
+        self.known.discard(client)
         self.pause(client)
 
     def _lose_open(self, client: Client, keys: Iterable[AgentKey]) -> None:
@@ -256,6 +272,8 @@ class Service:
         for episode in lost:
             episode.is_whole = False
         going_on = set(map(id, lost))
+        if not lost:
+            return
         with self._queue_lock:
             for parts, _ in reversed(self._queue):
                 for part in parts:
@@ -270,24 +288,21 @@ class Service:
         Raises:
             MessageError: it is refused; nothing has changed.
         """
+        if self.has_agents and not client.has_agents:
+            raise MessageError("not_granted", "this run has several agents: ask for the extension agents in PING")
         match request:
             case GetConfig():
-                return self._config_for(client)
+                return {"type": "SET_CONFIG", **self._description}
             case GetState():
                 return self._state_when_ready(client)
             case EpisodesAndGetState():
                 seq_no = self._take_episodes(client, request, body_format, body)
-                return self._state_after_episodes(client, seq_no)
+                return self._with_room(self._state_after_episodes(client, seq_no))
             case Episodes():
                 return self._acknowledge(client, request, body_format, body)
             case GetActions():
                 return self._actions(client, request, body_format)
         raise MessageError("unknown_type", f"no answer to {type(request).__name__}", "$.type")
-
-    def _config_for(self, client: Client) -> Answer:
-        if self.has_agents and not client.has_agents:
-            raise MessageError("not_granted", "this run has several agents: ask for the extension agents in PING")
-        return {"type": "SET_CONFIG", **self._description}
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -314,7 +329,13 @@ class Service:
         return answer
 
     def _send_state(self, waiting: _Waiting) -> None:
-        state = self._newest_state(waiting.client)
+        waiting.client.samples = False  # until it sends again, nobody waits for it
+        try:
+            state = self._newest_state(waiting.client)
+        except Exception as error:
+            if not waiting.answer.done():
+                waiting.answer.set_exception(error)
+            return
         if isinstance(state, asyncio.Future):
             state.add_done_callback(lambda done: _pass_on(done, waiting.answer))
         elif not waiting.answer.done():
@@ -388,13 +409,21 @@ class Service:
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
         request = decode_request(record.body, body_format)
         assert isinstance(request, Episodes)
-        self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda parts, num_env_steps: None)
+        for _ in range(2):
+            try:
+                self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
+                return
+            except MessageError:  # between two records steps were refused, and with them the episodes' ends lost
+                self._lose_open(client, _keys(request))
+        _log.warning("RLlink: a message of %s from before the restart fits nothing any more", record.client)
+        with self._queue_lock:
+            self._queue.append(([], 0))  # records are counted as they leave the queue
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
         """Those that have begun in what was sampled, and whose rest is still to come or waits to be sampled."""
         with self._queue_lock:
             waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
-        going_on = [episode for client in self.clients for episode in client.open.by_key.values()]
+        going_on = [episode for client in self.known for episode in client.open.by_key.values()]
         every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
         return list(every.values())
 
@@ -432,7 +461,12 @@ class Service:
         self._take_episodes(client, request, body_format, body)
         num_env_steps = self.counts.num_env_steps_received - before
         answer = {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
-        if self._num_queued <= self._config.max_queued_env_steps:
+        return self._with_room(answer)
+
+    def _with_room(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
+        """The answer, later if more waits than the learners can take."""
+        is_full = self._num_queued > self._config.max_queued_env_steps and self._collecting is None
+        if isinstance(answer, asyncio.Future) or not is_full:
             return answer
         self._room.clear()
         return asyncio.ensure_future(self._answer_with_room(answer))
@@ -499,7 +533,18 @@ class Service:
                 by_module.setdefault(module_id, []).append((number, place, one))
         stepped: set[tuple[int, str]] = set()  # several agents may take part in one env step
         for module_id, elements in by_module.items():
-            acted = self._acting[module_id].act([one for _, _, one in elements], explore)
+            try:
+                acted = self._acting[module_id].act([one for _, _, one in elements], explore)
+            except Exception as error:
+                _log.exception("RLlink: acting failed")
+                for number, place, _ in elements:
+                    client, request, _, future = asking[number]
+                    client.acted.pop(_key(request.episodes[place]), None)
+                    answers[number] = None
+                    if not future.done():
+                        text = f"the server could not act, these episodes are over: {error}"
+                        future.set_exception(MessageError("internal", text))
+                continue
             for (number, place, one), (action, episode) in zip(elements, acted, strict=True):
                 client, request, body_format, _ = asking[number]
                 observed = request.episodes[place]
@@ -510,8 +555,8 @@ class Service:
                 else:
                     client.acted[_key(observed)] = episode
                     own = answers[number]
-                    assert own is not None
-                    own[place] = self._agents[_key(observed)[0]].actions.to_wire(action, body_format)
+                    if own is not None:
+                        own[place] = self._agents[_key(observed)[0]].actions.to_wire(action, body_format)
         self._num_acted += len(stepped)
         self.counts.num_env_steps_acted += len(stepped)
         for (_, _, _, future), actions in zip(asking, answers, strict=True):

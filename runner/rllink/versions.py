@@ -52,13 +52,13 @@ class Versions:
         """The newest version; None before the first."""
         return self._kept.get(self.newest_seq_no)
 
-    def add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
-        """A new version, which gets the next number."""
+    def add(self, weights: Weights, shared_state: Mapping[str, Any], needed: int | None = None) -> Version:
+        """A new version, which gets the next number; those from number `needed` on are kept, however many."""
         self.newest_seq_no += 1
         version = Version(self.newest_seq_no, weights, shared_state)
         self._kept[version.seq_no] = version
         self._files.clear()
-        while len(self._kept) > self.num_kept:
+        while len(self._kept) > self.num_kept and (needed is None or next(iter(self._kept)) < needed):
             self._kept.popitem(last=False)
         return version
 

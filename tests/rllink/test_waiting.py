@@ -1,0 +1,155 @@
+"""Who waits for whom, and what is left of an episode with a gap: cases that a reviewer found."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.rllink.client import Client
+from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.test_extensions import hello
+from tests.rllink.test_restart import part
+
+Serve = Callable[..., Served]
+Connect = Callable[..., RawClient]
+OFF = "rllink.force_on_policy=false"
+
+
+def test_the_rest_of_an_episode_with_a_gap_goes_on_in_any_number_of_parts(serve: Serve, connect: Connect) -> None:
+    served = serve(OFF)
+    sampling = served.sample(9)
+    client, whole = connect(served), episode(20)
+    for start, stop in ((5, 8), (8, 11), (11, 14)):
+        chunk = part(whole, start, stop, t_started=start, is_terminated=stop == 14)
+        assert client.ask({"type": "EPISODES", "episodes": [chunk]})["type"] == "ACK"
+    sample = sampling.result(10)
+    block = sample.rollout.blocks["default_policy"]
+    assert (block.lengths.tolist(), block.t_started.tolist()) == ([9], [5])
+    assert len(sample.finished.returns) == 0  # nobody knows the whole
+    wrong = part(whole, 3, 5, id="b", t_started=3)
+    client.ask({"type": "EPISODES", "episodes": [wrong]})
+    refused = client.ask({"type": "EPISODES", "episodes": [part(whole, 5, 7, id="b", t_started=4)]})
+    assert refused["path"] == "$.episodes[0].t_started"
+
+
+def test_steps_that_were_refused_do_not_hinder_a_restart(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    first = serve(run_dir=tmp_path)
+    sampling = first.sample(4)
+    state = first.runner.get_state()
+    client, whole = connect(first), episode(20)
+    hello(client, session={"id": None})
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4)], "request": 1})
+    sampling.result(10)
+    first.sample(100, update=True)
+    stale = {"type": "EPISODES", "episodes": [part(whole, 4, 6)], "weights_seq_no": 1, "request": 2}
+    assert client.ask(stale)["code"] == "stale_weights"
+    rest = part(whole, 6, 9, t_started=6)
+    assert client.ask({"type": "EPISODES", "episodes": [rest], "weights_seq_no": 2, "request": 2})["type"] == "ACK"
+    second = serve(OFF, run_dir=tmp_path, state=state)
+    block = second.sample(7).result(10).rollout.blocks["default_policy"]
+    assert sorted(block.lengths.tolist()) == [3, 4]
+
+
+def test_a_message_that_is_refused_is_not_in_the_journal(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    served = serve(OFF, "rllink.max_open_episodes=1", run_dir=tmp_path)
+    served.sample(100)
+    client = connect(served)
+    both = [part(episode(4, seed), 0, 2, id=str(seed)) for seed in range(2)]
+    assert client.ask({"type": "EPISODES", "episodes": both})["code"] == "too_many_episodes"
+    assert served.runner._journal is not None
+    assert served.runner._journal.num_records == 0
+
+
+def test_who_waits_for_weights_gets_them_also_if_they_did_not_change(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    sampling = served.sample(5)
+    client = connect(served)
+    client.ask({"type": "EPISODES", "episodes": [episode(5)]})
+    sampling.result(10)
+    client.send({"type": "GET_STATE"})  # an update is being made, which changes nothing
+    served.sample(5)
+    assert client.receive()["weights_seq_no"] == 1
+
+
+def test_a_simulator_that_went_quiet_holds_nobody_up(serve: Serve, connect: Connect) -> None:
+    served = serve()
+    served.sample(1000)
+    quiet, busy = connect(served), connect(served)
+    assert quiet.ask({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})["weights_seq_no"] == 1
+    for _ in range(3):
+        assert busy.ask({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})["weights_seq_no"] == 1
+
+
+def test_a_full_queue_makes_clients_wait_until_a_batch_is_taken(serve: Serve, connect: Connect) -> None:
+    served = serve(OFF, "rllink.max_queued_env_steps=10")
+    sampling = served.sample(30)  # more than the queue may hold: while a batch is being collected nobody waits
+    client = connect(served)
+    for _ in range(6):
+        assert client.ask({"type": "EPISODES", "episodes": [episode(5)]})["type"] == "ACK"
+    sampling.result(10)
+    for kind in ("EPISODES", "EPISODES_AND_GET_STATE"):
+        client.socket.settimeout(30)
+        client.ask({"type": kind, "episodes": [episode(10)]})
+        client.socket.settimeout(0.3)
+        with pytest.raises(TimeoutError):
+            client.ask({"type": kind, "episodes": [episode(5)]})
+        served.sample(15).result(10)
+        client.socket.settimeout(30)
+        assert client.receive()["type"] in ("ACK", "SET_STATE")
+
+
+def test_old_weights_stay_as_long_as_what_they_acted_in_waits(serve: Serve, connect: Connect) -> None:
+    served = serve(OFF, "rllink.num_kept_weights=1")
+    client = connect(served)
+    sampling = served.sample(5)
+    client.ask({"type": "GET_STATE"})
+    sent = [episode(5, seed) for seed in range(3)]
+    for one in sent:
+        client.ask({"type": "EPISODES", "episodes": [one], "weights_seq_no": 1})
+    blocks = [sampling.result(10).rollout.blocks["default_policy"]]
+    old = dict(served.weights)
+    blocks += [served.sample(5, update=True).result(10).rollout.blocks["default_policy"] for _ in range(2)]
+    from tests.rllink.test_base_protocol import _outputs
+
+    for block, one in zip(blocks, sent, strict=True):
+        expected = _outputs(served, old, one["obs"][:-1])
+        assert abs(block.columns["action_dist_inputs"] - expected).max() < 1e-5
+
+
+def test_a_module_that_fails_answers_everybody(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    served = serve(OFF)
+    served.sample(100)
+    acting = served.runner._service._acting["default_policy"]
+    forward = acting._forward
+
+    def failing(explore: bool) -> Any:
+        raise ValueError("no action is allowed")
+
+    with Client(*served.address) as client:
+        client.get_actions([{"id": "a", "obs": [0.0] * 4}])
+        monkeypatch.setattr(acting, "_forward", failing)
+        with pytest.raises(RuntimeError, match="no action is allowed"):
+            client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0}])
+        monkeypatch.setattr(acting, "_forward", forward)
+        with pytest.raises(RuntimeError, match="unknown_episode"):
+            client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0}])
+        assert client.get_actions([{"id": "a", "obs": [0.0] * 4}]) in ([0], [1])
+
+
+def test_a_mistake_of_the_caller_costs_no_number(serve: Serve) -> None:
+    served = serve(OFF)
+    served.sample(100)
+    with Client(*served.address) as client:
+        with pytest.raises(TypeError):
+            client.send_episodes([{**episode(3), "obs": [threading]}])
+        assert client.send_episodes([episode(3)]) == 1
+
+
+def test_before_the_token_nothing_long_is_read(serve: Serve, connect: Connect) -> None:
+    client = connect(serve("rllink.token=secret"))
+    client.socket.sendall(b"00004097")
+    assert client.receive()["code"] == "too_large"
