@@ -253,7 +253,11 @@ class Connection(asyncio.Protocol):
             body = b'{"type": "PONG"}'  # as the original draft spells it
         if "compression" in self._extensions:
             body = frames.compressed(body)
-        self._transport.write(frames.frame(body, self._reader.is_large_granted))
+        try:
+            framed = frames.frame(body, self._reader.is_large_granted)
+        except FrameError as error:  # weights of a very large module
+            framed = frames.frame(encode_answer(MessageError("internal", str(error)).answer(), body_format))
+        self._transport.write(framed)
 
     def _refused(self, error: MessageError) -> Answer:
         self._server.service.counts.num_requests_refused += 1

@@ -101,7 +101,7 @@ class ExternalEnvRunner:
         agents = {agent: _agent_spaces(parts) for parts in self._acting_parts.values() for agent in _agents_of(parts)}
         acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
         num_kept = config.checkpoint.keep_last
-        self._journal = None if journal_dir is None else Journal(journal_dir, index, num_kept)
+        self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
         description = _description(config, self._acting_parts, sampling)
         self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})

@@ -44,13 +44,13 @@ class Journal:
 
     Args:
         folder: of the journals of a run; made with the first record.
-        index: of the runner.
+        runner: its index and generation; one that replaces a lost one begins anew.
         num_kept: checkpoints whose records are kept.
     """
 
-    def __init__(self, folder: Path, index: int, num_kept: int) -> None:
+    def __init__(self, folder: Path, runner: str, num_kept: int) -> None:
         self._folder = folder
-        self._prefix = f"runner-{index}-"
+        self._prefix = f"runner-{runner}-"
         self._num_kept = num_kept
         self._positions: list[int] = []
         self._file: int | None = None

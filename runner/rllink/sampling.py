@@ -112,7 +112,7 @@ class LocalSampler:
         self._config = client.get_config()
         self._chunks: dict[tuple[str | None, str], _Chunk] = {}
         self._ready: list[dict[str, Any]] = []
-        self._num_ready = 0
+        self._num_ready = 0.0
         self._policies: dict[str | None, LocalPolicy] = {}
         self._take(client.get_state())
 
@@ -131,7 +131,7 @@ class LocalSampler:
         chunk.obs.append(_copied(obs))
         chunk.columns["rewards"].append(float(reward))
         chunk.newest_reward = float(reward)
-        self._num_ready += agent_id is None or agent_id == next(iter(self._config.agents or {}), None)
+        self._num_ready += 1 / len(self._config.agents or [None])  # env steps, of which each agent makes a part
         is_done = bool(terminated or truncated)
         if is_done:
             is_truncated = bool(truncated) and not terminated
@@ -147,7 +147,7 @@ class LocalSampler:
             if chunk.num_steps:
                 self._ready.append(chunk.message(agent_id))
                 chunk.forget_sent()
-        episodes, self._ready, self._num_ready = self._ready, [], 0
+        episodes, self._ready, self._num_ready = self._ready, [], 0.0
         if episodes:
             self._send(episodes)
 

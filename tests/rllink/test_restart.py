@@ -78,7 +78,7 @@ def test_clients_without_a_session_are_gone(serve: Serve, connect: Connect, tmp_
 
 
 def test_a_record_that_was_cut_off_was_not_acknowledged(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0, 2)
+    journal = Journal(tmp_path, "0.0", 2)
     records = [Record("c", None, None, "json", number, b"x" * number) for number in range(5)]
     for record in records:
         journal.append(record)
@@ -87,21 +87,21 @@ def test_a_record_that_was_cut_off_was_not_acknowledged(tmp_path: Path) -> None:
     content = path.read_bytes()
     for size in range(len(content) - 1, len(content) - 20, -1):
         path.write_bytes(content[:size])
-        assert list(Journal(tmp_path, 0, 2).records_from(1)) == records[1:4]
+        assert list(Journal(tmp_path, "0.0", 2).records_from(1)) == records[1:4]
 
 
 def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, 0, 2)
+    journal = Journal(tmp_path, "0.0", 2)
     for position in range(0, 50, 10):
         journal.begin_segment(position)
         for number in range(position, position + 10):
             journal.append(Record("c", None, None, "json", number))
     journal.close()
-    again = Journal(tmp_path, 0, 2)
+    again = Journal(tmp_path, "0.0", 2)
     assert [record.weights_seq_no for record in again.records_from(34)] == list(range(34, 50))
     assert again.num_records == 50
     assert len(list(tmp_path.iterdir())) == 2
-    assert list(Journal(tmp_path, 1, 2).records_from(0)) == []  # another runner's
+    assert list(Journal(tmp_path, "1.0", 2).records_from(0)) == []  # another runner's
 
 
 def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
