@@ -471,7 +471,7 @@ def _(checker: Checker) -> None:
         message = {"type": "EPISODES_AND_GET_STATE", "episodes": [checker.chunk()]}
         second.send(message)
         if not second.is_silent(checker.silence_s):
-            raise Skip("an update came in between")
+            raise Skip("the answer did not have to wait: nobody else has sent since the last ones")
         first.send(message)
         answers = [first.receive(), second.receive()]
     except NoAnswer:

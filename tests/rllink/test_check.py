@@ -64,7 +64,7 @@ def test_our_server_passes_with_other_spaces(serve: Serve, overrides: list[str])
     ("overrides", "skipped"),
     [
         ((OFF, "rllink.frame_timeout_s=0.4", "rllink.idle_timeout_s=1.5"), {"E7", "H5", "heartbeat", "agents"}),
-        (("rllink.token=secret", "rllink.max_body_bytes=300000"), {"E8", "F7", "R5", "agents"}),
+        (("rllink.token=secret", "rllink.max_body_bytes=300000"), {"E7", "E8", "F7", "R5", "agents", "heartbeat"}),
     ],
     ids=["off-policy", "on-policy"],
 )

@@ -607,7 +607,7 @@ def test_two_clients_with_one_token_are_two(serve: Serve) -> None:
 def test_a_wrong_token(serve: Serve) -> None:
     served = served_for_long(serve, "rllink.token=secret")
     with served_all_the_time(served, "secret"):
-        for wrong in ("", "secre", "secret ", "SECRET", "s" * 100_000, "\u0000", "ß"):
+        for wrong in ("", "secre", "secret ", "SECRET", "s" * 3_000, "\u0000", "ß"):
             client = raw(served)
             assert client.ask({"type": "PING", "token": wrong})["code"] == "unauthorized"
             assert client.is_closed()
