@@ -16,6 +16,9 @@ _ARTIFACT_NAME = "policy"
 _NEEDED = ("onnxruntime", "numpy")
 
 
+_URI = "MLFLOW_TRACKING_URI"
+
+
 def register_model(
     content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
 ) -> str:
@@ -50,10 +53,23 @@ def register_model(
 def _register(
     mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
 ) -> str:
+    named = os.environ.get(_URI)
+    mlflow.set_tracking_uri(known_run["tracking_uri"])  # sets the environment's, too
+    try:
+        return _register_there(mlflow, content, manifest, name, known_run, checkpoint)
+    finally:
+        mlflow.set_tracking_uri(named or "")
+        os.environ.pop(_URI, None)
+        if named is not None:
+            os.environ[_URI] = named
+
+
+def _register_there(
+    mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
+) -> str:
     import mlflow.onnx
     import onnx
 
-    mlflow.set_tracking_uri(known_run["tracking_uri"])
     client = mlflow.MlflowClient()
     before = client.get_run(known_run["run_id"]).info
     with mlflow.start_run(run_id=known_run["run_id"]):
