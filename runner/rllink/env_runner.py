@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import Sample, Weights
 from runner.env_runners.rollout_buffer import FinishedEpisodes
@@ -273,33 +273,35 @@ class ExternalEnvRunner:
 
 
 class _OnnxFile:
-    """Makes the ONNX file of a module; exports its graph when the first client asks for it."""
+    """Makes the ONNX file of a module.
+
+    The graph is exported at once, although not every client asks for it: torch's exporter changes what all threads of
+    a process share, and a learner that computes meanwhile comes to other results.
+    """
 
     def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
-        self._config, self._plan = config, plan
-
-        self._policy: OnnxPolicy | None = None
-
-    def prepare(self) -> None:
-        """Export the graph, which takes seconds."""
-        if self._policy is None:
-            self._policy = OnnxPolicy.of_parts(build_acting_parts(self._config, self._plan), self._config)
+        self.problem: str | None = None
+        try:
+            self._policy = OnnxPolicy.of_parts(build_acting_parts(config, plan), config)
+        except ConfigError as error:
+            (problem,) = error.problems
+            why = problem.what if problem.got is None else f"{problem.what}: {problem.got}"
+            self.problem = f"{why}; ask for actions, or for weights as safetensors"
+            _log.warning("RLlink: simulators that ask for ONNX files are refused: %s", why)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
         """The ONNX file."""
-        assert self._policy is not None  # it is prepared
         return self._policy.to_bytes(weights, shared_state, weights_seq_no)
 
 
 class _SafetensorsFile:
     """Makes the file with the parameters of a module under their names."""
 
+    problem: str | None = None
+
     def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
         self._module = build_acting_parts(config, plan).module
         self._parameters = FlatParameters(self._module)
-
-    def prepare(self) -> None:
-        """Nothing takes long."""
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
         """The safetensors file."""

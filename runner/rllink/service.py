@@ -36,7 +36,7 @@ from runner.rllink.messages import (
     decode_request,
 )
 from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver, read_item
-from runner.rllink.versions import FileMaker, Version, Versions
+from runner.rllink.versions import Version, Versions
 
 Answer = dict[str, Any]
 AgentKey = tuple[str | None, str]
@@ -141,7 +141,6 @@ class Service:
         self._waiting: list[_Waiting] = []
         self._asking: list[tuple[Client, GetActions, str, asyncio.Future[Answer]]] = []
         self._is_flush_due = False
-        self._preparing: dict[str, asyncio.Future[Any]] = {}  # file format -> whether its first files can be made
         self._room = asyncio.Event()
         self._room.set()
 
@@ -161,8 +160,7 @@ class Service:
                 acting.take_over(version.weights[module_id], version.shared_state.get(module_id, {}))
         self._is_updating = False
         newest = self.versions.newest_seq_no
-        for waiting in self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes):
-            self._send_state(waiting)
+        self._send_state(self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes))
         self._flush_soon()
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -223,8 +221,7 @@ class Service:
         after_episodes = [one for one in self._waiting if one.is_after_episodes]
         samplers = {client for client in self.clients if client.samples}
         if samplers and samplers <= {one.client for one in after_episodes}:
-            for waiting in self._take_waiting(lambda one: one.is_after_episodes):
-                self._send_state(waiting)
+            self._send_state(self._take_waiting(lambda one: one.is_after_episodes))
 
     def _take_waiting(self, is_taken: Any) -> list[_Waiting]:
         taken = [one for one in self._waiting if is_taken(one)]
@@ -294,8 +291,10 @@ class Service:
             case GetConfig():
                 return {"type": "SET_CONFIG", **self._description}
             case GetState():
+                self._check_has_files(client)
                 return self._state_when_ready(client)
             case EpisodesAndGetState():
+                self._check_has_files(client)
                 seq_no = self._take_episodes(client, request, body_format, body)
                 return self._with_room(self._state_after_episodes(client, seq_no))
             case Episodes():
@@ -310,14 +309,19 @@ class Service:
     def _is_on_policy(self) -> bool:
         return self._config.force_on_policy
 
+    def _check_has_files(self, client: Client) -> None:
+        for maker in self.versions.makers[client.weights_format].values():
+            if maker.problem is not None:
+                raise MessageError("not_exportable", maker.problem)
+
     def _state_when_ready(self, client: Client) -> Answer | asyncio.Future[Answer]:
         if self.versions.newest is None or (self._is_updating and self._is_on_policy):
             return self._wait(client, self.versions.newest_seq_no, False)
-        return self._newest_state(client)
+        return self._state(client)
 
     def _state_after_episodes(self, client: Client, seq_no: int) -> Answer | asyncio.Future[Answer]:
         if not self._is_on_policy or seq_no < self.versions.newest_seq_no:
-            return self._newest_state(client)
+            return self._state(client)
         client.samples = True
         answer = self._wait(client, seq_no, True)
         self._close_batch_if_full()
@@ -328,36 +332,18 @@ class Service:
         self._waiting.append(_Waiting(client, seq_no, is_after_episodes, answer))
         return answer
 
-    def _send_state(self, waiting: _Waiting) -> None:
-        waiting.client.samples = False  # until it sends again, nobody waits for it
-        try:
-            state = self._newest_state(waiting.client)
-        except Exception as error:
-            if not waiting.answer.done():
+    def _send_state(self, waited: Iterable[_Waiting]) -> None:
+        for waiting in waited:
+            waiting.client.samples = False  # until it sends again, nobody waits for it
+            if waiting.answer.done():
+                continue
+            try:
+                waiting.answer.set_result(self._state(waiting.client))
+            except Exception as error:  # the answer to one is not another's, nor the run's end
                 waiting.answer.set_exception(error)
-            return
-        if isinstance(state, asyncio.Future):
-            state.add_done_callback(lambda done: _pass_on(done, waiting.answer))
-        elif not waiting.answer.done():
-            waiting.answer.set_result(state)
 
-    def _newest_state(self, client: Client) -> Answer | asyncio.Future[Answer]:
-        """The newest weights; the first files of a format take a while, which nobody else has to wait for."""
-        preparing = self._preparing.get(client.weights_format)
-        if preparing is None:
-            makers = list(self.versions.makers[client.weights_format].values())
-            preparing = asyncio.get_running_loop().run_in_executor(None, _prepare, makers)
-            self._preparing[client.weights_format] = preparing
-        if preparing.done():
-            preparing.result()
-            return self._state_for(client)
-        return asyncio.ensure_future(self._state_when_prepared(client, preparing))
-
-    async def _state_when_prepared(self, client: Client, preparing: asyncio.Future[Any]) -> Answer:
-        await asyncio.shield(preparing)
-        return self._state_for(client)
-
-    def _state_for(self, client: Client) -> Answer:
+    def _state(self, client: Client) -> Answer:
+        """The newest weights."""
         versions, file_format = self.versions, client.weights_format
         client.seq_no = versions.newest_seq_no
         key = f"{file_format}_file"
@@ -579,21 +565,6 @@ class Service:
         episode = client.open.new(*key) if acted is None else acted.episode
         asked = Asked(episode, acted, obs, observed.reward, observed.is_terminated, observed.is_truncated)
         return agent.module_id, asked
-
-
-def _prepare(makers: Iterable[FileMaker]) -> None:
-    for maker in makers:
-        maker.prepare()
-
-
-def _pass_on(done: asyncio.Future[Answer], answer: asyncio.Future[Answer]) -> None:
-    if answer.done() or done.cancelled():
-        return
-    error = done.exception()
-    if error is None:
-        answer.set_result(done.result())
-    else:
-        answer.set_exception(error)
 
 
 def _keys(request: Episodes) -> list[AgentKey]:

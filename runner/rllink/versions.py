@@ -12,10 +12,9 @@ from runner.env_runners.env_runner import Weights
 
 
 class FileMaker(Protocol):
-    """Makes files of the parameters of one module."""
+    """Makes files of the parameters of one module; `problem`: why it cannot."""
 
-    def prepare(self) -> None:
-        """Do what takes long, once; may be called in another thread."""
+    problem: str | None
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
         """The file with these parameters (P,), this state of the module's pieces and this number."""

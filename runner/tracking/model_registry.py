@@ -14,8 +14,6 @@ from runner.tracking.mlflow_store import StoreNotWritableError, check_sqlite_wri
 
 _ARTIFACT_NAME = "policy"
 _NEEDED = ("onnxruntime", "numpy")
-
-
 _URI = "MLFLOW_TRACKING_URI"
 
 
@@ -58,8 +56,7 @@ def _register(
     try:
         return _register_there(mlflow, content, manifest, name, known_run, checkpoint)
     finally:
-        mlflow.set_tracking_uri(named or "")
-        os.environ.pop(_URI, None)
+        mlflow.set_tracking_uri(None)  # what the caller had set stands in the environment, too
         if named is not None:
             os.environ[_URI] = named
 

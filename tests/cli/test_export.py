@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,6 @@ def test_mistakes(run_main: RunMain, tmp_path: Path, arguments: list[str], told:
     assert not (tmp_path / "policy.onnx").exists()
 
 
-@pytest.mark.skip(reason="leaves its store behind in MLflow for the tests that follow in this process")
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
@@ -132,9 +132,8 @@ def test_mistakes_are_told_before_anything_heavy_is_imported(run_cli: RunCli) ->
         assert result.stderr.splitlines()[-1] == "[]"
 
 
-@pytest.mark.skip(reason="leaves its store behind in MLflow for the tests that follow in this process")
 @pytest.mark.filterwarnings("ignore")  # of MLflow's own dependencies
-def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path) -> None:
+def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One run, for what needs MLflow: it is slow to start."""
     arguments = [text for text in TRAIN if text != "tracking=none"]
     outcome = run_main(*arguments, "evaluation.evaluation_interval=1", "hydra.run.dir=outputs/run")
@@ -164,15 +163,16 @@ def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path) -> None:
     assert Path(version.tags["runner.checkpoint"]).name == "iteration_000002"
     after = client.get_run(known["run_id"]).info
     assert (after.status, after.end_time) == (before.status, before.end_time)
-    check_loaded(known["tracking_uri"])
+    assert "MLFLOW_TRACKING_URI" not in os.environ  # register leaves nothing behind
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", known["tracking_uri"])
+    check_loaded()
 
 
-def check_loaded(tracking_uri: str) -> None:
+def check_loaded() -> None:
     """What the registry gives back acts, and says what it takes."""
     import mlflow
     import mlflow.onnx
 
-    mlflow.set_tracking_uri(tracking_uri)
     signature: Any = mlflow.models.get_model_info("models:/cartpole/1").signature
     assert [(one.name, one.shape, str(one.type)) for one in signature.inputs] == [("obs", (-1, 4), "float32")]
     assert [one.name for one in signature.outputs] == ["actions", "action_dist_inputs"]

@@ -15,6 +15,7 @@ import pytest
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.frames import frame
 from runner.rllink.packing import pack, unpack
+from tests.policy.test_onnx_policy import WithoutGraph
 from tests.rllink.conftest import RawClient, Served, episode
 
 Serve = Callable[..., Served]
@@ -347,6 +348,26 @@ class TestActions:
         served.sample(10)
         refused = connect(served).ask({"type": "GET_ACTIONS", "episodes": [{"id": "x", "obs": [0.0] * 4}]})
         assert refused["code"] == "not_granted"
+
+
+def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """Who acts for itself without our graph, or lets the server act, is served."""
+    piece = f"{{_target_: {WithoutGraph.__module__}.{WithoutGraph.__name__}}}"
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {piece}}}"
+    served = serve(f"connectors.env_to_module=[{edit}]", OFF)
+    assert "piece WithoutGraph cannot be exported" in caplog.text
+    sampling = served.sample(6)
+    with Client(*served.address, extensions={"actions": {}}, reconnect_s=0) as client:
+        for ask in (client.get_state, lambda: client.send_episodes_and_get_state([episode(3)])):
+            with pytest.raises(RLlinkError, match="piece WithoutGraph cannot be exported; ask for") as refused:
+                ask()
+            assert refused.value.code == "not_exportable"
+        client.get_actions([{"id": "a", "obs": [0.0] * 4}])
+        client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0, "is_terminated": True}])
+        client.send_episodes([episode(5)])
+    assert sampling.result(10).rollout.num_env_steps == 6
+    with Client(*served.address, extensions={"weights": {"format": "safetensors"}}, reconnect_s=0) as client:
+        assert client.get_state().seq_no == 1
 
 
 def test_weights_as_safetensors(serve: Serve) -> None:

@@ -509,7 +509,6 @@ def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
     wait_until(lambda: len(served.runner.server._sessions) <= 5)
 
 
-@pytest.mark.skip(reason="fails now and then on a loaded machine, for a reason that is not found yet")
 def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
     """Episodes that a client begins, and never goes on with, are forgotten with it."""
     served = serve(OFF)
@@ -679,7 +678,6 @@ class TestTls:
         files = [f"rllink.tls_certificate={certificate[0]}", f"rllink.tls_key={certificate[1]}"]
         return served_for_long(serve, *files, SHORT)
 
-    @pytest.mark.skip(reason="fails now and then on a loaded machine, for a reason that is not found yet")
     def test_with_the_right_authority(
         self, served: Served, certificate: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
     ) -> None:
