@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import mmap
 import os
+from contextlib import suppress
 
 # Shorter messages are as fast through the socket.
 _SHORTEST = 4096
@@ -23,19 +23,18 @@ class SharedWriter:
     def __init__(self, name: str, size: int) -> None:
         # Not multiprocessing's class: before Python 3.13 it removes memory that others have made.
         path = os.path.join(_FOLDER, os.path.basename(name))
-        handle = os.open(path, os.O_RDWR)
-        try:
-            self._memory = mmap.mmap(handle, size)
-        finally:
-            os.close(handle)
+        self._file = os.open(path, os.O_RDWR)
+        self._size = size
 
     def write(self, body: bytes) -> bool:
         """Write a body; false if it is not worth it, or does not fit."""
-        if not _SHORTEST <= len(body) <= len(self._memory):
+        if not _SHORTEST <= len(body) <= self._size:
             return False
-        self._memory[: len(body)] = body
-        return True
+        with suppress(OSError):  # no memory is left
+            # Not through a mapping, where no memory ends the process.
+            return os.pwrite(self._file, body, 0) == len(body)
+        return False
 
     def close(self) -> None:
         """Let go of the memory."""
-        self._memory.close()
+        os.close(self._file)

@@ -434,6 +434,25 @@ def test_a_client_that_never_reads(serve: Serve) -> None:
         client.close()
 
 
+def test_a_client_that_never_reads_why_it_is_refused(serve: Serve) -> None:
+    """What the connection still owes is dropped, too, and it is counted no more."""
+    served = served_for_long(serve, SHORT)
+    client = raw(served)
+    client.ask({"type": "GET_STATE"})
+    (connection,) = served.runner.server._connections
+    transport = connection._transport
+    transport.set_write_buffer_limits(high=1 << 30)  # so that requests are still answered when the kernel takes no more
+    with served_all_the_time(served):
+        while transport.get_write_buffer_size() == 0:
+            client.socket.sendall(frame(b'{"type": "GET_STATE"}') * 10)
+            time.sleep(0.005)
+        client.socket.sendall(b"no digit")
+        wait_until(lambda: connection._is_closing)
+        assert transport.get_write_buffer_size() > 0
+        wait_until(lambda: served.runner.server.num_clients == 1)  # the neighbour
+    client.close()
+
+
 def test_a_client_that_sends_a_byte_now_and_then(shared: Served) -> None:
     with served_all_the_time(shared):
         client = raw(shared)
