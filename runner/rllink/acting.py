@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -68,10 +68,9 @@ class Acting:
         self._by_id: dict[str, ActedEpisode] = {}
         self._lost: list[str] = []
 
-    def take_over(self, weights: Any, shared_state: Mapping[str, Any]) -> None:
-        """Act with these parameters (P,), and go on from this state of pieces."""
+    def load(self, weights: Any) -> None:
+        """Act with these parameters (P,)."""
         self._weights.load(weights)
-        self.parts.env_to_module.set_state(shared_state)
 
     def act(self, asked: Sequence[Asked], explore: bool) -> list[tuple[Any, ActedEpisode | None]]:
         """For each element the action for the environment and the episode as it goes on; None and None once it is done.
@@ -151,7 +150,7 @@ class Acting:
 
     def lose(self, acted: ActedEpisode) -> None:
         """Truncate an episode whose client has gone, after its last whole step."""
-        acted.episode.is_whole = False
+        acted.episode.lose()
         rows, slot = self._rows, np.array([acted.slot])
         rows.is_waiting[slot] = False
         rows.end(slot, np.array([False]), np.array([True]))

@@ -31,6 +31,9 @@ class Block(Struct, forbid_unknown_fields=True):
     shape: list[int]
     data: memoryview
 
+    def __len__(self) -> int:
+        return self.shape[0] if self.shape else 0
+
     def array(self) -> Array:
         """The array, a read-only view.
 

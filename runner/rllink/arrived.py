@@ -29,6 +29,7 @@ class OpenEpisode:
         agent_id, env_id: whose it is in runs with several agents, and of which env episode.
         client, name: whose it is, and what the client calls it; nothing more can come of one without a name.
         is_whole: whether its end is one; false if its client left, or never said how it goes on.
+        is_lost: whether nothing more comes of it, although it has not ended.
         num_steps: env steps that have arrived.
         last_obs: the observation that the next chunk begins with.
         past: the last steps that were sampled, column by column; what a later chunk can look back at.
@@ -42,6 +43,7 @@ class OpenEpisode:
     client: str = ""
     name: str | None = None
     is_whole: bool = True
+    is_lost: bool = False
     num_steps: int = 0
     last_obs: Any = None
     past: Mapping[str, Column] | None = None
@@ -81,6 +83,10 @@ class OpenEpisode:
             return_=float(state["return"]),
             last_obs_sampled=state["last_obs"],
         )
+
+    def lose(self) -> None:
+        """Its client has gone, or is refused to go on with it."""
+        self.is_whole, self.is_lost = False, True
 
     def begin_at(self, t_started: int) -> None:
         """What came before that time step is lost, and with it the return of the whole."""

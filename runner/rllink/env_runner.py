@@ -106,6 +106,8 @@ class ExternalEnvRunner:
         self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._published: Weights | None = None
+        # As the event loop saw it last: its threads' pieces learn while it acts.
+        self._acting_states: dict[str, dict[str, Any]] = {}
         assert config.env.port is not None
         port = config.env.port + index if config.env.port else 0
         self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
@@ -137,19 +139,26 @@ class ExternalEnvRunner:
             version = self._versions_add(self._published, shared_state)
         self.server.start()
         batch = self._service.take_ready(num_env_steps) if version is None else None
+        is_ready = batch is not None
         if batch is None:
-            batch = self._wait(self.server.submit(self._collect(version, num_env_steps)), num_env_steps)
-        return self._sample_of(batch)
+            collecting = self._collect(version, shared_state, num_env_steps)
+            batch = self._wait(self.server.submit(collecting), num_env_steps)
+        return self._sample_of(batch, has_acted=not is_ready)
 
     def _versions_add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
+        if self._journal is not None:
+            self._journal.note_weights(self._versions.newest_seq_no + 1)
+
         async def add() -> Version:
             return self._versions.add(weights, shared_state, self._service.oldest_queued)
 
         return self.server.call(add())
 
-    async def _collect(self, version: Version | None, num_env_steps: int) -> Batch:
-        self._service.publish(version)
-        return await self._service.collect(num_env_steps)
+    async def _collect(self, version: Version | None, shared_state: Mapping[str, Any], num_env_steps: int) -> Batch:
+        self._service.publish(version, shared_state)
+        batch = await self._service.collect(num_env_steps)
+        self._acting_states = {key: parts.env_to_module.get_state() for key, parts in self._acting_parts.items()}
+        return batch
 
     def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
         """The batch; says in the log what is waited for."""
@@ -167,7 +176,8 @@ class ExternalEnvRunner:
                     waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
-    def _sample_of(self, batch: Batch) -> Sample:
+    def _sample_of(self, batch: Batch, has_acted: bool) -> Sample:
+        """A batch, completed; `has_acted`: what pieces learned while the server acted is told, too."""
         sampled: list[tuple[ColumnBlock, Sequence[OpenEpisode]]] = []
         for module_id, intake in self._intakes.items():
             parts = [part for part in batch.arrived if part.module_id == module_id]
@@ -181,12 +191,17 @@ class ExternalEnvRunner:
         }
         rollout = Rollout({key: concat_blocks(own) for key, own in by_module.items() if own}, batch.num_env_steps)
         shared_state = {
-            module_id: _merged_state(self._acting_parts[module_id].env_to_module, intake)
-            for module_id, intake in self._intakes.items()
+            module_id: self._shared_state(module_id, intake, has_acted) for module_id, intake in self._intakes.items()
         }
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
         return Sample(rollout, self._env_episodes.finished_in(sampled), shared_state, counts)
+
+    def _shared_state(self, module_id: str, intake: ModuleIntake, has_acted: bool) -> dict[str, Any]:
+        """What acting here and what arrived taught the pieces that runners share; other pieces' state as it is here."""
+        acting = self._acting_states[module_id]
+        states = [acting, intake.state()] if has_acted else [intake.state()]
+        return acting | self._acting_parts[module_id].env_to_module.merge_states(states)
 
     def evaluate(self, *_: Any) -> FinishedEpisodes:
         """Simulators cannot be asked to evaluate."""
@@ -215,7 +230,12 @@ class ExternalEnvRunner:
             },
             "num_records": self._service.num_records_sampled,
             "sessions": {
-                session.id: {"client": session.client.name, "number": session.number}
+                session.id: {
+                    "client": session.client.name,
+                    "number": session.number,
+                    "num_begun": session.client.open.num_begun,
+                    "weights_seq_no": session.client.seq_no,
+                }
                 for session in self.server.sessions.values()
             },
             "episodes": {episode.id: episode.get_state() for episode in self._service.episodes_sampled_in_part()},
@@ -228,7 +248,9 @@ class ExternalEnvRunner:
             self.server.call(self._restore(state))
 
     async def _restore(self, state: Mapping[str, Any]) -> None:
-        self._versions.newest_seq_no = int(state["weights_seq_no"])
+        # A number never stands for two weights, also of those that were given after the checkpoint.
+        noted = 0 if self._journal is None else self._journal.newest_seq_no
+        self._versions.newest_seq_no = max(int(state["weights_seq_no"]), noted)
         for module_id, own in state["modules"].items():
             self._acting_parts[module_id].env_to_module.set_state(own["env_to_module"])
             self._acting_parts[module_id].module_to_env.set_state(own["module_to_env"])
@@ -237,10 +259,14 @@ class ExternalEnvRunner:
             own["client"]: self.server.restore_session(session_id, own["client"], int(own["number"]))
             for session_id, own in state["sessions"].items()
         }
+        for own in state["sessions"].values():
+            client = clients[own["client"]]
+            client.open.num_begun = int(own["num_begun"])
+            client.seq_no = None if own["weights_seq_no"] is None else int(own["weights_seq_no"])
         for own in state["episodes"].values():
             episode = OpenEpisode.from_state(own)
             if episode.client in clients:
-                clients[episode.client].open.by_key[episode.agent_id, own["name"]] = episode
+                clients[episode.client].open.restore(episode)
         self._service.num_records_sampled = int(state["num_records"])
         gone: set[Client] = set()
         for record in () if self._journal is None else self._journal.records_from(int(state["num_records"])):
@@ -360,12 +386,6 @@ def _differ(weights: Weights, published: Weights) -> bool:
     return any(not np.array_equal(vector, published[module_id]) for module_id, vector in weights.items())
 
 
-def _merged_state(acting: EnvToModulePipeline, intake: ModuleIntake) -> dict[str, Any]:
-    """What acting here and what arrived taught the pieces that runners share; other pieces' state as it is here."""
-    own = acting.get_state()
-    return own | acting.merge_states([own, intake.state()])
-
-
 class EnvEpisodes:
     """Which env episodes have ended: all episodes of their agents, in whichever samples.
 
@@ -390,12 +410,19 @@ class EnvEpisodes:
                     ended.append(episode)
         if None in self._module_of:
             return _finished([[episode] for episode in ended if episode.is_whole])
+        self._forget_lost()
         env_ids = dict.fromkeys(episode.env_id or "" for episode in ended)
-        over = [env_id for env_id in env_ids if not self._going_on[env_id][1]]
+        over = [env_id for env_id in env_ids if env_id in self._going_on and not self._going_on[env_id][1]]
         groups = [self._going_on.pop(env_id)[0] for env_id in over]
         whole = [group for group in groups if all(episode.is_whole for episode in group)]
         by_agent, by_module = self._own_returns(whole)
         return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
+
+    def _forget_lost(self) -> None:
+        """Forget env episodes that go on in nobody: their clients have gone, and no chunk will say that they ended."""
+        for env_id, (agents, going_on) in list(self._going_on.items()):
+            if going_on and all(episode.is_lost for episode in agents if id(episode) in going_on):
+                del self._going_on[env_id]
 
     def _note(self, episode: OpenEpisode, is_done: bool) -> None:
         agents, going_on = self._going_on.setdefault(episode.env_id or "", ([], set()))

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runner.rllink.frames import FrameError, FrameReader, frame
+
+_log = logging.getLogger(__name__)
 
 _SUFFIX = ".rllink"
 _LARGEST = 1 << 40
@@ -54,6 +57,7 @@ class Journal:
         self._num_kept = num_kept
         self._positions: list[int] = []
         self._file: int | None = None
+        self._weights_file = folder / f"runner-{runner}.weights"
         self.num_records = 0
 
     def append(self, record: Record) -> None:
@@ -84,13 +88,33 @@ class Journal:
                 path.unlink()
 
     def records_from(self, position: int) -> Iterator[Record]:
-        """The records from this number on, in their order; new ones are numbered behind them."""
-        for first, path in self._segments():
+        """The records from this number on, in their order; new ones are numbered behind them.
+
+        The checkpoint that has seen those before is the oldest from now on whose records are kept.
+        """
+        self._positions = [position]
+        segments = self._segments()
+        if segments and segments[0][0] > position:
+            _log.warning("RLlink: %d messages after this checkpoint are not kept any more", segments[0][0] - position)
+        for first, path in segments:
             for number, record in enumerate(_read(path), start=first):
                 self.num_records = number + 1
                 if number >= position:
                     yield record
         self.num_records = max(self.num_records, position)
+
+    def note_weights(self, seq_no: int) -> None:
+        """Weights with this number are given to clients from now on."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._weights_file.write_text(f"{seq_no:020d}")
+
+    @property
+    def newest_seq_no(self) -> int:
+        """The highest number that weights were given, also by a server that was killed; 0: none."""
+        try:
+            return int(self._weights_file.read_text())
+        except (OSError, ValueError):
+            return 0
 
     def _segments(self) -> list[tuple[int, Path]]:
         """Number of the first record, file; in order."""

@@ -107,6 +107,15 @@ class Episodes(_Request, tag="EPISODES"):
     weights_seq_no: _Integer | UnsetType = UNSET
     env_steps: _Count | UnsetType = UNSET
 
+    @property
+    def num_env_steps(self) -> int:
+        """What the client says, or else the steps of all chunks; of a message that was decoded without an error."""
+        if self.env_steps is not UNSET:
+            return self.env_steps
+        if self.columns is not UNSET:
+            return len(self.columns.rewards)
+        return 0 if self.episodes is UNSET else sum(len(chunk.rewards) for chunk in self.episodes)
+
 
 class EpisodesAndGetState(Episodes, tag="EPISODES_AND_GET_STATE"):
     """Sampled data, and the wish for newer weights."""

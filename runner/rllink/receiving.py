@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -50,15 +49,25 @@ class OpenEpisodes:
     name: str
     limit: int
     by_key: dict[tuple[str | None, str], OpenEpisode] = field(default_factory=dict)
-    _numbers: itertools.count[int] = field(default_factory=itertools.count)
+    num_begun: int = 0
     # Id of an env episode -> how often it was used before, the agents that have been in it.
     _env_episodes: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
 
     def new(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
         """An episode that begins; it is open once it is in `by_key`."""
-        name = f"{self.name}-{next(self._numbers)}" + ("" if id_ is None else f"-{id_}")
+        name = f"{self.name}-{self.num_begun}" + ("" if id_ is None else f"-{id_}")
+        self.num_begun += 1
         env_id = None if agent_id is None else self._env_episode(str(id_), agent_id)
         return OpenEpisode(name, agent_id, env_id, self.name, id_)
+
+    def restore(self, episode: OpenEpisode) -> None:
+        """Go on with an open episode from before a restart."""
+        assert episode.name is not None
+        self.by_key[episode.agent_id, episode.name] = episode
+        if episode.env_id is not None:
+            number = int(episode.env_id.rpartition("-")[2])
+            _, agents = self._env_episodes.get(episode.name, (number, frozenset()))
+            self._env_episodes[episode.name] = number, agents | {episode.agent_id or ""}
 
     def _env_episode(self, id_: str, agent_id: str) -> str:
         """The env episode that an agent's new episode is of: where the agent was in the last of this id, the next."""

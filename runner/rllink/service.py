@@ -153,11 +153,12 @@ class Service:
             numbers = [int(part.weights_seq_no.min()) for part in self._queue[0][0]] if self._queue else []
         return min(numbers, default=None)
 
-    def publish(self, version: Version | None) -> None:
-        """The newest weights may be used; None: those that are there already."""
-        if version is not None:
-            for module_id, acting in self._acting.items():
-                acting.take_over(version.weights[module_id], version.shared_state.get(module_id, {}))
+    def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
+        """The newest weights may be used (None: those that are there already), with this state of pieces by module."""
+        for module_id, acting in self._acting.items():
+            if version is not None:
+                acting.load(version.weights[module_id])
+            acting.parts.env_to_module.set_state(shared_state.get(module_id, {}))
         self._is_updating = False
         newest = self.versions.newest_seq_no
         self._send_state(self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes))
@@ -267,7 +268,7 @@ class Service:
         """Truncate open episodes after the last step that arrived."""
         lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
         for episode in lost:
-            episode.is_whole = False
+            episode.lose()
         going_on = set(map(id, lost))
         if not lost:
             return
@@ -419,8 +420,7 @@ class Service:
             case EpisodesAndGetState():
                 return self._state_when_ready(client)
             case Episodes():
-                num_env_steps = 0 if request.env_steps is UNSET else request.env_steps
-                return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
+                return self._ack(request.num_env_steps)
         return self.answer(client, request, body_format, b"")
 
     def _check_versions(self, parts: Iterable[Arrived], num_env_steps: int) -> None:
@@ -446,8 +446,10 @@ class Service:
         before = self.counts.num_env_steps_received
         self._take_episodes(client, request, body_format, body)
         num_env_steps = self.counts.num_env_steps_received - before
-        answer = {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
-        return self._with_room(answer)
+        return self._with_room(self._ack(num_env_steps))
+
+    def _ack(self, num_env_steps: int) -> Answer:
+        return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
 
     def _with_room(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
         """The answer, later if more waits than the learners can take."""

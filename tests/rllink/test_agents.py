@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,6 +58,41 @@ def test_episodes_of_agents_become_blocks_of_modules(serve: Serve) -> None:
     assert sample.finished.lengths.tolist() == [7, 7]
     assert sample.finished.by_agent["agent_1"].tolist() == [4.0, 4.0]
     assert sample.finished.by_module["first"].tolist() == [7.0, 7.0]
+
+
+def test_env_episodes_whose_client_has_gone_are_forgotten(serve: Serve) -> None:
+    served = serve(*TWO)
+    for number in range(4):
+        sampling = served.sample(5)
+        with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
+            open_ends = {"is_terminated": number == 3, "id": "a"}
+            client.send_episodes([{**episode(5), "agent_id": agent, **open_ends} for agent in AGENTS])
+            sample = sampling.result(10)  # before it is known that the client goes
+        deadline = time.monotonic() + 10
+        while served.runner._service.known and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert sample.finished.returns.tolist() == [10.0]
+    assert served.runner._env_episodes._going_on == {}
+
+
+def test_after_a_restart_agents_go_on_in_their_env_episode(serve: Serve, tmp_path: Path) -> None:
+    first = serve(*TWO, run_dir=tmp_path)
+    sampling = first.sample(5)
+    client = Client(*first.address, extensions={"agents": {}, "session": {"id": None}})
+    for is_terminated in (True, False):  # the id's second env episode goes on
+        client.send_episodes([{**episode(5), "agent_id": AGENTS[0], "id": "a", "is_terminated": is_terminated}])
+        sample = sampling.result(10)
+        sampling = first.sample(5)
+    state = first.runner.get_state()
+    second = serve(*TWO, run_dir=tmp_path, state=state)
+    client._disconnect()
+    client._address = second.address
+    sampling = second.sample(5)
+    client.send_episodes([{**episode(5, 1), "agent_id": AGENTS[1], "id": "a"}])
+    (block,) = sampling.result(10).rollout.blocks.values()
+    (before,) = sample.rollout.blocks.values()
+    assert block.agents.multi_agent_episode_ids == before.agents.multi_agent_episode_ids
+    client.close()
 
 
 def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:

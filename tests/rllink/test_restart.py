@@ -43,7 +43,7 @@ def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connec
     save_checkpoint(tmp_path / "checkpoint", {"state": first.runner.get_state()}, {})
     client.ask({"type": "EPISODES", "episodes": [part(whole, 6, 9)], "request": 2})
     client.ask({"type": "GET_CONFIG", "request": 3})
-    last = {"type": "EPISODES", "episodes": [part(whole, 9, 11)], "request": 4, "env_steps": 2}
+    last = {"type": "EPISODES", "episodes": [part(whole, 9, 11)], "request": 4}
     client.send(last)
     client.receive()  # and now the server is killed
 
@@ -64,6 +64,33 @@ def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connec
     assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([20.0], [20])
     assert sample.counts["rllink/num_env_steps_received"] == 20
     assert sample.counts["rllink/weights_seq_no"] == 2
+    episodes = second.sample(3)
+    client.ask({"type": "EPISODES", "episodes": [episode(3)], "request": 6})
+    (after,) = episodes.result(10).rollout.blocks["default_policy"].episode_ids
+    assert (after.endswith("-1"), after != block.episode_ids[0]) == (True, True)  # the client's second episode
+
+
+def test_a_number_never_stands_for_two_weights(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    first = serve(OFF, run_dir=tmp_path)
+    client = connect(first)
+    session = hello(client, session={"id": None})["extensions"]["session"]
+    sampling = first.sample(5)
+    assert client.ask({"type": "GET_STATE", "request": 1})["weights_seq_no"] == 1
+    client.ask({"type": "EPISODES", "episodes": [episode(5)], "request": 2})
+    sampling.result(10)
+    state = first.runner.get_state()
+    first.sample(5, update=True)
+    assert client.ask({"type": "GET_STATE", "request": 3})["weights_seq_no"] == 2  # and now the server is killed
+
+    second = serve(OFF, run_dir=tmp_path, state=state)
+    second.sample(5)
+    client = connect(second)
+    hello(client, session={"id": session["id"]})
+    for number, said in ((4, {"weights_seq_no": 2}), (4, {})):  # without a number: those that it was sent last
+        answer = client.ask({"type": "EPISODES", "episodes": [episode(5)], "request": number, **said})
+        assert answer["code"] == "unknown_weights"
+    assert client.ask({"type": "GET_STATE", "request": 4})["weights_seq_no"] == 3
+    assert client.ask({"type": "EPISODES", "episodes": [episode(5)], "request": 5})["type"] == "ACK"
 
 
 def test_clients_without_a_session_are_gone(serve: Serve, connect: Connect, tmp_path: Path) -> None:
@@ -102,6 +129,25 @@ def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
     assert again.num_records == 50
     assert len(list(tmp_path.iterdir())) == 2
     assert list(Journal(tmp_path, "1.0", 2).records_from(0)) == []  # another runner's
+
+
+def test_after_a_restart_the_checkpoint_that_it_began_with_counts(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = Journal(tmp_path, "0.0", 2)
+    for position in (0, 10, 20):
+        journal.begin_segment(position)
+        for number in range(position, position + 10):
+            journal.append(Record("c", None, None, "json", number))
+    journal.close()
+    again = Journal(tmp_path, "0.0", 2)
+    assert [record.weights_seq_no for record in again.records_from(20)] == list(range(20, 30))
+    again.begin_segment(30)  # a first checkpoint: that from before is still kept
+    once_more = Journal(tmp_path, "0.0", 2)
+    assert [record.weights_seq_no for record in once_more.records_from(20)] == list(range(20, 30))
+    assert caplog.text == ""
+    assert [record.weights_seq_no for record in once_more.records_from(3)] == list(range(20, 30))
+    assert "17 messages after this checkpoint are not kept any more" in caplog.text
 
 
 def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:

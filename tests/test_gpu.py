@@ -1,0 +1,103 @@
+"""Learners on a GPU, where there is one: they learn what they learn on the CPU; checkpoints go on anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runner.trainer import Trainer
+from tests.conftest import QUICK, ROOT, Outcome, without_times
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
+ONLINE = [
+    "ppo_cartpole",
+    "ppo_pendulum",
+    "ppo_stateless_cartpole_lstm",
+    "ppo_masked_cartpole",
+    "ppo_dict_cartpole",
+    "ppo_catch",
+    "ppo_multi_agent_cartpole",
+]
+FEW = (
+    "evaluation.evaluation_interval=null",
+    "offline.dataset_num_iters_per_learner=5",
+    "checkpoint.metric=training_iteration",
+)
+
+
+def first_result(experiment: str, *overrides: str) -> dict[str, Any]:
+    with Trainer.from_experiment(experiment, list(overrides)) as trainer:
+        return without_times(trainer.train())
+
+
+def assert_close(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Sums in another order; what was sampled and counted is equal."""
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        if isinstance(value, int | float):
+            assert value == pytest.approx(other[name], rel=2e-2, abs=2e-3), name
+
+
+@pytest.mark.parametrize("experiment", ONLINE)
+def test_an_update_is_that_of_the_cpu(experiment: str) -> None:
+    torch.cuda.reset_peak_memory_stats()
+    on_gpu = first_result(experiment, *QUICK, "learners.device=auto")
+    assert torch.cuda.max_memory_allocated() > 0
+    assert_close(on_gpu, first_result(experiment, *QUICK, "learners.device=cpu"))
+
+
+@pytest.fixture
+def pendulum(run_main: Callable[..., Outcome], tmp_path: Path) -> Path:
+    """Recorded episodes of Pendulum."""
+    outcome = run_main("+experiment=ppo_pendulum", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
+    assert outcome.code == 0, outcome.err
+    outcome = run_main("record", "run", "offline.output=data", "evaluation.evaluation_duration=5")
+    assert outcome.code == 0, outcome.err
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("experiment", ["bc_cartpole", "marwil_cartpole", "iql_pendulum", "cql_pendulum"])
+def test_an_offline_update_is_that_of_the_cpu(experiment: str, request: pytest.FixtureRequest) -> None:
+    data = request.getfixturevalue("pendulum") if "pendulum" in experiment else RECORDED
+    same = (f"offline.input_={data}", *FEW)
+    assert_close(first_result(experiment, *same), first_result(experiment, *same, "learners.device=cpu"))
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_a_run_goes_on_from_its_checkpoint(run_main: Callable[..., Outcome], tmp_path: Path, device: str) -> None:
+    train = ("+experiment=ppo_cartpole", *QUICK, "learners.device=cuda")
+    assert run_main(*train, "hydra.run.dir=run", "stop.training_iteration=1").code == 0
+    outcome = run_main("resume", "run", "stop.training_iteration=3", f"learners.device={device}")
+    assert outcome.code == 0, outcome.err
+    outcome = run_main("export", "run", "policy.onnx")
+    assert (outcome.code, outcome.err) == (0, "")
+    outcome = run_main("evaluate", "run", "evaluation.evaluation_duration=2")
+    assert outcome.code == 0, outcome.err
+
+
+def test_interrupted_is_straight() -> None:
+    overrides = [*QUICK, "learners.device=cuda"]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        results = [without_times(trainer.train())]
+        state = trainer.get_state()
+        results += [without_times(trainer.train()) for _ in range(2)]
+        weights = trainer.learners.get_weights()["default_policy"]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        trainer.set_state(state)
+        assert [without_times(trainer.train()) for _ in range(2)] == results[1:]
+        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+def test_a_learner_in_an_actor_has_its_gpu(ray_cluster: None) -> None:
+    remote = ("learners.num_learners=1", "learners.num_gpus_per_learner=1")
+    assert_close(first_result("ppo_cartpole", *QUICK, *remote), first_result("ppo_cartpole", *QUICK))
+    bc = (f"offline.input_={RECORDED}", *FEW)
+    assert_close(first_result("bc_cartpole", *bc, *remote), first_result("bc_cartpole", *bc))
