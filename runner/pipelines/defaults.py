@@ -38,6 +38,15 @@ Space = gym.Space[Any]
 MakePiece = Callable[[Mapping[str, Any]], ConnectorPiece]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)
+DEFAULT_MODULE_TO_ENV_PIECES: tuple[type[ConnectorPiece], ...] = (
+    RemoveSingleTsTimeRankFromBatch,
+    GetActions,
+    TensorToNumpy,
+    UnBatchToIndividualItems,
+    NormalizeAndClipActions,
+    ListifyDataForVectorEnv,
+    ModuleToAgentUnmapping,
+)
 
 
 def env_to_module_pipeline(

@@ -185,7 +185,9 @@ class Checker:
             wire = self.open()
             config = wire.ask({"type": "GET_CONFIG"})
         self.config = config if config["type"] == "SET_CONFIG" else {}
-        wire.ask({"type": "GET_STATE"}, _FIRST_STATE_TIMEOUTS * self.target.timeout_s)
+        state = wire.ask({"type": "GET_STATE"}, _FIRST_STATE_TIMEOUTS * self.target.timeout_s)
+        if state.get("code") == "not_exportable":
+            raise CannotCheck(f"the policy of {where} has no ONNX file, which most rules need")
 
     # -- episodes ----------------------------------------------------------------------------------------------------
 

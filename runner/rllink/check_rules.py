@@ -544,6 +544,11 @@ def _(checker: Checker) -> None:
     checker.accepted(wire, [checker.chunk(id="many-0")])  # it begins: nothing was taken
 
 
+@rule("not_exportable", "a policy without an ONNX file is told")
+def _(checker: Checker) -> None:
+    raise Skip("this server's policy has one")
+
+
 @rule("shutting_down", "the end of the run is told")
 def _(checker: Checker) -> None:
     raise Skip("the run would have to end")

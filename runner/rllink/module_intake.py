@@ -22,30 +22,13 @@ from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.common_pieces import step_rows_of_obs
-from runner.pipelines.module_to_env_pieces import (
-    GetActions,
-    ListifyDataForVectorEnv,
-    ModuleToAgentUnmapping,
-    NormalizeAndClipActions,
-    RemoveSingleTsTimeRankFromBatch,
-    TensorToNumpy,
-    UnBatchToIndividualItems,
-)
+from runner.pipelines.defaults import DEFAULT_MODULE_TO_ENV_PIECES
+from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
 from runner.rllink.arrived import Arrived, Joined, OpenEpisode, join, remember
 from runner.rllink.versions import Version, Versions
-
-_KNOWN_PIECES = (
-    GetActions,
-    ListifyDataForVectorEnv,
-    ModuleToAgentUnmapping,
-    NormalizeAndClipActions,
-    RemoveSingleTsTimeRankFromBatch,
-    TensorToNumpy,
-    UnBatchToIndividualItems,
-)
 
 
 class ModuleIntake:
@@ -183,7 +166,7 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
         ConfigError: a piece changes actions in a way that cannot be undone.
     """
     for piece in pipeline:
-        if not isinstance(piece, _KNOWN_PIECES):
+        if not isinstance(piece, DEFAULT_MODULE_TO_ENV_PIECES):
             what = f"{type(piece).__name__} stands between module and simulators; what it does cannot be undone"
             where = "connectors.module_to_env"
             raise ConfigError([Problem(what, where, module_id, "the default pieces, and NormalizeAndClipActions")])

@@ -27,7 +27,7 @@ from tests.rllink.small_server import SmallServer
 Serve = Callable[..., Served]
 OFF = "rllink.force_on_policy=false"
 # What no checker can see.
-NEVER = {"R2", "too_many_clients", "shutting_down"}
+NEVER = {"R2", "too_many_clients", "not_exportable", "shutting_down"}
 
 
 def _failed(results: list[Result]) -> list[str]:

@@ -12,6 +12,8 @@ import msgpack
 import numpy as np
 import pytest
 
+from runner.rllink.check import CannotCheck, check_server
+from runner.rllink.check_wire import Target
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.frames import frame
 from runner.rllink.packing import pack, unpack
@@ -362,6 +364,8 @@ def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptur
             with pytest.raises(RLlinkError, match="piece WithoutGraph cannot be exported; ask for") as refused:
                 ask()
             assert refused.value.code == "not_exportable"
+        with pytest.raises(CannotCheck, match="has no ONNX file"):
+            list(check_server(Target(*served.address)))
         client.get_actions([{"id": "a", "obs": [0.0] * 4}])
         client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0, "is_terminated": True}])
         client.send_episodes([episode(5)])
