@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from runner.config.schemas import ExperimentConfig
 from runner.module_parts import ModulePlan
 
+_INDENT = " " * 15
+
 
 def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Iterable[ModulePlan]) -> str:
     """Addresses, protection, spaces and how to connect, in lines."""
@@ -14,14 +16,12 @@ def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Ite
     guards = ["TLS" if rllink.tls_certificate else "no TLS", "token" if rllink.token else "no token"]
     policy = "on-policy" if rllink.force_on_policy else "off-policy"
     host, _, port = addresses[0].rpartition(":")
-    lines = [
-        f"  RLlink      listens at {', '.join(addresses)} ({', '.join(guards)}), {policy}; waits for simulators",
-        *(f"              {line}" for plan in plans for line in _spaces_of(plan)),
-        f"              check:    python -m runner rllink check {addresses[0]}",
-    ]
+    details = [line for plan in plans for line in _spaces_of(plan)]
+    details.append(f"check:    python -m runner rllink check {addresses[0]}")
     if config.env.env == "CartPole-v1":
-        lines.append(f"              example:  python examples/external/cartpole_client.py --host {host} --port {port}")
-    return "\n".join(lines)
+        details.append(f"example:  python examples/external/cartpole_client.py --host {host} --port {port}")
+    first = f"  RLlink       listens at {', '.join(addresses)} ({', '.join(guards)}), {policy}; waits for simulators"
+    return "\n".join([first, *(f"{_INDENT}{line}" for line in details)])
 
 
 def _spaces_of(plan: ModulePlan) -> list[str]:
