@@ -13,7 +13,10 @@ import torch
 from runner.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, without_times
 
-pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here")
+pytestmark = [
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU here"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context"),
+]
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 ONLINE = [
     "ppo_cartpole",
@@ -28,6 +31,7 @@ FEW = (
     "evaluation.evaluation_interval=null",
     "offline.dataset_num_iters_per_learner=5",
     "checkpoint.metric=training_iteration",
+    "~stop.evaluation.env_runners.episode_return_mean",
 )
 
 
@@ -95,7 +99,6 @@ def test_interrupted_is_straight() -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 def test_a_learner_in_an_actor_has_its_gpu(ray_cluster: None) -> None:
     remote = ("learners.num_learners=1", "learners.num_gpus_per_learner=1")
     assert_close(first_result("ppo_cartpole", *QUICK, *remote), first_result("ppo_cartpole", *QUICK))
