@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,7 @@ class Sample:
     """What one call of `sample` yields.
 
     `shared_state`: by module id, the state of pieces that runners share (running means and the like), before merging.
+    `further_states`: the same of this runner's other pipelines, which may have gone on from older merged states.
     `counts`: metric name -> what this runner has counted since it was made.
     """
 
@@ -43,6 +44,7 @@ class Sample:
     finished: FinishedEpisodes
     shared_state: dict[str, Any]
     counts: Mapping[str, int] = field(default_factory=dict)
+    further_states: Sequence[dict[str, Any]] = ()
 
 
 # Vector steps of an evaluation after which rows are freed.

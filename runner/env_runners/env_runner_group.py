@@ -84,7 +84,9 @@ class EnvRunnerGroup:
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
         self.shared_state = {
-            module_id: pipeline.merge_states([sample.shared_state[module_id] for sample in samples])
+            module_id: pipeline.merge_states(
+                [state[module_id] for sample in samples for state in (sample.shared_state, *sample.further_states)]
+            )
             for module_id, pipeline in self._env_to_module.items()
         }
         self.counts = _summed([sample.counts for sample in samples])

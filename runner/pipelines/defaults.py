@@ -38,6 +38,7 @@ Space = gym.Space[Any]
 MakePiece = Callable[[Mapping[str, Any]], ConnectorPiece]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)
+# Those of `module_to_env_pipeline` below.
 DEFAULT_MODULE_TO_ENV_PIECES: tuple[type[ConnectorPiece], ...] = (
     RemoveSingleTsTimeRankFromBatch,
     GetActions,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -67,10 +67,28 @@ class Acting:
         self._numbers = itertools.count()
         self._by_id: dict[str, ActedEpisode] = {}
         self._lost: list[str] = []
+        self._learned: list[dict[str, Any]] = []
 
     def load(self, weights: Any) -> None:
         """Act with these parameters (P,)."""
         self._weights.load(weights)
+
+    def take_over(self, shared_state: Mapping[str, Any]) -> None:
+        """Go on from the merged state of pieces that runners share; what they have learned since is kept to be told."""
+        self._learned.append(self._told())
+        self.parts.env_to_module.set_state(shared_state)
+
+    def learned(self) -> list[dict[str, Any]]:
+        """States, before merging, with what the pieces have learned since the last call."""
+        learned, self._learned = [*self._learned, self._told()], []
+        return learned
+
+    def _told(self) -> dict[str, Any]:
+        """The pieces' state, from which they go on as if it was merged, so that nothing is told twice."""
+        pipeline = self.parts.env_to_module
+        state = pipeline.get_state()
+        pipeline.set_state(pipeline.merge_states([state]))
+        return state
 
     def act(self, asked: Sequence[Asked], explore: bool) -> list[tuple[Any, ActedEpisode | None]]:
         """For each element the action for the environment and the episode as it goes on; None and None once it is done.
@@ -157,6 +175,11 @@ class Acting:
         self._free.append(acted.slot)
         self._lost.append(acted.episode.id)
 
+    @property
+    def has_lost(self) -> bool:
+        """Whether episodes wait to be forgotten by `cut`."""
+        return bool(self._lost)
+
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
@@ -165,6 +188,8 @@ class Acting:
 
         Episodes that run go on in the next block.
         """
+        if not self._by_id:
+            return None
         module_to_env, module = self.parts.module_to_env, self.parts.module
         with torch.inference_mode():
             block, _ = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))

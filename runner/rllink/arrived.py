@@ -74,7 +74,7 @@ class OpenEpisode:
             state["agent_id"],
             state["env_id"],
             client=str(state["client"]),
-            name=str(state["name"]),
+            name=None if state["name"] is None else str(state["name"]),
             is_whole=bool(state["is_whole"]),
             num_steps=int(state["num_steps"]),
             last_obs=state["last_obs"],
@@ -126,12 +126,18 @@ class Arrived:
 
 @dataclass(frozen=True)
 class Joined:
-    """A block of chunks, no two of which are of one episode, the weights that acted (R,) and the episodes (E)."""
+    """A block of chunks, no two of which are of one episode, the weights that acted (R,) and the episodes (E).
+
+    Attributes:
+        given: columns besides obs, actions and rewards that are sent of all rows.
+        partly_given: those that are sent of some rows: which (R,), and the column, whose other rows mean nothing.
+    """
 
     block: ColumnBlock
     weights_seq_no: IntArray
     episodes: Sequence[OpenEpisode]
     given: frozenset[str]
+    partly_given: Mapping[str, tuple[BoolArray, Column]] = field(default_factory=dict)
 
 
 def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
@@ -147,6 +153,8 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
     given = frozenset(name for name in extra_columns if all(name in part.columns for part in parts))
     names = [*("obs", "actions", "rewards"), *sorted(given)]
     columns = {name: _concatenated([part.columns[name] for part in parts]) for name in names}
+    some = [name for name in extra_columns if name not in given and any(name in part.columns for part in parts)]
+    partly_given = {name: _partly(name, parts) for name in some}
     lengths = np.concatenate([part.lengths for part in parts])
     seq_no = np.repeat(np.concatenate([part.weights_seq_no for part in parts]), lengths)
     episodes = [episode for part in parts for episode in part.episodes]
@@ -158,6 +166,10 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
         columns = {
             name: nested.take(column, order.obs_rows if name == OBS else order.step_rows)
             for name, column in columns.items()
+        }
+        partly_given = {
+            name: (rows[order.step_rows], nested.take(column, order.step_rows))
+            for name, (rows, column) in partly_given.items()
         }
         seq_no, episodes = seq_no[order.step_rows], [episodes[chunk] for chunk in order.first_chunks]
         env_t = None if env_t is None else env_t[order.obs_rows]
@@ -177,7 +189,16 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
         module_id=parts[0].module_id,
         agents=None if env_t is None else _agents(episodes, env_t),
     )
-    return Joined(block, seq_no, episodes, given)
+    return Joined(block, seq_no, episodes, given, partly_given)
+
+
+def _partly(name: str, parts: Sequence[Arrived]) -> tuple[BoolArray, Column]:
+    """(R,) which rows a column is sent of, and the column (R, ...)."""
+    rows = np.concatenate([np.full(part.num_rows, name in part.columns) for part in parts])
+    sent = nested.concatenate([part.columns[name] for part in parts if name in part.columns])
+    column = nested.map_leaves(lambda leaf: np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype), sent)
+    nested.assign(column, rows, sent)
+    return rows, column
 
 
 def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:

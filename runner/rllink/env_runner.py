@@ -40,6 +40,7 @@ _log = logging.getLogger(__name__)
 
 _WAIT_S = 0.2
 _TELL_AFTER_S = 10.0
+_FIRST_AFTER_RESTART = 10**9
 
 
 @dataclass(frozen=True)
@@ -106,8 +107,6 @@ class ExternalEnvRunner:
         self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._published: Weights | None = None
-        # As the event loop saw it last: its threads' pieces learn while it acts.
-        self._acting_states: dict[str, dict[str, Any]] = {}
         assert config.env.port is not None
         port = config.env.port + index if config.env.port else 0
         self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
@@ -137,13 +136,12 @@ class ExternalEnvRunner:
         if self._published is None or _differ(weights, self._published):
             self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
             version = self._versions_add(self._published, shared_state)
-        self.server.start()
         batch = self._service.take_ready(num_env_steps) if version is None else None
-        is_ready = batch is not None
         if batch is None:
-            collecting = self._collect(version, shared_state, num_env_steps)
-            batch = self._wait(self.server.submit(collecting), num_env_steps)
-        return self._sample_of(batch, has_acted=not is_ready)
+            collecting = self.server.submit(self._collect(version, shared_state, num_env_steps))
+            self.server.start()
+            batch = self._wait(collecting, num_env_steps)
+        return self._sample_of(batch)
 
     def _versions_add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
         if self._journal is not None:
@@ -156,9 +154,7 @@ class ExternalEnvRunner:
 
     async def _collect(self, version: Version | None, shared_state: Mapping[str, Any], num_env_steps: int) -> Batch:
         self._service.publish(version, shared_state)
-        batch = await self._service.collect(num_env_steps)
-        self._acting_states = {key: parts.env_to_module.get_state() for key, parts in self._acting_parts.items()}
-        return batch
+        return await self._service.collect(num_env_steps)
 
     def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
         """The batch; says in the log what is waited for."""
@@ -176,8 +172,7 @@ class ExternalEnvRunner:
                     waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
-    def _sample_of(self, batch: Batch, has_acted: bool) -> Sample:
-        """A batch, completed; `has_acted`: what pieces learned while the server acted is told, too."""
+    def _sample_of(self, batch: Batch) -> Sample:
         sampled: list[tuple[ColumnBlock, Sequence[OpenEpisode]]] = []
         for module_id, intake in self._intakes.items():
             parts = [part for part in batch.arrived if part.module_id == module_id]
@@ -190,18 +185,11 @@ class ExternalEnvRunner:
             module_id: [block for block, _ in sampled if block.module_id == module_id] for module_id in self._intakes
         }
         rollout = Rollout({key: concat_blocks(own) for key, own in by_module.items() if own}, batch.num_env_steps)
-        shared_state = {
-            module_id: self._shared_state(module_id, intake, has_acted) for module_id, intake in self._intakes.items()
-        }
+        # First those that have just gone on from the newest merged state.
+        shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
-        return Sample(rollout, self._env_episodes.finished_in(sampled), shared_state, counts)
-
-    def _shared_state(self, module_id: str, intake: ModuleIntake, has_acted: bool) -> dict[str, Any]:
-        """What acting here and what arrived taught the pieces that runners share; other pieces' state as it is here."""
-        acting = self._acting_states[module_id]
-        states = [acting, intake.state()] if has_acted else [intake.state()]
-        return acting | self._acting_parts[module_id].env_to_module.merge_states(states)
+        return Sample(rollout, self._env_episodes.finished_in(sampled), shared_state, counts, batch.learned)
 
     def evaluate(self, *_: Any) -> FinishedEpisodes:
         """Simulators cannot be asked to evaluate."""
@@ -239,7 +227,8 @@ class ExternalEnvRunner:
                 for session in self.server.sessions.values()
             },
             "episodes": {episode.id: episode.get_state() for episode in self._service.episodes_sampled_in_part()},
-            "counts": asdict(self._service.counts),
+            "env_episodes": self._env_episodes.get_state(),
+            "counts": asdict(self._service.counts_of_sampled()),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -263,14 +252,26 @@ class ExternalEnvRunner:
             client = clients[own["client"]]
             client.open.num_begun = int(own["num_begun"])
             client.seq_no = None if own["weights_seq_no"] is None else int(own["weights_seq_no"])
+        gone: set[Client] = set()  # those without a session
+        restored: dict[str, OpenEpisode] = {}
         for own in state["episodes"].values():
             episode = OpenEpisode.from_state(own)
-            if episode.client in clients:
-                clients[episode.client].open.restore(episode)
+            if episode.client not in clients:
+                clients[episode.client] = self._client_without_session(episode.client)
+                gone.add(clients[episode.client])
+            clients[episode.client].open.restore(episode)
+            restored[episode.id] = episode
+        self._env_episodes.set_state(state["env_episodes"], restored)
+        for env_id, agents in self._env_episodes.agents.items():
+            for episode in restored.values():
+                if episode.env_id == env_id:
+                    clients[episode.client].open.join(episode, agents)
         self._service.num_records_sampled = int(state["num_records"])
-        gone: set[Client] = set()
-        for record in () if self._journal is None else self._journal.records_from(int(state["num_records"])):
-            gone |= self._take_again(record, clients)
+        if self._journal is not None:
+            records = list(self._journal.records_from(int(state["num_records"])))
+            self._service.num_records_sampled = self._journal.num_records - len(records)  # some may be gone
+            for record in records:
+                gone |= self._take_again(record, clients)
         for client in gone:
             self._service.leave(client)
 
@@ -282,9 +283,15 @@ class ExternalEnvRunner:
             self._service.take_again(client, record)
             return set()
         if record.client not in clients:
-            clients[record.client] = Client(record.client, self.server.new_open_episodes(record.client))
+            clients[record.client] = self._client_without_session(record.client)
         self._service.take_again(clients[record.client], record)
         return {clients[record.client]}
+
+    def _client_without_session(self, name: str) -> Client:
+        """One that cannot come again; its episodes that begin after the checkpoint get ids of their own."""
+        open_episodes = self.server.new_open_episodes(name)
+        open_episodes.num_begun = _FIRST_AFTER_RESTART
+        return Client(name, open_episodes)
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """The pipelines around a module that acts here."""
@@ -417,6 +424,32 @@ class EnvEpisodes:
         whole = [group for group in groups if all(episode.is_whole for episode in group)]
         by_agent, by_module = self._own_returns(whole)
         return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
+
+    @property
+    def agents(self) -> dict[str, frozenset[str]]:
+        """Of each env episode that goes on the agents that have been in it."""
+        return {
+            env_id: frozenset(episode.agent_id or "" for episode in agents)
+            for env_id, (agents, _) in self._going_on.items()
+        }
+
+    def get_state(self) -> dict[str, Any]:
+        """Of each env episode: ids of the agents' episodes that go on, and the state of those that have ended."""
+        return {
+            env_id: {
+                "going_on": [episode.id for episode in agents if id(episode) in going_on],
+                "ended": [episode.get_state() for episode in agents if id(episode) not in going_on],
+            }
+            for env_id, (agents, going_on) in self._going_on.items()
+        }
+
+    def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> None:
+        """Go on from a state; `restored`: the episodes that go on, by id."""
+        for env_id, own in state.items():
+            going_on = [restored[id_] for id_ in own["going_on"] if id_ in restored]
+            ended = [OpenEpisode.from_state(episode) for episode in own["ended"]]
+            if going_on:
+                self._going_on[env_id] = [*ended, *going_on], set(map(id, going_on))
 
     def _forget_lost(self) -> None:
         """Forget env episodes that go on in nobody: their clients have gone, and no chunk will say that they ended."""

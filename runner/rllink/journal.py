@@ -19,6 +19,7 @@ from runner.rllink.frames import FrameError, FrameReader, frame
 _log = logging.getLogger(__name__)
 
 _SUFFIX = ".rllink"
+LOST, GIVEN = "lost", "given"
 _LARGEST = 1 << 40
 
 
@@ -29,7 +30,8 @@ class Record:
     Attributes:
         client: name of the client.
         session: its session, if it has one; request: the number of the message in it.
-        body_format: `json` or `msgpack`.
+        body_format: `json` or `msgpack`; or what else happened: `lost`, the body is (agent, id) of episodes that were
+            lost, as JSON; `given`, a session has got weights for the first time.
         weights_seq_no: of the weights that acted, where the message does not say.
         body: as it came.
     """
@@ -79,8 +81,9 @@ class Journal:
         self.num_records += 1
 
     def begin_segment(self, position: int) -> None:
-        """A checkpoint is made: what it has not seen are the records from number `position` on."""
-        self._positions = [*self._positions, position][-self._num_kept :]
+        """A checkpoint is being made: what it has not seen are the records from number `position` on."""
+        # One more than are kept: until the new one is complete, the oldest of them is still there.
+        self._positions = [*self._positions, position][-self._num_kept - 1 :]
         self.close()
         segments = self._segments()
         for (_, path), (next_first, _) in itertools.pairwise(segments):
@@ -106,7 +109,9 @@ class Journal:
     def note_weights(self, seq_no: int) -> None:
         """Weights with this number are given to clients from now on."""
         self._folder.mkdir(parents=True, exist_ok=True)
-        self._weights_file.write_text(f"{seq_no:020d}")
+        written = self._weights_file.with_suffix(".new")
+        written.write_text(f"{seq_no:020d}")
+        os.replace(written, self._weights_file)
 
     @property
     def newest_seq_no(self) -> int:

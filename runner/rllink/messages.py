@@ -109,12 +109,16 @@ class Episodes(_Request, tag="EPISODES"):
 
     @property
     def num_env_steps(self) -> int:
-        """What the client says, or else the steps of all chunks; of a message that was decoded without an error."""
+        """What the client says, or else the steps of the agent of each id that has most."""
         if self.env_steps is not UNSET:
             return self.env_steps
         if self.columns is not UNSET:
             return len(self.columns.rewards)
-        return 0 if self.episodes is UNSET else sum(len(chunk.rewards) for chunk in self.episodes)
+        by_id: dict[Any, dict[Any, int]] = {}
+        for number, chunk in enumerate([] if self.episodes is UNSET else self.episodes):
+            by_agent = by_id.setdefault(number if chunk.id is UNSET else chunk.id, {})
+            by_agent[chunk.agent_id] = by_agent.get(chunk.agent_id, 0) + len(chunk.rewards)
+        return sum(max(by_agent.values()) for by_agent in by_id.values())
 
 
 class EpisodesAndGetState(Episodes, tag="EPISODES_AND_GET_STATE"):

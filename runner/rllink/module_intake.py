@@ -94,6 +94,8 @@ class ModuleIntake:
         columns = {**joined.block.columns, **columns}
         if ACTION_LOGP not in joined.given:
             self._seen.module_to_env.complete_fragment(columns, self._seen.module)
+        for name, (rows, column) in joined.partly_given.items():
+            nested.assign(columns[name], rows, nested.take(column, rows))
         return replace(joined.block, columns=columns)
 
     def _version(self, number: int) -> Version:

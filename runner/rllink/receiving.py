@@ -64,10 +64,23 @@ class OpenEpisodes:
         """Go on with an open episode from before a restart."""
         assert episode.name is not None
         self.by_key[episode.agent_id, episode.name] = episode
-        if episode.env_id is not None:
-            number = int(episode.env_id.rpartition("-")[2])
-            _, agents = self._env_episodes.get(episode.name, (number, frozenset()))
-            self._env_episodes[episode.name] = number, agents | {episode.agent_id or ""}
+
+    def join(self, episode: OpenEpisode, agents: frozenset[str]) -> None:
+        """These agents have been in the env episode of an open episode from before a restart."""
+        assert episode.name is not None
+        assert episode.env_id is not None
+        self._env_episodes[episode.name] = int(episode.env_id.rpartition("-")[2]), agents
+
+    def break_off(self, episode: OpenEpisode) -> None:
+        """An episode was lost, and with it the whole of its env episode: an agent that begins anew begins the next."""
+        if episode.env_id is None or episode.name is None:
+            return
+        for other in self.by_key.values():
+            if other.env_id == episode.env_id:
+                other.is_whole = False
+        number = int(episode.env_id.rpartition("-")[2])
+        if self._env_episodes.get(episode.name, (-1, frozenset()))[0] == number:
+            self._env_episodes[episode.name] = number + 1, frozenset()
 
     def _env_episode(self, id_: str, agent_id: str) -> str:
         """The env episode that an agent's new episode is of: where the agent was in the last of this id, the next."""
@@ -98,7 +111,7 @@ class Receiver:
         weights_seq_no: int,
         check: Callable[[list[Arrived], int], None],
     ) -> tuple[list[Arrived], int]:
-        """The chunks of a message by module, and its env steps; `open_episodes` is changed only if all are good.
+        """The chunks of a message by module, and its env steps; what is open changes only if all are good.
 
         Args:
             message: as decoded.
@@ -359,11 +372,16 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
 
 
 def _by_module(chunks: Sequence[Arrived]) -> list[Arrived]:
-    """One part a module, where the columns of its chunks are the same."""
-    groups: dict[tuple[str, frozenset[str]], list[Arrived]] = {}
+    """Parts of one module whose chunks have the same columns; those of a module in the order of its chunks."""
+    groups: list[list[Arrived]] = []
+    last: dict[str, list[Arrived]] = {}
     for chunk in chunks:
-        groups.setdefault((chunk.module_id, frozenset(chunk.columns)), []).append(chunk)
-    return [_merged(group) for group in groups.values()]
+        group = last.get(chunk.module_id)
+        if group is None or group[0].columns.keys() != chunk.columns.keys():
+            group = last[chunk.module_id] = []
+            groups.append(group)
+        group.append(chunk)
+    return [_merged(group) for group in groups]
 
 
 def _merged(chunks: Sequence[Arrived]) -> Arrived:
@@ -383,10 +401,10 @@ def _merged(chunks: Sequence[Arrived]) -> Arrived:
 
 
 def _num_env_steps(chunks: Sequence[Arrived]) -> int:
-    """With several agents the longest chunk of each env episode counts."""
-    longest: dict[str, int] = {}
+    """With several agents those of the agent of each env episode that has most."""
+    by_env: dict[str, dict[str | None, int]] = {}
     for chunk in chunks:
-        episode, length = chunk.episodes[0], chunk.num_rows
-        env_id = episode.id if episode.env_id is None else episode.env_id
-        longest[env_id] = max(longest.get(env_id, 0), length) if episode.env_id else longest.get(env_id, 0) + length
-    return sum(longest.values())
+        episode = chunk.episodes[0]
+        by_agent = by_env.setdefault(episode.id if episode.env_id is None else episode.env_id, {})
+        by_agent[episode.agent_id] = by_agent.get(episode.agent_id, 0) + chunk.num_rows
+    return sum(max(by_agent.values()) for by_agent in by_env.values())

@@ -1,6 +1,6 @@
 """What the server answers: the rules of the protocol, without bytes and sockets (specification, sections 4 to 8).
 
-Everything here runs in the server's event loop; an answer that must wait is a future.
+Everything here but `take_ready` runs in the server's event loop; an answer that must wait is a future.
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from runner.config.rllink import RLlinkConfig
 from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import ActedEpisode, Acting, Asked
 from runner.rllink.arrived import Arrived, OpenEpisode
-from runner.rllink.journal import Journal, Record
+from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
     MSGPACK,
@@ -72,11 +73,19 @@ class Client:
 
 @dataclass(frozen=True)
 class Batch:
-    """What was sampled: parts that arrived, env steps, blocks of modules that acted here with their episodes."""
+    """What was sampled.
+
+    Attributes:
+        arrived: parts of messages, in the order of their arrival.
+        num_env_steps: in all.
+        acted: blocks of modules that acted here, with the episode of each chunk.
+        learned: states by module id, with what pieces have learned while acting.
+    """
 
     arrived: list[Arrived]
     num_env_steps: int
     acted: list[tuple[ColumnBlock, list[OpenEpisode]]] = field(default_factory=list)
+    learned: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -148,9 +157,9 @@ class Service:
 
     @property
     def oldest_queued(self) -> int | None:
-        """Number of the weights that acted in the first message that waits to be sampled."""
+        """The lowest number of weights that acted in a message that waits to be sampled."""
         with self._queue_lock:
-            numbers = [int(part.weights_seq_no.min()) for part in self._queue[0][0]] if self._queue else []
+            numbers = [int(part.weights_seq_no.min()) for parts, _ in self._queue for part in parts]
         return min(numbers, default=None)
 
     def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
@@ -158,11 +167,15 @@ class Service:
         for module_id, acting in self._acting.items():
             if version is not None:
                 acting.load(version.weights[module_id])
-            acting.parts.env_to_module.set_state(shared_state.get(module_id, {}))
+            acting.take_over(shared_state.get(module_id, {}))
         self._is_updating = False
         newest = self.versions.newest_seq_no
         self._send_state(self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes))
         self._flush_soon()
+
+    def counts_of_sampled(self) -> Counts:
+        """The counts without what waits to be sampled, which is counted again when it is taken again."""
+        return replace(self.counts, num_env_steps_received=self.counts.num_env_steps_received - self._num_queued)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         """Everything but `take_ready` is called in this event loop."""
@@ -173,6 +186,7 @@ class Service:
         future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
         self._collecting = num_env_steps, future
         self._room.set()
+        self._flush_soon()
         self._close_batch_if_full()
         return future
 
@@ -186,11 +200,15 @@ class Service:
         if self._num_queued + self._num_acted < target:
             self._release_if_stuck()
             return
-        acted = [cut for acting in self._acting.values() if self._num_acted and (cut := acting.cut())]
+        acted = [cut for acting in self._acting.values() if (cut := acting.cut())]
         num_acted, self._num_acted = self._num_acted, 0
         arrived, num_arrived = self._taken_from_queue(target - num_acted)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(arrived, num_acted + num_arrived, acted))
+        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._learned()))
+
+    def _learned(self) -> list[dict[str, Any]]:
+        by_module = {module_id: acting.learned() for module_id, acting in self._acting.items()}
+        return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
@@ -199,6 +217,8 @@ class Service:
         """
         with self._queue_lock:
             if self._is_on_policy or self._num_acted or self._num_queued < num_env_steps:
+                return None
+            if any(acting.has_lost for acting in self._acting.values()):  # to be forgotten, in the event loop
                 return None
             return Batch(*self._taken_from_queue(num_env_steps))
 
@@ -269,12 +289,13 @@ class Service:
         lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
         for episode in lost:
             episode.lose()
+            client.open.break_off(episode)
         going_on = set(map(id, lost))
         if not lost:
             return
         with self._queue_lock:
             for parts, _ in reversed(self._queue):
-                for part in parts:
+                for part in reversed(parts):
                     _truncate_last(part, going_on)
         self.counts.num_episodes_lost += len(lost)
 
@@ -346,6 +367,8 @@ class Service:
     def _state(self, client: Client) -> Answer:
         """The newest weights."""
         versions, file_format = self.versions, client.weights_format
+        if client.seq_no is None and client.session_id is not None:
+            self._write_down(client, GIVEN)
         client.seq_no = versions.newest_seq_no
         key = f"{file_format}_file"
         files = {module_id: {key: versions.compressed_file(file_format, module_id)} for module_id in self._acting}
@@ -370,10 +393,26 @@ class Service:
             parts = self._queue_episodes(client, request, body_format, assumed, check)
         except MessageError as error:
             if error.code in _STEPS_ARE_LOST:
-                self._lose_open(client, _keys(request))
+                self._lose_refused(client, _keys(request))
             raise
         self._close_batch_if_full()
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
+
+    def _lose_refused(self, client: Client, keys: Sequence[AgentKey]) -> None:
+        """Truncate the open episodes that a refused message names; after a restart they are not open again."""
+        if any(key in client.open.by_key for key in keys):
+            self._write_down(client, LOST, msgspec.json.encode(keys))
+        self._lose_open(client, keys)
+
+    def _write_down(self, client: Client, kind: str, body: bytes = b"") -> None:
+        if self._journal is not None:
+            self._journal.append(Record(client.name, client.session_id, None, kind, self.versions.newest_seq_no, body))
+            self._queue_nothing()
+
+    def _queue_nothing(self) -> None:
+        """Records are counted as they leave the queue."""
+        with self._queue_lock:
+            self._queue.append(([], 0))
 
     def _queue_episodes(
         self,
@@ -393,6 +432,13 @@ class Service:
 
     def take_again(self, client: Client, record: Record) -> None:
         """Queue a message that was accepted before the server was killed; which weights acted was checked then."""
+        if record.body_format in (LOST, GIVEN):
+            if record.body_format == LOST:
+                self._lose_open(client, msgspec.json.decode(record.body, type=list[AgentKey]))
+            else:
+                client.seq_no = record.weights_seq_no
+            self._queue_nothing()
+            return
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
         request = decode_request(record.body, body_format)
         assert isinstance(request, Episodes)
@@ -403,8 +449,7 @@ class Service:
             except MessageError:  # between two records steps were refused, and with them the episodes' ends lost
                 self._lose_open(client, _keys(request))
         _log.warning("RLlink: a message of %s from before the restart fits nothing any more", record.client)
-        with self._queue_lock:
-            self._queue.append(([], 0))  # records are counted as they leave the queue
+        self._queue_nothing()
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
         """Those that have begun in what was sampled, and whose rest is still to come or waits to be sampled."""
@@ -492,7 +537,8 @@ class Service:
 
     @property
     def _must_wait_to_act(self) -> bool:
-        return self.versions.newest is None or (self._is_updating and self._is_on_policy)
+        has_room = self._collecting is not None or self._num_acted <= self._config.max_queued_env_steps
+        return self.versions.newest is None or not has_room or (self._is_updating and self._is_on_policy)
 
     def _flush(self) -> None:
         self._is_flush_due = False

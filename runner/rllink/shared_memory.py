@@ -18,7 +18,7 @@ class SharedBodies:
         size: in bytes.
 
     Raises:
-        OSError: there is not so much.
+        OSError: it cannot be made.
     """
 
     def __init__(self, size: int) -> None:

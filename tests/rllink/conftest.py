@@ -72,12 +72,13 @@ class Served:
     def address(self) -> tuple[str, int]:
         return self.runner.server.address
 
-    def sample(self, num_env_steps: int, update: bool = False) -> Future[Sample]:
-        """Start to sample, with new weights if `update`."""
+    def sample(
+        self, num_env_steps: int, update: bool = False, shared_state: Mapping[str, Any] | None = None
+    ) -> Future[Sample]:
+        """Start to sample, with new weights if `update`, from this merged state of pieces."""
         if update:
             self.weights = {key: vector + np.float32(0.01) for key, vector in self.weights.items()}
-        shared: dict[str, Any] = {}
-        sampling = self._pool.submit(self.runner.sample, num_env_steps, True, self.weights, shared)
+        sampling = self._pool.submit(self.runner.sample, num_env_steps, True, self.weights, shared_state or {})
         while self.runner._service._collecting is None and not sampling.done():
             time.sleep(0.001)  # the weights are there when this returns
         return sampling

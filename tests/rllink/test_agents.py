@@ -95,6 +95,52 @@ def test_after_a_restart_agents_go_on_in_their_env_episode(serve: Serve, tmp_pat
     client.close()
 
 
+@pytest.mark.parametrize("restarts", [False, True])
+def test_env_episodes_stay_whole(serve: Serve, tmp_path: Path, restarts: bool) -> None:
+    """Also over a restart at which one agent has ended and the other goes on."""
+    served = serve(*TWO, run_dir=tmp_path)
+    client = Client(*served.address, extensions={"agents": {}, "session": {"id": None}})
+    begun, rest = episode(5, 7), episode(5, 8)
+    rest["obs"][0] = begun["obs"][-1]
+    ids = [{"agent_id": agent, "id": "a"} for agent in AGENTS]
+    sampling = served.sample(5)
+    client.send_episodes([{**episode(5, 1), **ids[0]}, {**begun, **ids[1], "is_terminated": False}])
+    sampling.result(10)
+    if restarts:
+        served = serve(*TWO, run_dir=tmp_path, state=served.runner.get_state())
+        client._disconnect()
+        client._address = served.address
+    returns = []
+    for chunks in ([{**rest, **ids[1]}], *[[{**episode(5, seed), **own} for own in ids] for seed in (2, 3)]):
+        sampling = served.sample(5)
+        client.send_episodes(chunks)
+        returns.append(sampling.result(10).finished.returns.tolist())
+    client.close()
+    assert returns == [[15.0], [10.0], [10.0]]
+
+
+def test_after_steps_of_an_agent_were_refused_all_begin_the_next_env_episode(serve: Serve) -> None:
+    served = serve(*TWO)
+    ids = [{"agent_id": agent, "id": "a"} for agent in AGENTS]
+    returns = []
+    with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
+        sampling = served.sample(5)
+        client.send_episodes([{**episode(5), **own, "is_terminated": False} for own in ids])
+        sampling.result(10)
+        later = episode(5, 1)
+        later["obs"][0] = episode(5)["obs"][-1]
+        with pytest.raises(RLlinkError, match="unknown_weights"):
+            client.send_episodes([{**later, **ids[0], "weights_seq_no": 77}])
+        for seed in (2, 3):
+            sampling = served.sample(5)
+            if seed == 2:  # the end of the other agent's
+                end = {**episode(1, 4), "obs": [episode(5)["obs"][-1], [0.0] * 4], **ids[1]}
+                client.send_episodes([end])
+            client.send_episodes([{**episode(5, seed), **own} for own in reversed(ids)])
+            returns += sampling.result(10).finished.returns.tolist()
+    assert returns == [10.0, 10.0]
+
+
 def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:
     served = serve(*TWO)
     sampling = served.sample(3)

@@ -127,7 +127,7 @@ def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
     again = Journal(tmp_path, "0.0", 2)
     assert [record.weights_seq_no for record in again.records_from(34)] == list(range(34, 50))
     assert again.num_records == 50
-    assert len(list(tmp_path.iterdir())) == 2
+    assert len(list(tmp_path.iterdir())) == 3  # the oldest is needed until the newest checkpoint is complete
     assert list(Journal(tmp_path, "1.0", 2).records_from(0)) == []  # another runner's
 
 
@@ -200,3 +200,85 @@ def test_a_client_that_cannot_come_back_says_so(serve: Serve) -> None:
     with pytest.raises(ConnectionError):
         client.get_config()
     client.close()
+
+
+def test_an_episode_that_was_lost_before_the_restart_is_not_open_after_it(
+    serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    first = serve(run_dir=tmp_path)  # on-policy
+    sampling = first.sample(10)
+    state = first.runner.get_state()
+    client = connect(first)
+    session = hello(client, session={"id": None})["extensions"]["session"]
+    whole = episode(30)
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 5)], "request": 1})
+    connect(first).ask({"type": "EPISODES", "episodes": [episode(5, 3)]})
+    sampling.result(10)  # and while the learner updates, the next part is refused
+    assert client.ask({"type": "EPISODES", "episodes": [part(whole, 5, 10)], "request": 2})["code"] == "stale_weights"
+
+    second = serve(run_dir=tmp_path, state=state)
+    sampling = second.sample(10)
+    client = connect(second)
+    hello(client, session={"id": session["id"]})
+    assert sampling.result(10).rollout.num_env_steps == 10
+    second.sample(4, update=True)
+    assert client.ask({"type": "GET_STATE", "request": 2})["type"] == "SET_STATE"
+    late = part(whole, 10, 15, t_started=10)
+    assert client.ask({"type": "EPISODES", "episodes": [late], "request": 3})["type"] == "ACK"
+
+
+def test_a_session_that_got_weights_after_the_checkpoint_is_not_believed_to_have_the_newest(
+    serve: Serve, connect: Connect, tmp_path: Path
+) -> None:
+    first = serve(OFF, run_dir=tmp_path)
+    client = connect(first)
+    session = hello(client, session={"id": None})["extensions"]["session"]
+    first.sample(5)
+    state = first.runner.get_state()
+    client.ask({"type": "GET_STATE", "request": 1})  # and now the server is killed
+    second = serve(OFF, run_dir=tmp_path, state=state)
+    second.sample(5)
+    client = connect(second)
+    hello(client, session={"id": session["id"]})
+    request = {"type": "EPISODES", "episodes": [episode(5)], "request": 2}
+    assert client.ask(request)["code"] == "unknown_weights"
+    assert client.ask({"type": "GET_STATE", "request": 2})["weights_seq_no"] == 2
+    assert client.ask({**request, "request": 3})["type"] == "ACK"
+
+
+def test_returns_of_clients_without_a_session_are_whole(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    first = serve(OFF, run_dir=tmp_path)
+    whole = episode(10)
+    sampling = first.sample(5)
+    client = connect(first)
+    client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 5)]})
+    before = sampling.result(10).rollout.blocks["default_policy"].episode_ids
+    state = first.runner.get_state()
+    end = part(whole, 5, 10, is_terminated=True)
+    client.ask({"type": "EPISODES", "episodes": [end, episode(3, 1, id="b")]})
+    second = serve(OFF, run_dir=tmp_path, state=state)
+    sample = second.sample(8).result(10)
+    assert sample.finished.returns.tolist() == [10.0, 3.0]
+    assert sample.counts["rllink/num_env_steps_received"] == 13
+    ids = list(sample.rollout.blocks["default_policy"].episode_ids)
+    assert ids[0] == before[0]
+    assert ids[1] not in before
+
+
+def test_what_is_gone_from_the_journal_is_not_counted(serve: Serve, connect: Connect, tmp_path: Path) -> None:
+    """A checkpoint that is older than the journal: what is there is learned from once."""
+    first = serve(OFF, run_dir=tmp_path)
+    sampling = first.sample(5)
+    oldest = first.runner.get_state()
+    client = connect(first)
+    for seed in range(6):
+        client.ask({"type": "EPISODES", "episodes": [episode(5, seed)]})
+        sampling.result(10)
+        first.runner.get_state()
+        sampling = first.sample(5)
+    second = serve(OFF, run_dir=tmp_path, state=oldest)
+    num_left = second.runner._service._num_queued // 5
+    assert 1 <= num_left < 6
+    second.sample(5 * num_left).result(10)
+    third = serve(OFF, run_dir=tmp_path, state=second.runner.get_state())
+    assert third.runner._service._num_queued == 0

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from runner.env_runners.env_runner import Sample
 from runner.rllink.client import Client
 from tests.rllink.conftest import RawClient, Served, episode
 from tests.rllink.test_extensions import hello
@@ -153,3 +156,110 @@ def test_before_the_token_nothing_long_is_read(serve: Serve, connect: Connect) -
     client = connect(serve("rllink.token=secret"))
     client.socket.sendall(b"00004097")
     assert client.receive()["code"] == "too_large"
+
+
+FILTER = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
+
+
+def merged(served: Served, *samples: Sample) -> dict[str, Any]:
+    """As a group of runners merges what they have learned."""
+    states = [state["default_policy"] for one in samples for state in (one.shared_state, *one.further_states)]
+    pipeline, _ = served.runner.pipelines_of("default_policy")
+    return {"default_policy": pipeline.merge_states(states)}
+
+
+def num_rows(shared: dict[str, Any]) -> float:
+    return float(shared["default_policy"]["MeanStdFilter"]["merged_count"])
+
+
+def test_statistics_of_several_servers_are_merged(serve: Serve, connect: Connect) -> None:
+    servers = [serve(FILTER, OFF) for _ in range(2)]
+    samplings = [served.sample(5) for served in servers]
+    for seed, served in enumerate(servers):
+        connect(served).ask({"type": "EPISODES", "episodes": [episode(5, seed)]})
+    assert num_rows(merged(servers[0], *[sampling.result(10) for sampling in samplings])) == 12
+
+
+def test_what_is_learned_while_acting_is_counted_once(serve: Serve) -> None:
+    """Also what is acted while the learner is busy."""
+    served = serve(FILTER, OFF)
+    shared: dict[str, Any] = {}
+    counted = []
+    with Client(*served.address, extensions={"actions": {}}, reconnect_s=0) as client:
+        sampling = served.sample(10)
+        client.get_actions([{"id": "a", "obs": [0.0] * 4}])
+        for update in (False, True, True):
+            for _ in range(10):
+                client.get_actions([{"id": "a", "obs": [1.0] * 4, "reward": 1.0}])
+            shared = merged(served, sampling.result(10))
+            counted.append(num_rows(shared))
+            for _ in range(20):  # the learner is busy
+                client.get_actions([{"id": "a", "obs": [1.0] * 4, "reward": 1.0}])
+            sampling = served.sample(30, update=update, shared_state=shared)
+    assert counted == [11, 41, 71]
+
+
+def test_rows_of_one_episode_stay_in_order_whatever_columns_they_have(serve: Serve, connect: Connect) -> None:
+    served = serve(OFF)
+    sampling = served.sample(8)
+    whole, outputs = episode(6), {"action_logp": [-0.5] * 3, "action_dist_inputs": [[0.3, 0.1]] * 3}
+    obs = whole["obs"]
+    parts = [
+        {**whole, "obs": obs[start : start + 4], "id": "a", "is_terminated": start == 3, **more}
+        | {name: whole[name][start : start + 3] for name in ("actions", "rewards")}
+        for start, more in ((0, {}), (3, outputs))
+    ]
+    other = {**episode(2, 1), "action_logp": [-0.7] * 2, "action_dist_inputs": [[0.2, 0.1]] * 2}
+    assert connect(served).ask({"type": "EPISODES", "episodes": [other, *parts]})["env_steps"] == 8
+    block = sampling.result(10).rollout.blocks["default_policy"]
+    assert (block.lengths.tolist(), block.is_terminated.tolist()) == ([2, 6], [True, True])
+    np.testing.assert_array_equal(block.columns["obs"][3:], np.float32(obs))
+    logp = block.columns["action_logp"]  # what was sent stays, what was not is computed
+    np.testing.assert_array_equal(logp[[0, 1, 5, 6, 7]], np.float32([-0.7] * 2 + [-0.5] * 3))
+    assert (logp[2:5] != -0.5).all()
+
+
+def test_old_weights_stay_for_whichever_message_waits(serve: Serve, connect: Connect) -> None:
+    served = serve(OFF, "rllink.num_kept_weights=2")
+    served.sample(4).cancel()
+    client = connect(served)
+    client.ask({"type": "EPISODES", "episodes": [episode(4)]})
+    served.sample(4, update=True)
+    client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 2})
+    client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 2})
+    client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 1})
+    served.sample(4, update=True).result(10)
+    assert served.runner._versions.kept == [1, 2, 3]
+
+
+def test_who_begins_and_leaves_is_forgotten_beside_others_who_send(serve: Serve) -> None:
+    served = serve(OFF)
+    with Client(*served.address, reconnect_s=0) as sender:
+        for number in range(3):
+            with Client(*served.address, extensions={"actions": {}}, reconnect_s=0) as client:
+                sampling = served.sample(5)
+                client.get_actions([{"id": str(number), "obs": [0.0] * 4}])
+            while len(served.runner._service.known) > 1:
+                time.sleep(0.001)
+            sender.send_episodes([episode(5)])
+            sampling.result(10)
+    assert served.runner._service._acting["default_policy"]._by_id == {}
+
+
+def test_acting_waits_for_a_busy_learner(serve: Serve, connect: Connect) -> None:
+    served = serve(OFF, "rllink.max_queued_env_steps=4")
+    sampling = served.sample(2)
+    client = connect(served)
+    hello(client, actions={})
+    client.ask({"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4}]})
+    asking = {"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4, "reward": 1.0}]}
+    for _ in range(7):
+        assert client.ask(asking)["type"] == "ACTIONS"
+    assert sampling.result(10).rollout.num_env_steps == 2
+    client.send(asking)
+    client.socket.settimeout(0.2)
+    with pytest.raises(TimeoutError):
+        client.receive()
+    client.socket.settimeout(10)
+    served.sample(5)
+    assert client.receive()["type"] == "ACTIONS"
