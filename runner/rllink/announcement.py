@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from runner.config.schemas import ExperimentConfig
 from runner.module_parts import ModulePlan
@@ -26,4 +27,8 @@ def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Ite
 
 def _spaces_of(plan: ModulePlan) -> list[str]:
     agents = [] if plan.agents is None else [f"agents:   {', '.join(plan.agents)} ({plan.module_id})"]
-    return [*agents, f"obs:      {plan.observation_space}", f"actions:  {plan.action_space}"]
+    return [*agents, f"obs:      {_in_a_line(plan.observation_space)}", f"actions:  {_in_a_line(plan.action_space)}"]
+
+
+def _in_a_line(space: Any) -> str:
+    return " ".join(str(space).split())  # numpy pads its numbers, and breaks lines
