@@ -91,9 +91,8 @@ class _Run:
                 records.add(result)
                 if self._is_checkpoint_due():
                     records.save_checkpoint(trainer)
-            if not trainer.is_torn:  # otherwise the last checkpoint and the journal stand
-                with suppress(Interrupted):  # runners still wait for simulators
-                    records.save_checkpoint(trainer)
+            with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
+                records.save_checkpoint(trainer)
             recorded = trainer.finish_recording()
             if recorded is not None:
                 records.note(f"recorded {recorded} in {self._config.offline.output}")

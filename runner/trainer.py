@@ -22,7 +22,6 @@ from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import stop_ray
 from runner.env_runners.rollout_buffer import FinishedEpisodes
-from runner.interrupts import Interrupted
 from runner.loaded_modules import load_modules, shared_states
 from runner.module_parts import ModulePlan
 
@@ -49,7 +48,6 @@ class Trainer:
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration; there also when its evaluation failed.
         loaded_modules: what was taken over from other runs.
-        is_torn: whether an iteration was interrupted after it had sampled, so that there is no state to go on from.
 
     Raises:
         ConfigError: something in it cannot be built (environment, pipeline, module, cluster resources).
@@ -105,7 +103,6 @@ class Trainer:
         self.experience.set_weights(self.learners.get_weights())
         make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
         self.last_result: Result = {}
-        self.is_torn = False
         self._dataflow = make_dataflow(config, self.experience, self.learners, self._metrics)
 
     @classmethod
@@ -174,11 +171,7 @@ class Trainer:
         if is_due and evaluation.evaluation_parallel_to_training:
             wait = self._submit_evaluation()
         self._metrics.begin_iteration()
-        try:
-            result: Result = next(self._dataflow)
-        except Interrupted:
-            self.is_torn = self._metrics.has_sampled
-            raise
+        result: Result = next(self._dataflow)
         self.last_result = result
         if is_due:
             result |= self.evaluate(wait=wait)

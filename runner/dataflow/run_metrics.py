@@ -58,11 +58,6 @@ class RunMetrics:
         self._num_env_steps = 0
         self._num_episodes = 0
 
-    @property
-    def has_sampled(self) -> bool:
-        """Whether this iteration has."""
-        return self._num_env_steps > 0
-
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
         """Add the seconds of the block to `timers/<name>` of this iteration."""
