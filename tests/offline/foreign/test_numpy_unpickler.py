@@ -33,9 +33,10 @@ DTYPES = st.one_of(
 
 
 def items_of(dtype: np.dtype[Any]) -> st.SearchStrategy[Any]:
-    """Values of a dtype; text without surrogates, which are no Unicode and refused."""
+    """Values of a dtype; text without surrogates, which are refused, and without NULs at its end, which numpy drops."""
     if dtype.kind == "U":
-        return st.text(st.characters(exclude_categories=["Cs"]), max_size=dtype.itemsize // 4)
+        text = st.text(st.characters(exclude_categories=["Cs"]), max_size=dtype.itemsize // 4)
+        return text.map(lambda value: value.rstrip("\0"))
     return npst.from_dtype(dtype)
 
 
