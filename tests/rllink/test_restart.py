@@ -117,13 +117,18 @@ def test_a_record_that_was_cut_off_was_not_acknowledged(tmp_path: Path) -> None:
         assert list(Journal(tmp_path, "0.0", 2).records_from(1)) == records[1:4]
 
 
-def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
-    journal = Journal(tmp_path, "0.0", 2)
-    for position in range(0, 50, 10):
+def write_journal(folder: Path, num_records: int) -> None:
+    """Records with their number, ten for each checkpoint."""
+    journal = Journal(folder, "0.0", 2)
+    for position in range(0, num_records, 10):
         journal.begin_segment(position)
         for number in range(position, position + 10):
             journal.append(Record("c", None, None, "json", number))
     journal.close()
+
+
+def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
+    write_journal(tmp_path, 50)
     again = Journal(tmp_path, "0.0", 2)
     assert [record.weights_seq_no for record in again.records_from(34)] == list(range(34, 50))
     assert again.num_records == 50
@@ -134,12 +139,7 @@ def test_segments_of_forgotten_checkpoints_are_deleted(tmp_path: Path) -> None:
 def test_after_a_restart_the_checkpoint_that_it_began_with_counts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    journal = Journal(tmp_path, "0.0", 2)
-    for position in (0, 10, 20):
-        journal.begin_segment(position)
-        for number in range(position, position + 10):
-            journal.append(Record("c", None, None, "json", number))
-    journal.close()
+    write_journal(tmp_path, 30)
     again = Journal(tmp_path, "0.0", 2)
     assert [record.weights_seq_no for record in again.records_from(20)] == list(range(20, 30))
     again.begin_segment(30)  # a first checkpoint: that from before is still kept
