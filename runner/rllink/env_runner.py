@@ -262,10 +262,10 @@ class ExternalEnvRunner:
             clients[episode.client].open.restore(episode)
             restored[episode.id] = episode
         self._env_episodes.set_state(state["env_episodes"], restored)
-        for env_id, agents in self._env_episodes.agents.items():
-            for episode in restored.values():
-                if episode.env_id == env_id:
-                    clients[episode.client].open.join(episode, agents)
+        agents = self._env_episodes.agents
+        for episode in restored.values():
+            if episode.env_id in agents:
+                clients[episode.client].open.join(episode, agents[episode.env_id])
         self._service.num_records_sampled = int(state["num_records"])
         if self._journal is not None:
             records = list(self._journal.records_from(int(state["num_records"])))
@@ -317,7 +317,7 @@ class _OnnxFile:
         try:
             self._policy = OnnxPolicy.of_parts(build_acting_parts(config, plan), config)
         except ConfigError as error:
-            (problem,) = error.problems
+            problem = error.problems[0]
             why = problem.what if problem.got is None else f"{problem.what}: {problem.got}"
             self.problem = f"{why}; ask for actions, or for weights as safetensors"
             _log.warning("RLlink: simulators that ask for ONNX files are refused: %s", why)

@@ -118,7 +118,7 @@ class Journal:
         """The highest number that weights were given, also by a server that was killed; 0: none."""
         try:
             return int(self._weights_file.read_text())
-        except (OSError, ValueError):
+        except FileNotFoundError:
             return 0
 
     def _segments(self) -> list[tuple[int, Path]]:
