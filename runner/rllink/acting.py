@@ -23,7 +23,7 @@ from runner.rllink.arrived import OpenEpisode
 _FIRST_SLOTS = 64
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class ActedEpisode:
     """An open episode that the server acts in; `slot` of its module's rows, `number` in this run."""
 
@@ -33,7 +33,7 @@ class ActedEpisode:
     num_steps: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False, slots=True)
 class Asked:
     """What one element of a request says: `acted` None begins an episode."""
 

@@ -25,7 +25,7 @@ from runner.rllink.messages import (
     encode_answer,
     format_of,
 )
-from runner.rllink.service import Answer, Client
+from runner.rllink.served_client import Answer, Client
 
 if TYPE_CHECKING:
     from runner.rllink.server import Server, Session

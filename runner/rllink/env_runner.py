@@ -31,8 +31,9 @@ from runner.rllink.arrived import OpenEpisode, count
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.receiving import AgentSpaces
+from runner.rllink.served_client import Client
 from runner.rllink.server import Server
-from runner.rllink.service import Batch, Client, Counts, Service
+from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.versions import Version, Versions
 from runner.streams import random_stream
 

@@ -18,6 +18,7 @@ from runner.rllink.arrays import Block
 
 PROTOCOL_VERSION = 1
 Format = Literal["json", "msgpack"]
+AgentKey = tuple[str | None, str]  # agent (None with a single one) and id: an episode of a client
 JSON: Final = "json"
 MSGPACK: Final = "msgpack"
 
@@ -134,6 +135,16 @@ class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
     is_terminated: bool = False
     is_truncated: bool = False
     agent_id: _Name | UnsetType = UNSET
+
+    @property
+    def key(self) -> AgentKey:
+        """Which episode of the client it is."""
+        return (None if self.agent_id is UNSET else self.agent_id), self.id
+
+    @property
+    def ends(self) -> bool:
+        """Whether the episode ends with this observation."""
+        return self.is_terminated or self.is_truncated
 
 
 class GetActions(_Request, tag="GET_ACTIONS"):

@@ -15,7 +15,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.arrays import SpaceCodec, number_column
 from runner.rllink.arrived import Arrived, OpenEpisode
-from runner.rllink.messages import UNSET, Columns, Episode, Episodes, MessageError, describe
+from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, describe
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
@@ -48,7 +48,7 @@ class OpenEpisodes:
 
     name: str
     limit: int
-    by_key: dict[tuple[str | None, str], OpenEpisode] = field(default_factory=dict)
+    by_key: dict[AgentKey, OpenEpisode] = field(default_factory=dict)
     num_begun: int = 0
     # Id of an env episode -> how often it was used before, the agents that have been in it.
     _env_episodes: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
@@ -244,7 +244,7 @@ class _Plan:
     def __init__(self, open_episodes: OpenEpisodes) -> None:
         self._open = open_episodes
         # (agent, id) -> its episode as this message leaves it; None once it is done.
-        self._named: dict[tuple[str | None, str], _Going | None] = {}
+        self._named: dict[AgentKey, _Going | None] = {}
         self._all: list[_Going] = []
 
     def add(

@@ -14,17 +14,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from runner.config.rllink import RLlinkConfig
 from runner.episodes.columns import ColumnBlock
-from runner.rllink.acting import ActedEpisode, Acting, Asked
+from runner.rllink.acting import Acting
+from runner.rllink.action_requests import ActionRequests
 from runner.rllink.arrived import Arrived, OpenEpisode
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
     MSGPACK,
     UNSET,
+    AgentKey,
     Episodes,
     EpisodesAndGetState,
     Format,
@@ -32,43 +33,17 @@ from runner.rllink.messages import (
     GetConfig,
     GetState,
     MessageError,
-    Observed,
     Request,
     decode_request,
 )
-from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver, read_item
+from runner.rllink.receiving import AgentSpaces, Receiver
+from runner.rllink.served_client import Answer, Client
 from runner.rllink.versions import Version, Versions
 
-Answer = dict[str, Any]
-AgentKey = tuple[str | None, str]
 _Parts = tuple[list[Arrived], int]
 _log = logging.getLogger(__name__)
 
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
-
-
-@dataclass(eq=False)
-class Client:
-    """One client: a connection, or a session that outlives its connections.
-
-    Attributes:
-        name: begins the ids of its episodes.
-        open: its episodes that go on; `acted`: those that the server acts in.
-        seq_no: of the weights that it was sent last.
-        samples: whether it waits for weights after its episodes, so that others may have to wait for it.
-        weights_format: `onnx` or `safetensors`.
-        has_agents: whether it knows of several agents.
-        session_id: of its session, if it has one.
-    """
-
-    name: str
-    open: OpenEpisodes
-    acted: dict[AgentKey, ActedEpisode] = field(default_factory=dict)
-    seq_no: int | None = None
-    samples: bool = False
-    weights_format: str = "onnx"
-    has_agents: bool = False
-    session_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -135,7 +110,6 @@ class Service:
         self._agents = agents
         self._receiver = Receiver(agents)
         self.versions = versions
-        self._acting = acting
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
@@ -144,12 +118,12 @@ class Service:
         self._queue: deque[_Parts] = deque()
         self._queue_lock = threading.RLock()
         self._num_queued = 0
-        self._num_acted = 0
         self._collecting: tuple[int, asyncio.Future[Batch]] | None = None
         self._is_updating = True  # until there are weights
         self._waiting: list[_Waiting] = []
-        self._asking: list[tuple[Client, GetActions, str, asyncio.Future[Answer]]] = []
-        self._is_flush_due = False
+        self._actions = ActionRequests(
+            config, self._receiver, acting, versions, lambda: self._must_wait_to_act, self._when_acted
+        )
         self._room = asyncio.Event()
         self._room.set()
 
@@ -164,14 +138,11 @@ class Service:
 
     def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
         """The newest weights may be used (None: those that are there already), with this state of pieces by module."""
-        for module_id, acting in self._acting.items():
-            if version is not None:
-                acting.load(version.weights[module_id])
-            acting.take_over(shared_state.get(module_id, {}))
+        self._actions.use(version, shared_state)
         self._is_updating = False
         newest = self.versions.newest_seq_no
         self._send_state(self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes))
-        self._flush_soon()
+        self._actions.flush_soon()
 
     def counts_of_sampled(self) -> Counts:
         """The counts without what waits to be sampled, which is counted again when it is taken again."""
@@ -186,7 +157,7 @@ class Service:
         future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
         self._collecting = num_env_steps, future
         self._room.set()
-        self._flush_soon()
+        self._actions.flush_soon()
         self._close_batch_if_full()
         return future
 
@@ -197,18 +168,13 @@ class Service:
         if future.done():  # nobody waits for it any more: what is there stays
             self._collecting = None
             return
-        if self._num_queued + self._num_acted < target:
+        if self._num_queued + self._actions.num_env_steps < target:
             self._release_if_stuck()
             return
-        acted = [cut for acting in self._acting.values() if (cut := acting.cut())]
-        num_acted, self._num_acted = self._num_acted, 0
+        acted, num_acted = self._actions.cut()
         arrived, num_arrived = self._taken_from_queue(target - num_acted)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._learned()))
-
-    def _learned(self) -> list[dict[str, Any]]:
-        by_module = {module_id: acting.learned() for module_id, acting in self._acting.items()}
-        return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
+        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned()))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
@@ -216,9 +182,7 @@ class Service:
         Where many clients send at once, a turn of the event loop takes tens of milliseconds.
         """
         with self._queue_lock:
-            if self._is_on_policy or self._num_acted or self._num_queued < num_env_steps:
-                return None
-            if any(acting.has_lost for acting in self._acting.values()):  # to be forgotten, in the event loop
+            if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
                 return None
             return Batch(*self._taken_from_queue(num_env_steps))
 
@@ -274,13 +238,9 @@ class Service:
     def leave(self, client: Client) -> None:
         """A client is gone for good: its open episodes are truncated."""
         self._lose_open(client, list(client.open.by_key))
-        self.counts.num_episodes_lost += len(client.acted)
-        for (agent_id, _), acted in client.acted.items():
-            self._acting[self._agents[agent_id].module_id].lose(acted)
-        client.acted.clear()
+        self.counts.num_episodes_lost += self._actions.forget(client)
         for waiting in self._take_waiting(lambda one: one.client is client):
             waiting.answer.cancel()
-        self._asking = [asking for asking in self._asking if asking[0] is not client]
         self.known.discard(client)
         self.pause(client)
 
@@ -322,8 +282,19 @@ class Service:
             case Episodes():
                 return self._acknowledge(client, request, body_format, body)
             case GetActions():
-                return self._actions(client, request, body_format)
+                return self._actions.ask(client, request, body_format)
         raise MessageError("unknown_type", f"no answer to {type(request).__name__}", "$.type")
+
+    # -- actions -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _must_wait_to_act(self) -> bool:
+        has_room = self._collecting is not None or self._actions.num_env_steps <= self._config.max_queued_env_steps
+        return self.versions.newest is None or not has_room or (self._is_updating and self._is_on_policy)
+
+    def _when_acted(self, num_env_steps: int) -> None:
+        self.counts.num_env_steps_acted += num_env_steps
+        self._close_batch_if_full()
 
     # -- weights -------------------------------------------------------------------------------------------------------
 
@@ -371,7 +342,10 @@ class Service:
             self._write_down(client, GIVEN)
         client.seq_no = versions.newest_seq_no
         key = f"{file_format}_file"
-        files = {module_id: {key: versions.compressed_file(file_format, module_id)} for module_id in self._acting}
+        files = {
+            module_id: {key: versions.compressed_file(file_format, module_id)}
+            for module_id in versions.makers[file_format]
+        }
         state: Answer = {"type": "SET_STATE", "weights_seq_no": versions.newest_seq_no}
         return state | ({"modules": files} if client.has_agents else next(iter(files.values())))
 
@@ -509,111 +483,6 @@ class Service:
         await self._room.wait()
         return answer
 
-    # -- actions -------------------------------------------------------------------------------------------------------
-
-    def _actions(self, client: Client, request: GetActions, body_format: str) -> asyncio.Future[Answer]:
-        self._check_observed(client, request)
-        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._asking.append((client, request, body_format, answer))
-        self._flush_soon()
-        return answer
-
-    def _check_observed(self, client: Client, request: GetActions) -> None:
-        keys = [_key(observed) for observed in request.episodes]
-        if len(set(keys)) < len(keys):
-            raise MessageError("bad_message", "an episode is named twice", "$.episodes")
-        num_open = len(
-            client.acted.keys() | {key for key, one in zip(keys, request.episodes, strict=True) if not _ends(one)}
-        )
-        if num_open > self._config.max_open_episodes:
-            text = f"{num_open} open episodes, at most {self._config.max_open_episodes} are allowed"
-            raise MessageError("too_many_episodes", text, "$.episodes")
-
-    def _flush_soon(self) -> None:
-        """All requests that are read in one turn of the event loop become one batch."""
-        if self._asking and not self._is_flush_due and not self._must_wait_to_act:
-            self._is_flush_due = True
-            asyncio.get_running_loop().call_soon(self._flush)
-
-    @property
-    def _must_wait_to_act(self) -> bool:
-        has_room = self._collecting is not None or self._num_acted <= self._config.max_queued_env_steps
-        return self.versions.newest is None or not has_room or (self._is_updating and self._is_on_policy)
-
-    def _flush(self) -> None:
-        self._is_flush_due = False
-        if self._must_wait_to_act:
-            return
-        asking, self._asking = self._asking, []
-        for explore in (True, False):
-            self._act([one for one in asking if one[1].explore is explore], explore)
-        self._close_batch_if_full()
-
-    def _act(self, asking: list[tuple[Client, GetActions, str, asyncio.Future[Answer]]], explore: bool) -> None:
-        by_module: dict[str, list[tuple[int, int, Asked]]] = {}
-        answers: list[list[Any] | None] = []
-        for number, (client, request, body_format, future) in enumerate(asking):
-            try:
-                asked = [
-                    self._asked(client, observed, f"$.episodes[{place}]", body_format)
-                    for place, observed in enumerate(request.episodes)
-                ]
-            except MessageError as error:
-                answers.append(None)
-                future.set_exception(error)
-                continue
-            answers.append([None] * len(asked))
-            for place, (module_id, one) in enumerate(asked):
-                by_module.setdefault(module_id, []).append((number, place, one))
-        stepped: set[tuple[int, str]] = set()  # several agents may take part in one env step
-        for module_id, elements in by_module.items():
-            try:
-                acted = self._acting[module_id].act([one for _, _, one in elements], explore)
-            except Exception as error:
-                _log.exception("RLlink: acting failed")
-                for number, place, _ in elements:
-                    client, request, _, future = asking[number]
-                    client.acted.pop(_key(request.episodes[place]), None)
-                    answers[number] = None
-                    if not future.done():
-                        text = f"the server could not act, these episodes are over: {error}"
-                        future.set_exception(MessageError("internal", text))
-                continue
-            for (number, place, one), (action, episode) in zip(elements, acted, strict=True):
-                client, request, body_format, _ = asking[number]
-                observed = request.episodes[place]
-                if one.acted is not None:
-                    stepped.add((number, observed.id))
-                if episode is None:
-                    client.acted.pop(_key(observed), None)
-                else:
-                    client.acted[_key(observed)] = episode
-                    own = answers[number]
-                    if own is not None:
-                        own[place] = self._agents[_key(observed)[0]].actions.to_wire(action, body_format)
-        self._num_acted += len(stepped)
-        self.counts.num_env_steps_acted += len(stepped)
-        for (_, _, _, future), actions in zip(asking, answers, strict=True):
-            if actions is not None and not future.done():
-                seq_no = self.versions.newest_seq_no
-                future.set_result({"type": "ACTIONS", "actions": actions, "weights_seq_no": seq_no})
-
-    def _asked(self, client: Client, observed: Observed, path: str, body_format: str) -> tuple[str, Asked]:
-        key = _key(observed)
-        agent = self._receiver.agent(key[0], path)
-        obs = read_item(agent.obs, observed.obs, body_format, f"{path}.obs")
-        acted = client.acted.get(key)
-        if not np.isfinite(observed.reward):
-            raise MessageError("bad_message", "a number is not finite", f"{path}.reward")
-        if acted is None and (observed.reward != 0.0 or _ends(observed)):
-            text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
-            raise MessageError("unknown_episode", text, f"{path}.id")
-        if observed.is_terminated and observed.is_truncated:
-            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
-        episode = client.open.new(*key) if acted is None else acted.episode
-        asked = Asked(episode, acted, obs, observed.reward, observed.is_terminated, observed.is_truncated)
-        return agent.module_id, asked
-
 
 def _keys(request: Episodes) -> list[AgentKey]:
     """The episodes that a message names."""
@@ -621,14 +490,6 @@ def _keys(request: Episodes) -> list[AgentKey]:
         return [(None, id_) for id_ in ([] if request.columns.ids is UNSET else request.columns.ids)]
     chunks = [] if request.episodes is UNSET else request.episodes
     return [(None if one.agent_id is UNSET else one.agent_id, one.id) for one in chunks if one.id is not UNSET]
-
-
-def _key(observed: Observed) -> AgentKey:
-    return (None if observed.agent_id is UNSET else observed.agent_id), observed.id
-
-
-def _ends(observed: Observed) -> bool:
-    return observed.is_terminated or observed.is_truncated
 
 
 def _truncate_last(part: Arrived, going_on: set[int]) -> None:

@@ -512,7 +512,7 @@ def test_500_connections_opened_and_dropped(shared: Served) -> None:
     wait_until(lambda: shared.runner.server.num_clients == 0)
     assert len(service.clients) == 0
     assert len(shared.runner.server._shared) == 0
-    assert len(service._waiting) == len(service._asking) == 0
+    assert len(service._waiting) == len(service._actions) == 0
 
 
 def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
@@ -549,7 +549,7 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
     with Client(*served.address, reconnect_s=0) as client:
         client.send_episodes([episode(40)])
     assert sampling.result(10).rollout.num_env_steps == 60
-    acting = served.runner._service._acting["default_policy"]
+    acting = served.runner._service._actions._acting["default_policy"]
     assert acting._by_id == {}
     assert acting._rows.ids == {}
     assert len(acting._free) == acting._rows.max_rows
@@ -646,7 +646,7 @@ def test_the_next_request_does_not_overtake_one_that_waits(serve: Serve) -> None
     asking = {"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4}], "request": 2}
     client.send(asking)  # waits for the update
     client.socket.sendall(frame(b'{"type": "PING"}')[:3])
-    wait_until(lambda: len(served.runner._service._asking) == 1)
+    wait_until(lambda: len(served.runner._service._actions) == 1)
     client.close()
     client = raw(served)
     client.ask({"type": "PING", "extensions": {"session": {"id": options["session"]["id"]}, "actions": {}}})

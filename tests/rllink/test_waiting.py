@@ -126,7 +126,7 @@ def test_old_weights_stay_as_long_as_what_they_acted_in_waits(serve: Serve, conn
 def test_a_module_that_fails_answers_everybody(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(OFF)
     served.sample(100)
-    acting = served.runner._service._acting["default_policy"]
+    acting = served.runner._service._actions._acting["default_policy"]
     forward = acting._forward
 
     def failing(explore: bool) -> Any:
@@ -243,7 +243,7 @@ def test_who_begins_and_leaves_is_forgotten_beside_others_who_send(serve: Serve)
                 time.sleep(0.001)
             sender.send_episodes([episode(5)])
             sampling.result(10)
-    assert served.runner._service._acting["default_policy"]._by_id == {}
+    assert served.runner._service._actions._acting["default_policy"]._by_id == {}
 
 
 def test_acting_waits_for_a_busy_learner(serve: Serve, connect: Connect) -> None:

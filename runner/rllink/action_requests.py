@@ -1,0 +1,217 @@
+"""Requests for actions: all that are read in one turn of the event loop become one batch a module."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.rllink import RLlinkConfig
+from runner.episodes.columns import ColumnBlock
+from runner.rllink.acting import Acting, Asked
+from runner.rllink.arrived import OpenEpisode
+from runner.rllink.messages import GetActions, MessageError, Observed
+from runner.rllink.receiving import AgentSpaces, Receiver, read_item
+from runner.rllink.served_client import Answer, Client
+from runner.rllink.versions import Version, Versions
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """A request that waits, and the actions of its answer."""
+
+    client: Client
+    elements: Sequence[Observed]
+    explore: bool
+    body_format: str
+    answer: asyncio.Future[Answer]
+    actions: list[Any]
+
+    def refuse(self, error: MessageError) -> None:
+        if not self.answer.done():
+            self.answer.set_exception(error)
+
+
+@dataclass(eq=False, slots=True)
+class _Element:
+    """One episode of a request, and what it has come to."""
+
+    request: _Request
+    place: int
+    observed: Observed
+    agent: AgentSpaces
+    asked: Asked
+
+
+class ActionRequests:
+    """Acts for clients.
+
+    Args:
+        config: the `rllink` block.
+        receiver: knows the agents.
+        acting: module id -> acts.
+        versions: weights that acted lately.
+        must_wait: whether nobody may act now.
+        when_acted: called after each batch with the env steps that it made whole.
+    """
+
+    def __init__(
+        self,
+        config: RLlinkConfig,
+        receiver: Receiver,
+        acting: Mapping[str, Acting],
+        versions: Versions,
+        must_wait: Callable[[], bool],
+        when_acted: Callable[[int], None],
+    ) -> None:
+        self._most_open = config.max_open_episodes
+        self._receiver = receiver
+        self._acting = acting
+        self._versions = versions
+        self._must_wait = must_wait
+        self._when_acted = when_acted
+        self._waiting: list[_Request] = []
+        self._is_flush_due = False
+        self.num_env_steps = 0  # since the last cut
+
+    def __len__(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    # -- for the runner ----------------------------------------------------------------------------------------------
+
+    def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
+        """Act with these weights (None: as before) and with this state of pieces by module."""
+        for module_id, acting in self._acting.items():
+            if version is not None:
+                acting.load(version.weights[module_id])
+            acting.take_over(shared_state.get(module_id, {}))
+
+    @property
+    def has_anything_to_cut(self) -> bool:
+        """Whether there are whole steps, or episodes to be forgotten."""
+        return self.num_env_steps > 0 or any(acting.has_lost for acting in self._acting.values())
+
+    def cut(self) -> tuple[list[tuple[ColumnBlock, list[OpenEpisode]]], int]:
+        """The whole steps so far: blocks with the episode of each chunk, and how many env steps they are."""
+        num_env_steps, self.num_env_steps = self.num_env_steps, 0
+        return [cut for acting in self._acting.values() if (cut := acting.cut())], num_env_steps
+
+    def learned(self) -> list[dict[str, Any]]:
+        """States by module id, with what pieces have learned since the last call."""
+        by_module = {module_id: acting.learned() for module_id, acting in self._acting.items()}
+        return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
+
+    # -- for clients ---------------------------------------------------------------------------------------------------
+
+    def ask(self, client: Client, message: GetActions, body_format: str) -> asyncio.Future[Answer]:
+        """The answer, later.
+
+        Raises:
+            MessageError: an episode is named twice, or too many would be open.
+        """
+        elements = message.episodes
+        self._check_number(client, elements)
+        answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        actions = [None] * len(elements)
+        self._waiting.append(_Request(client, elements, message.explore, body_format, answer, actions))
+        self.flush_soon()
+        return answer
+
+    def _check_number(self, client: Client, elements: Sequence[Observed]) -> None:
+        keys = [observed.key for observed in elements]
+        if len(keys) > 1 and len(set(keys)) < len(keys):
+            raise MessageError("bad_message", "an episode is named twice", "$.episodes")
+        begins = [key not in client.acted and not one.ends for key, one in zip(keys, elements, strict=True)]
+        num_open = len(client.acted) + sum(begins)
+        if num_open > self._most_open:
+            text = f"{num_open} open episodes, at most {self._most_open} are allowed"
+            raise MessageError("too_many_episodes", text, "$.episodes")
+
+    def forget(self, client: Client) -> int:
+        """The client has gone for good; returns how many of its episodes are lost."""
+        self._waiting = [request for request in self._waiting if request.client is not client]
+        num_lost = len(client.acted)
+        for (agent_id, _), acted in client.acted.items():
+            self._acting[self._receiver.agent(agent_id, "$").module_id].lose(acted)
+        client.acted.clear()
+        return num_lost
+
+    # -- acting --------------------------------------------------------------------------------------------------------
+
+    def flush_soon(self) -> None:
+        """Act once all that has come in this turn of the event loop is read."""
+        if self._waiting and not self._is_flush_due and not self._must_wait():
+            self._is_flush_due = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._is_flush_due = False
+        if self._must_wait():
+            return
+        waiting, self._waiting = self._waiting, []
+        num_env_steps = 0
+        for explore in (True, False):
+            num_env_steps += self._act([one for one in waiting if one.explore is explore], explore)
+        self.num_env_steps += num_env_steps
+        self._when_acted(num_env_steps)
+
+    def _act(self, requests: Sequence[_Request], explore: bool) -> int:
+        """Answer these; returns the env steps that are whole now."""
+        by_module: dict[str, list[_Element]] = {}
+        for request in requests:
+            try:
+                read = [self._read(request, place, observed) for place, observed in enumerate(request.elements)]
+            except MessageError as error:
+                request.refuse(error)
+                continue
+            for element in read:
+                by_module.setdefault(element.agent.module_id, []).append(element)
+        stepped: set[tuple[int, str]] = set()  # several agents may take part in one env step
+        for module_id, elements in by_module.items():
+            try:
+                acted = self._acting[module_id].act([one.asked for one in elements], explore)
+            except Exception as error:
+                _log.exception("RLlink: acting failed")
+                for one in elements:
+                    one.request.client.acted.pop(one.observed.key, None)
+                    text = f"the server could not act, these episodes are over: {error}"
+                    one.request.refuse(MessageError("internal", text))
+                continue
+            for one, (action, episode) in zip(elements, acted, strict=True):
+                request, key = one.request, one.observed.key
+                if one.asked.acted is not None:
+                    stepped.add((id(request), one.observed.id))
+                if episode is None:
+                    request.client.acted.pop(key, None)
+                else:
+                    request.client.acted[key] = episode
+                    request.actions[one.place] = one.agent.actions.to_wire(action, request.body_format)
+        seq_no = self._versions.newest_seq_no
+        for request in requests:
+            if not request.answer.done():
+                request.answer.set_result({"type": "ACTIONS", "actions": request.actions, "weights_seq_no": seq_no})
+        return len(stepped)
+
+    def _read(self, request: _Request, place: int, observed: Observed) -> _Element:
+        """The element with its observation as arrays."""
+        path = f"$.episodes[{place}]"
+        agent_id, _ = key = observed.key
+        agent = self._receiver.agent(agent_id, path)
+        obs = read_item(agent.obs, observed.obs, request.body_format, f"{path}.obs")
+        acted = request.client.acted.get(key)
+        if not math.isfinite(observed.reward):
+            raise MessageError("bad_message", "a number is not finite", f"{path}.reward")
+        if acted is None and (observed.reward != 0.0 or observed.ends):
+            text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
+            raise MessageError("unknown_episode", text, f"{path}.id")
+        if observed.is_terminated and observed.is_truncated:
+            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+        episode = request.client.open.new(*key) if acted is None else acted.episode
+        asked = Asked(episode, acted, obs, observed.reward, observed.is_terminated, observed.is_truncated)
+        return _Element(request, place, observed, agent, asked)
