@@ -250,13 +250,16 @@ class Service:
         for episode in lost:
             episode.lose()
             client.open.break_off(episode)
-        going_on = set(map(id, lost))
         if not lost:
             return
+        going_on = set(map(id, lost))
+        broken_off = {episode.env_id for episode in lost} - {None}
         with self._queue_lock:
             for parts, _ in reversed(self._queue):
                 for part in reversed(parts):
                     _truncate_last(part, going_on)
+                    for episode in part.episodes:  # of other agents, also those that have ended
+                        episode.is_whole &= episode.env_id not in broken_off
         self.counts.num_episodes_lost += len(lost)
 
     def answer(

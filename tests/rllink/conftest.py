@@ -169,3 +169,10 @@ def episode(num_steps: int, seed: int = 0, **more: Any) -> dict[str, Any]:
         "is_truncated": False,
         **more,
     }
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 8.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.01)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner.rllink.client import Client, RLlinkError
-from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.conftest import RawClient, Served, episode, wait_until
 
 Serve = Callable[..., Served]
 AGENTS = ("agent_0", "agent_1")
@@ -68,11 +67,24 @@ def test_env_episodes_whose_client_has_gone_are_forgotten(serve: Serve) -> None:
             open_ends = {"is_terminated": number == 3, "id": "a"}
             client.send_episodes([{**episode(5), "agent_id": agent, **open_ends} for agent in AGENTS])
             sample = sampling.result(10)  # before it is known that the client goes
-        deadline = time.monotonic() + 10
-        while served.runner._service.known and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: not served.runner._service.known)
     assert sample.finished.returns.tolist() == [10.0]
     assert served.runner._env_episodes._going_on == {}
+
+
+def test_an_agent_that_waits_to_be_sampled_is_no_whole_env_episode_when_another_is_lost(serve: Serve) -> None:
+    served = serve(*TWO)
+    first = served.sample(5)
+    other = Client(*served.address, extensions={"agents": {}})
+    with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
+        client.send_episodes([{**episode(5), "agent_id": AGENTS[1], "id": "a", "is_terminated": False}])
+        first.result(10)
+        other.send_episodes([{**episode(5, seed), "agent_id": agent, "id": "b"} for seed, agent in enumerate(AGENTS)])
+        client.send_episodes([{**episode(5), "agent_id": AGENTS[0], "id": "a"}])
+    wait_until(lambda: len(served.runner._service.known) == 1)
+    returns = [served.sample(5).result(10).finished.returns.tolist() for _ in range(2)]
+    other.close()
+    assert returns == [[10.0], []]
 
 
 def test_after_a_restart_agents_go_on_in_their_env_episode(serve: Serve, tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from runner.rllink.frames import frame
 from runner.rllink.messages import _REQUESTS as REQUESTS
 from runner.rllink.messages import Columns, Episode, Observed, decode_request
 from runner.rllink.packing import pack
-from tests.rllink.conftest import RawClient, Served, episode
+from tests.rllink.conftest import RawClient, Served, episode, wait_until
 
 Serve = Callable[..., Served]
 Connect = Callable[..., RawClient]
@@ -97,13 +97,6 @@ def served_all_the_time(served: Served, token: str | None = None) -> Iterator[Ne
     assert neighbour.error is None
     assert neighbour.worst_s < 2.0
     wait_until(lambda: set(served.runner.server._connections) <= before)
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = 8.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.01)
 
 
 _OPENED: list[RawClient] = []
