@@ -38,16 +38,6 @@ Space = gym.Space[Any]
 MakePiece = Callable[[Mapping[str, Any]], ConnectorPiece]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)
-# Those of `module_to_env_pipeline` below.
-DEFAULT_MODULE_TO_ENV_PIECES: tuple[type[ConnectorPiece], ...] = (
-    RemoveSingleTsTimeRankFromBatch,
-    GetActions,
-    TensorToNumpy,
-    UnBatchToIndividualItems,
-    NormalizeAndClipActions,
-    ListifyDataForVectorEnv,
-    ModuleToAgentUnmapping,
-)
 
 
 def env_to_module_pipeline(
@@ -75,7 +65,15 @@ def module_to_env_pipeline(
     has_several_agents: bool = False,
 ) -> ModuleToEnvPipeline:
     """From module outputs to the actions of the next vector step."""
-    pieces = [
+    pieces = module_to_env_pieces(normalize_actions, clip_actions, has_memory, has_several_agents)
+    return edited(ModuleToEnvPipeline(pieces, observation_space, action_space), edits, make_piece)
+
+
+def module_to_env_pieces(
+    normalize_actions: bool, clip_actions: bool, has_memory: bool, has_several_agents: bool
+) -> list[ConnectorPiece]:
+    """The default pieces of `module_to_env_pipeline`."""
+    return [
         *([RemoveSingleTsTimeRankFromBatch()] if has_memory else []),
         GetActions(),
         TensorToNumpy(),
@@ -84,7 +82,6 @@ def module_to_env_pipeline(
         ListifyDataForVectorEnv(),
         *([ModuleToAgentUnmapping()] if has_several_agents else []),
     ]
-    return edited(ModuleToEnvPipeline(pieces, observation_space, action_space), edits, make_piece)
 
 
 def learner_pipeline(
