@@ -65,11 +65,11 @@ def module_to_env_pipeline(
     has_several_agents: bool = False,
 ) -> ModuleToEnvPipeline:
     """From module outputs to the actions of the next vector step."""
-    pieces = module_to_env_pieces(normalize_actions, clip_actions, has_memory, has_several_agents)
+    pieces = default_module_to_env_pieces(normalize_actions, clip_actions, has_memory, has_several_agents)
     return edited(ModuleToEnvPipeline(pieces, observation_space, action_space), edits, make_piece)
 
 
-def module_to_env_pieces(
+def default_module_to_env_pieces(
     normalize_actions: bool, clip_actions: bool, has_memory: bool, has_several_agents: bool
 ) -> list[ConnectorPiece]:
     """The default pieces of `module_to_env_pipeline`."""

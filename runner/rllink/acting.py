@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -174,6 +174,11 @@ class Acting:
         rows.end(slot, np.array([False]), np.array([True]))
         self._free.append(acted.slot)
         self._lost.append(acted.episode.id)
+
+    def break_off(self, env_ids: Collection[str | None]) -> None:
+        """Agents of these env episodes were lost: what others have of them is no whole."""
+        for acted in self._by_id.values():
+            acted.episode.is_whole &= acted.episode.env_id not in env_ids
 
     @property
     def has_lost(self) -> bool:

@@ -13,9 +13,9 @@ from runner.config.rllink import RLlinkConfig
 from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import Acting, Asked
 from runner.rllink.arrived import OpenEpisode
-from runner.rllink.messages import GetActions, MessageError, Observed
+from runner.rllink.messages import Answer, GetActions, MessageError, Observed
 from runner.rllink.receiving import AgentSpaces, Receiver, read_item
-from runner.rllink.served_client import Answer, Client
+from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
 _log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class _Request:
 
 @dataclass(eq=False, slots=True)
 class _Element:
-    """One episode of a request, and what it has come to."""
+    """One element of a request, as read."""
 
     request: _Request
     place: int
@@ -79,10 +79,6 @@ class ActionRequests:
         self._is_flush_due = False
         self.num_env_steps = 0  # since the last cut
 
-    def __len__(self) -> int:
-        """Requests that wait."""
-        return len(self._waiting)
-
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
@@ -99,8 +95,9 @@ class ActionRequests:
 
     def cut(self) -> tuple[list[tuple[ColumnBlock, list[OpenEpisode]]], int]:
         """The whole steps so far: blocks with the episode of each chunk, and how many env steps they are."""
+        blocks = [cut for acting in self._acting.values() if (cut := acting.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
-        return [cut for acting in self._acting.values() if (cut := acting.cut())], num_env_steps
+        return blocks, num_env_steps
 
     def learned(self) -> list[dict[str, Any]]:
         """States by module id, with what pieces have learned since the last call."""
@@ -125,7 +122,7 @@ class ActionRequests:
 
     def _check_number(self, client: Client, elements: Sequence[Observed]) -> None:
         keys = [observed.key for observed in elements]
-        if len(keys) > 1 and len(set(keys)) < len(keys):
+        if len(set(keys)) < len(keys):
             raise MessageError("bad_message", "an episode is named twice", "$.episodes")
         begins = [key not in client.acted and not one.ends for key, one in zip(keys, elements, strict=True)]
         num_open = len(client.acted) + sum(begins)
@@ -133,13 +130,16 @@ class ActionRequests:
             text = f"{num_open} open episodes, at most {self._most_open} are allowed"
             raise MessageError("too_many_episodes", text, "$.episodes")
 
-    def forget(self, client: Client) -> int:
-        """The client has gone for good; returns how many of its episodes are lost."""
+    def lose_all(self, client: Client) -> int:
+        """The client has gone for good: its open episodes are truncated; returns how many these are."""
         self._waiting = [request for request in self._waiting if request.client is not client]
         num_lost = len(client.acted)
         for (agent_id, _), acted in client.acted.items():
             self._acting[self._receiver.agent(agent_id, "$").module_id].lose(acted)
+        broken_off = {acted.episode.env_id for acted in client.acted.values()} - {None}
         client.acted.clear()
+        for acting in self._acting.values():
+            acting.break_off(broken_off)
         return num_lost
 
     # -- acting --------------------------------------------------------------------------------------------------------
@@ -155,11 +155,10 @@ class ActionRequests:
         if self._must_wait():
             return
         waiting, self._waiting = self._waiting, []
-        num_env_steps = 0
+        before = self.num_env_steps
         for explore in (True, False):
-            num_env_steps += self._act([one for one in waiting if one.explore is explore], explore)
-        self.num_env_steps += num_env_steps
-        self._when_acted(num_env_steps)
+            self.num_env_steps += self._act([one for one in waiting if one.explore is explore], explore)
+        self._when_acted(self.num_env_steps - before)
 
     def _act(self, requests: Sequence[_Request], explore: bool) -> int:
         """Answer these; returns the env steps that are whole now."""
@@ -172,7 +171,7 @@ class ActionRequests:
                 continue
             for element in read:
                 by_module.setdefault(element.agent.module_id, []).append(element)
-        stepped: set[tuple[int, str]] = set()  # several agents may take part in one env step
+        stepped: set[tuple[_Request, str]] = set()  # several agents may take part in one env step
         for module_id, elements in by_module.items():
             try:
                 acted = self._acting[module_id].act([one.asked for one in elements], explore)
@@ -186,7 +185,7 @@ class ActionRequests:
             for one, (action, episode) in zip(elements, acted, strict=True):
                 request, key = one.request, one.observed.key
                 if one.asked.acted is not None:
-                    stepped.add((id(request), one.observed.id))
+                    stepped.add((request, one.observed.id))
                 if episode is None:
                     request.client.acted.pop(key, None)
                 else:

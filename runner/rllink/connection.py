@@ -16,6 +16,7 @@ from runner.rllink.messages import (
     MSGPACK,
     PROTOCOL_VERSION,
     UNSET,
+    Answer,
     Format,
     GetActions,
     MessageError,
@@ -25,7 +26,7 @@ from runner.rllink.messages import (
     encode_answer,
     format_of,
 )
-from runner.rllink.served_client import Answer, Client
+from runner.rllink.served_client import Client
 
 if TYPE_CHECKING:
     from runner.rllink.server import Server, Session

@@ -18,6 +18,7 @@ from runner.rllink.arrays import Block
 
 PROTOCOL_VERSION = 1
 Format = Literal["json", "msgpack"]
+Answer = dict[str, Any]
 AgentKey = tuple[str | None, str]  # agent (None with a single one) and id: an episode of a client
 JSON: Final = "json"
 MSGPACK: Final = "msgpack"

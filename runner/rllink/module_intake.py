@@ -22,7 +22,7 @@ from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.common_pieces import step_rows_of_obs
-from runner.pipelines.defaults import module_to_env_pieces
+from runner.pipelines.defaults import default_module_to_env_pieces
 from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
@@ -167,7 +167,9 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
     Raises:
         ConfigError: a piece changes actions in a way that cannot be undone.
     """
-    known = tuple(type(piece) for piece in module_to_env_pieces(True, True, has_memory=True, has_several_agents=True))
+    known = tuple(
+        type(piece) for piece in default_module_to_env_pieces(True, True, has_memory=True, has_several_agents=True)
+    )
     for piece in pipeline:
         if not isinstance(piece, known):
             what = f"{type(piece).__name__} stands between module and simulators; what it does cannot be undone"

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from runner.rllink.acting import ActedEpisode
 from runner.rllink.messages import AgentKey
 from runner.rllink.receiving import OpenEpisodes
-
-Answer = dict[str, Any]
 
 
 @dataclass(eq=False)

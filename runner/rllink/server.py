@@ -6,6 +6,7 @@ import asyncio
 import importlib.metadata
 import itertools
 import secrets
+import socket
 import ssl
 import sys
 import threading
@@ -19,9 +20,9 @@ from typing import Any, TypeVar
 from runner.config.errors import ConfigError, Problem
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.connection import Connection
-from runner.rllink.messages import MessageError
+from runner.rllink.messages import Answer, MessageError
 from runner.rllink.receiving import OpenEpisodes
-from runner.rllink.served_client import Answer, Client
+from runner.rllink.served_client import Client
 from runner.rllink.service import Service
 from runner.rllink.shared_memory import SharedBodies
 
@@ -137,8 +138,9 @@ class Server:
         loop = asyncio.get_running_loop()
         make = lambda: Connection(self, next(self._numbers))  # noqa: E731
         handshake_s = None if tls is None else self.config.frame_timeout_s
+        listening = _listening_socket(host, port)
         return await loop.create_server(
-            make, host, port, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s, start_serving=False
+            make, sock=listening, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s, start_serving=False
         )
 
     def start(self) -> None:
@@ -290,6 +292,12 @@ class Server:
     def shared_body(self, connection: Connection, length: bytes) -> bytes:
         """The body that lies in the memory shared with a client; `MessageError` if that is too small."""
         return self._shared[connection].read(length, self.config.max_body_bytes)
+
+
+def _listening_socket(host: str, port: int) -> socket.socket:
+    """Listens at once, so that nobody else gets the address; who connects waits until the server starts."""
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=_BACKLOG)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -26,6 +26,7 @@ from runner.rllink.messages import (
     MSGPACK,
     UNSET,
     AgentKey,
+    Answer,
     Episodes,
     EpisodesAndGetState,
     Format,
@@ -37,7 +38,7 @@ from runner.rllink.messages import (
     decode_request,
 )
 from runner.rllink.receiving import AgentSpaces, Receiver
-from runner.rllink.served_client import Answer, Client
+from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
 _Parts = tuple[list[Arrived], int]
@@ -122,7 +123,7 @@ class Service:
         self._is_updating = True  # until there are weights
         self._waiting: list[_Waiting] = []
         self._actions = ActionRequests(
-            config, self._receiver, acting, versions, lambda: self._must_wait_to_act, self._when_acted
+            config, self._receiver, acting, versions, self._must_wait_to_act, self._when_acted
         )
         self._room = asyncio.Event()
         self._room.set()
@@ -238,7 +239,7 @@ class Service:
     def leave(self, client: Client) -> None:
         """A client is gone for good: its open episodes are truncated."""
         self._lose_open(client, list(client.open.by_key))
-        self.counts.num_episodes_lost += self._actions.forget(client)
+        self.counts.num_episodes_lost += self._actions.lose_all(client)
         for waiting in self._take_waiting(lambda one: one.client is client):
             waiting.answer.cancel()
         self.known.discard(client)
@@ -258,7 +259,7 @@ class Service:
             for parts, _ in reversed(self._queue):
                 for part in reversed(parts):
                     _truncate_last(part, going_on)
-                    for episode in part.episodes:  # of other agents, also those that have ended
+                    for episode in part.episodes if broken_off else ():  # of other agents, also those that have ended
                         episode.is_whole &= episode.env_id not in broken_off
         self.counts.num_episodes_lost += len(lost)
 
@@ -290,7 +291,6 @@ class Service:
 
     # -- actions -------------------------------------------------------------------------------------------------------
 
-    @property
     def _must_wait_to_act(self) -> bool:
         has_room = self._collecting is not None or self._actions.num_env_steps <= self._config.max_queued_env_steps
         return self.versions.newest is None or not has_room or (self._is_updating and self._is_on_policy)

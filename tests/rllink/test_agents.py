@@ -191,6 +191,24 @@ def test_the_server_acts_for_agents_that_end_at_different_times(serve: Serve) ->
     assert sample.finished.returns.tolist() == [8.0]
 
 
+def test_an_agent_that_ended_is_no_whole_env_episode_when_another_is_lost_that_the_server_acted_for(
+    serve: Serve,
+) -> None:
+    served = serve(*TWO)
+    sampling = served.sample(10)
+    obs = np.zeros(4, np.float32)
+    both = [{"id": "a", "agent_id": agent, "obs": obs} for agent in AGENTS]
+    with Client(*served.address, extensions={"agents": {}, "actions": {}}, reconnect_s=0) as client:
+        client.get_actions(both)
+        client.get_actions([{**both[0], "reward": 1.0, "is_terminated": True}])
+    wait_until(lambda: not served.runner._service.known)
+    with Client(*served.address) as client:
+        client.send_episodes([{**episode(9), "agent_id": AGENTS[0], "id": "b"}])
+    sample = sampling.result(10)
+    assert sample.rollout.num_env_steps == 10
+    assert sample.finished.returns.tolist() == [9.0]
+
+
 @pytest.mark.parametrize(
     ("changes", "path"),
     [

@@ -21,13 +21,18 @@ import msgspec
 import numpy as np
 import pytest
 
+from runner.builder import TRAINING, build_env_runner
 from runner.cli.main import main
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
+from runner.module_parts import plan_modules
 from runner.rllink.client import Client, RLlinkError, ServerGone
 from runner.rllink.frames import frame
 from runner.rllink.messages import _REQUESTS as REQUESTS
 from runner.rllink.messages import Columns, Episode, Observed, decode_request
 from runner.rllink.packing import pack
-from tests.rllink.conftest import RawClient, Served, episode, wait_until
+from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until
 
 Serve = Callable[..., Served]
 Connect = Callable[..., RawClient]
@@ -505,7 +510,7 @@ def test_500_connections_opened_and_dropped(shared: Served) -> None:
     wait_until(lambda: shared.runner.server.num_clients == 0)
     assert len(service.clients) == 0
     assert len(shared.runner.server._shared) == 0
-    assert len(service._waiting) == len(service._actions) == 0
+    assert len(service._waiting) == len(service._actions._waiting) == 0
 
 
 def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
@@ -639,7 +644,7 @@ def test_the_next_request_does_not_overtake_one_that_waits(serve: Serve) -> None
     asking = {"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4}], "request": 2}
     client.send(asking)  # waits for the update
     client.socket.sendall(frame(b'{"type": "PING"}')[:3])
-    wait_until(lambda: len(served.runner._service._actions) == 1)
+    wait_until(lambda: len(served.runner._service._actions._waiting) == 1)
     client.close()
     client = raw(served)
     client.ask({"type": "PING", "extensions": {"session": {"id": options["session"]["id"]}, "actions": {}}})
@@ -717,3 +722,15 @@ class TestTls:
             assert silent.is_closed()
             neighbour.ping()
         wait_until(lambda: served.runner.server.num_clients == 0)
+
+
+def test_nobody_else_gets_an_address_before_the_server_starts() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    config = build_experiment_config(compose_experiment([EXPERIMENT, f"env.port={port}"], None))
+    runner = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+    try:
+        with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
+            build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+    finally:
+        runner.close()

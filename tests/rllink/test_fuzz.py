@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from runner.rllink.frames import FrameReader, frame
 from runner.rllink.messages import MessageError, decode_request, format_of
 from runner.rllink.packing import pack
-from tests.rllink.conftest import RawClient, Served, episode
-from tests.rllink.test_faults import Neighbour, wait_until
+from tests.rllink.conftest import RawClient, Served, episode, wait_until
+from tests.rllink.test_faults import Neighbour
 
 _ROUNDS = 150
 _SEED = 5
@@ -265,7 +265,7 @@ def test_a_server_that_is_sent_nonsense_goes_on_serving(served: Served, caplog: 
     assert grown < 100_000  # kB
     wait_until(lambda: served.runner.server.num_clients == 0)
     service = served.runner._service
-    assert len(service.clients) == len(service._actions) == len(service._waiting) == 0
+    assert len(service.clients) == len(service._actions._waiting) == len(service._waiting) == 0
     assert service._num_queued > 0
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
