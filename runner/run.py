@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,61 +56,90 @@ def run_experiment(
         if resume_from is not None:
             with naming_checkpoint(resume_from):
                 trainer.set_state(state)
-        return _Run(config, trainer, records, interrupted).train_until_stopped()
+        return Run(config, trainer, records).train_until_stopped(interrupted)
 
 
-class _Run:
-    """The training loop of a trainer that is ready, and where its results go."""
+class Run:
+    """The training loop of a trainer that is ready, and where its results go.
 
-    def __init__(
-        self, config: ExperimentConfig, trainer: Trainer, records: RunRecords, interrupted: Sequence[str]
-    ) -> None:
+    Args:
+        config: the experiment.
+        trainer: of it.
+        records: of the run.
+    """
+
+    def __init__(self, config: ExperimentConfig, trainer: Trainer, records: RunRecords) -> None:
         self._config = config
         self._trainer = trainer
         self._records = records
-        self._interrupted = interrupted
 
-    def train_until_stopped(self) -> int:
-        """The training loop; the exit code."""
-        records, trainer = self._records, self._trainer
-        status: Status = "failed"
-        reason: str | None = None
+    def train_until_stopped(self, interrupted: Sequence[str]) -> int:
+        """The training loop; the exit code. What is in `interrupted` asks for an end after the iteration."""
+        status: Status = "interrupted"
         try:
-            records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
-            if trainer.addresses:
-                records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
-            while (reason := self._stop_reason(records.last_result)) is None and not self._interrupted:
-                try:
-                    result = trainer.train()
-                except Interrupted:
-                    break
-                if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
-                    result |= trainer.evaluate()
-                if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
-                    result |= trainer.evaluate_offline()
-                records.add(result)
-                if self._is_checkpoint_due():
-                    records.save_checkpoint(trainer)
-            with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
-                records.save_checkpoint(trainer)
-            recorded = trainer.finish_recording()
-            if recorded is not None:
-                records.note(f"recorded {recorded} in {self._config.offline.output}")
-            status = "finished" if reason else "interrupted"
-            reason = reason or f"{self._interrupted[0]} after iteration {trainer.training_iteration}"
+            with self.failure_recorded():
+                self.begin()
+                while self.stop_reason is None and not interrupted:
+                    try:
+                        self.advance()
+                    except Interrupted:
+                        break
+                reason = self.stop_reason
+                status = "finished" if reason else "interrupted"
+                self.end(status, reason or f"{interrupted[0]} after iteration {self._trainer.training_iteration}")
         except KeyboardInterrupt:
-            status, reason = "interrupted", "second interrupt; the last checkpoint stands"
+            status = "interrupted"
+            self._records.finish("interrupted", "second interrupt; the last checkpoint stands")
+        return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
+
+    def begin(self) -> None:
+        """Before the first iteration: show what is about to run."""
+        records, trainer = self._records, self._trainer
+        records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
+        if trainer.addresses:
+            records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
+
+    def advance(self) -> None:
+        """One iteration, recorded; with the evaluations of an end if a stop criterion is met."""
+        records, trainer = self._records, self._trainer
+        result = trainer.train()
+        if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
+            result |= trainer.evaluate()
+        if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
+            result |= trainer.evaluate_offline()
+        records.add(result)
+        if self._is_checkpoint_due():
+            records.save_checkpoint(trainer)
+
+    @property
+    def stop_reason(self) -> str | None:
+        """The first stop criterion that the last iteration met, None while the run goes on."""
+        return self._stop_reason(self._records.last_result)
+
+    def end(self, status: Status, reason: str) -> None:
+        """After the last iteration: a checkpoint, finished files, and the summary."""
+        records, trainer = self._records, self._trainer
+        with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
+            records.save_checkpoint(trainer)
+        recorded = trainer.finish_recording()
+        if recorded is not None:
+            records.note(f"recorded {recorded} in {self._config.offline.output}")
+        records.finish(status, reason)
+
+    @contextmanager
+    def failure_recorded(self) -> Iterator[None]:
+        """What ends the run within is recorded as its failure; raised again, always as a `RunnerError`."""
+        try:
+            yield
         except RunnerError as error:
-            reason = str(error)
             self._keep_trained_iteration()
+            self._records.finish("failed", str(error))
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("the run failed")
+            self._records.finish("failed", reason)
             raise RunFailure(self._describe(reason, error)) from error
-        finally:
-            records.finish(status, reason or "")
-        return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
 
     def _keep_trained_iteration(self) -> None:
         """What was trained before its evaluation failed keeps its metrics line and a checkpoint."""

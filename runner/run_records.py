@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import sys
@@ -9,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from runner.checkpoints import CheckpointFolder
 from runner.checkpoints.module_source import module_sources
@@ -112,8 +113,8 @@ class RunRecords:
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
         self._resume_from = resume_from
-        self._known_run = _known_run(resume_from)
-        self._store = self._find_store() if config.tracking.mlflow else None
+        self._known_run = known_run(resume_from.parent.parent) if resume_from else {}
+        self._store = find_store(config, run_dir, self._known_run) if config.tracking.mlflow else None
         self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
         self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
@@ -270,44 +271,27 @@ class RunRecords:
 
     # -- MLflow ----------------------------------------------------------------------------------------------------
 
-    def _find_store(self) -> StoreLocation:
-        """That of the run that goes on, else in the folder named `outputs` around the run dir or in its parent."""
-        outputs = next((parent for parent in self.run_dir.parents if parent.name == "outputs"), self.run_dir.parent)
-        tracking = self._config.tracking
-        tracking_uri = tracking.tracking_uri or self._known_run.get("tracking_uri")
-        return resolve_store(tracking_uri, tracking.artifact_location, outputs)
-
     def _source_tags(self) -> dict[str, str]:
         """The runs and checkpoints that the modules of a new run begin with; one that goes on has these tags."""
         sources = [] if self._resume_from else list(module_sources(self._config).values())
+        run_ids = [known_run(source.checkpoint.parent.parent).get("run_id") for source in sources]
         tags = {
             "load_state.checkpoint": _joined(str(source.checkpoint) for source in sources),
             "load_state.digest": _joined(source.digest for source in sources),
-            "load_state.run_id": _joined(_known_run(source.checkpoint).get("run_id") for source in sources),
+            "load_state.run_id": _joined(run_ids),
         }
         return {name: value for name, value in tags.items() if value is not None}
 
     def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
         if self._store is None:
             return None
-        tracking, git = self._config.tracking, self._info["git"]
-        tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
-        tags |= {f"version.{name}": version for name, version in self._info["versions"].items()}
-        tags |= self._source_tags()
         files = (*(self.run_dir / ".hydra" / name for name in ("config.yaml", "overrides.yaml")),)
-        is_same_store = self._known_run.get("tracking_uri") == self._store.tracking_uri
-        settings = MLflowSettings(
-            tracking_uri=self._store.tracking_uri,
-            artifact_location=self._store.artifact_location,
-            experiment_name=tracking.experiment_name or self._config.experiment_name or "custom",
-            run_name=tracking.run_name or "/".join(self.run_dir.parts[-2:]),
-            run_id=self._known_run.get("run_id") if is_same_store else None,
+        settings = dataclasses.replace(
+            mlflow_settings(self._config, self.run_dir, self._store, self._known_run),
             start_time_s=start_time_s,
             params=flatten_parameters(self._config),
-            tags=tags,
+            tags=information_tags(self._info) | self._source_tags(),
             artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],
-            flush_interval_s=tracking.flush_interval_s,
-            run_file=str(self.run_dir / _MLFLOW_FILE),
         )
         tracker = MLflowTracker(settings, self.run_dir, warn=self._display.note)
         tracker.start()
@@ -319,9 +303,37 @@ def _joined(values: Iterable[str | None]) -> str | None:
     return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
-def _known_run(checkpoint: Path | None) -> dict[str, str]:
-    """`run_id` and `tracking_uri` of MLflow's run of the run that a checkpoint belongs to; empty without one."""
-    path = checkpoint.parent.parent / _MLFLOW_FILE if checkpoint else None
-    if path is None or not path.exists():
-        return {}
-    return dict(json.loads(path.read_text()))
+def known_run(run_dir: Path) -> dict[str, str]:
+    """`run_id` and `tracking_uri` of MLflow's run of a run; empty without one."""
+    path = run_dir / _MLFLOW_FILE
+    return dict(json.loads(path.read_text())) if path.exists() else {}
+
+
+def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str]) -> StoreLocation:
+    """That of the `known` run that goes on, else in the folder named `outputs` around the run dir or in its parent."""
+    outputs = next((parent for parent in run_dir.parents if parent.name == "outputs"), run_dir.parent)
+    tracking = config.tracking
+    return resolve_store(tracking.tracking_uri or known.get("tracking_uri"), tracking.artifact_location, outputs)
+
+
+def mlflow_settings(
+    config: ExperimentConfig, run_dir: Path, store: StoreLocation, known: Mapping[str, str]
+) -> MLflowSettings:
+    """Where a run is recorded, and under which name; it goes on with the `known` one if that is in the same store."""
+    tracking = config.tracking
+    return MLflowSettings(
+        tracking_uri=store.tracking_uri,
+        artifact_location=store.artifact_location,
+        experiment_name=tracking.experiment_name or config.experiment_name or "custom",
+        run_name=tracking.run_name or "/".join(run_dir.parts[-2:]),
+        run_id=known.get("run_id") if known.get("tracking_uri") == store.tracking_uri else None,
+        flush_interval_s=tracking.flush_interval_s,
+        run_file=str(run_dir / _MLFLOW_FILE),
+    )
+
+
+def information_tags(info: Mapping[str, Any]) -> dict[str, str]:
+    """Revision and versions, as `run_info` has them."""
+    git = info["git"]
+    tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
+    return tags | {f"version.{name}": version for name, version in info["versions"].items()}

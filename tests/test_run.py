@@ -363,7 +363,7 @@ def test_the_start_of_ray_is_told_before_it_is_waited_for(run_main: Run, monkeyp
 
 def test_a_sweep_shows_the_overrides_as_they_were_typed(run_main: Run, tmp_path: Path) -> None:
     settings = ["stop.training_iteration=1", "seed=1,2", f"hydra.sweep.dir={tmp_path / 'sweep'}"]
-    outcome = run_main("-m", "+experiment=ppo_cartpole", *QUICK, *settings)
+    outcome = run_main("-m", "+experiment=ppo_cartpole", "hydra/sweeper=basic", *QUICK, *settings)
     assert outcome.code == 0, outcome.err
     launched = [line for line in outcome.out.splitlines() if "stop.training_iteration=1" in line]
     assert len(launched) == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -24,8 +25,17 @@ from runner.config.validation import build_experiment_config
 def main(argv: Sequence[str]) -> int:
     """Train; the exit code is that of `run_experiment`, of a sweep the highest one."""
     arguments = parse_arguments(argv)
+    if arguments.is_multirun and not _names_other_sweeper(arguments.overrides):
+        from runner.cli.sweep import run_sweep_command
+
+        return run_sweep_command(arguments)
     checked = check_experiments(arguments)
     return run_with_hydra(arguments, None if arguments.is_multirun else checked[0])
+
+
+def _names_other_sweeper(overrides: Sequence[str]) -> bool:
+    """Whether Hydra is to sweep by another plugin than ours."""
+    return any(text.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher=")) for text in overrides)
 
 
 def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
@@ -34,10 +44,11 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
 
     codes: list[int] = []
 
-    def job(_: object) -> None:
+    def job(_: object) -> float | list[float | None] | None:
         codes.append(_run_job(arguments, checked))
         if codes[-1] == EXIT_INTERRUPTED:
             raise SystemExit(EXIT_INTERRUPTED)  # no further runs of a sweep
+        return _objective(arguments) if arguments.is_multirun else None
 
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
@@ -50,6 +61,18 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
                 raise
             raise UserError(f"the run dir cannot be made: {reason}") from error
     return max(codes, default=0)
+
+
+def _objective(arguments: Arguments) -> float | list[float | None] | None:
+    """What other sweepers of Hydra's judge a run by: `sweep.metric`, a list where it is one."""
+    from hydra.core.hydra_config import HydraConfig
+
+    hydra_config = HydraConfig.get()
+    config = build_experiment_config(compose_experiment(list(hydra_config.overrides.task), arguments.config_dir))
+    file = Path(hydra_config.runtime.output_dir) / "result.json"
+    result = json.loads(file.read_text()) if file.exists() else {}  # it failed before it began
+    values = [result.get(name) for name in config.objectives]
+    return values[0] if len(values) == 1 else values
 
 
 def _run_job(arguments: Arguments, checked: Checked | None) -> int:

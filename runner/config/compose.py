@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
 from runner.config.errors import Problem
 from runner.config.hydra_errors import describe_composition_error
@@ -26,6 +28,8 @@ from runner.config.provenance import Provenance
 from runner.config.yaml_lines import YAMLError
 
 DEFAULT_SOURCE = "default"
+# Stands for the search space of a sweep in the name of its folder.
+SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ def prepare_hydra(config_dir: Path | None) -> None:
     """Make what `conf/config.yaml` refers to known to Hydra: the defaults and the resolvers."""
     register_defaults(search_dirs(config_dir))
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
+    OmegaConf.register_new_resolver("sweep_digest", lambda: SWEEP_DIGEST.get(), replace=True)
     setup_globals()
 
 

@@ -14,6 +14,7 @@ from runner.config.multi_agent_checks import find_multi_agent_problems
 from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import find_target_fault
 
 _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
@@ -40,6 +41,8 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if not unread & {"experiment", "evaluation"}:
         yield from _check_evaluation(config, composed)
         yield from find_offline_evaluation_problems(config, composed)
+    if not unread & {"experiment", "sweep", "checkpoint"}:
+        yield from find_sweep_problems(config, composed)
     if not unread & {"experiment", "evaluation", "algorithm"} and not of_data:  # which metrics there are follows
         yield from _check_metrics(config, composed)
 
@@ -147,6 +150,10 @@ def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Pro
     for name in config.stop:
         yield from _check_metric(f"stop.{name}", name, known, config, composed)
     yield from _check_metric("checkpoint.metric", config.checkpoint.metric, known, config, composed)
+    metric = config.sweep.metric or []
+    for name in [metric] if isinstance(metric, str) else metric:
+        yield from _check_metric("sweep.metric", name, known, config, composed)
+    yield from _check_metric("sweep.time_attr", config.sweep.time_attr, known, config, composed)
 
 
 def _has_problem_below(key: str, composed: Composed) -> bool:

@@ -170,16 +170,17 @@ def _is_mapping_complete(config: ExperimentConfig) -> bool:
 
 
 def check_metric_names(config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]]) -> None:
-    """Check the metrics of `stop` and of the checkpoint rule once the environment has told its agents.
+    """Check the metrics of `stop`, of the checkpoint rule and of sweeps once the environment has told its agents.
 
     Raises:
         ConfigError: a metric that nothing produces.
     """
     known = producible_metrics(config, agents_by_module)
-    named = {f"stop.{name}": name for name in config.stop} | {"checkpoint.metric": config.checkpoint.metric}
+    named = [(f"stop.{name}", name) for name in config.stop]
+    named += [("checkpoint.metric", config.checkpoint.metric), *(("sweep.metric", name) for name in config.objectives)]
     problems = [
         Problem(f"no part of this run produces the metric {name}", key, name, nearest=nearest_match(name, known))
-        for key, name in named.items()
+        for key, name in named
         if name not in known
     ]
     if problems:

@@ -13,6 +13,7 @@ from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.fields import option
 from runner.config.offline import OfflineConfig
 from runner.config.rllink import RLlinkConfig
+from runner.config.sweep import SweepConfig
 
 Number = int | float
 
@@ -271,4 +272,12 @@ class ExperimentConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     stop: dict[str, Number] = option({}, "metric: value; the run ends when one metric is at or above its value")
+
+    @property
+    def objectives(self) -> dict[str, str]:
+        """What trials of a sweep are judged by: metric -> `max` or `min`, the first one above all."""
+        metric, mode = self.sweep.metric or self.checkpoint.metric, self.sweep.mode or self.checkpoint.mode
+        metrics = [metric] if isinstance(metric, str) else metric
+        return dict(zip(metrics, [mode] * len(metrics) if isinstance(mode, str) else mode, strict=True))

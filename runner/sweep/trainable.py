@@ -11,10 +11,9 @@ from ray import tune
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.compose import compose_experiment
 from runner.config.errors import show_value
-from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from runner.offline.workers import resources_asked_for
+from runner.sweep.resources import bundles_of
 from runner.trainer import Trainer
 
 _CHECKPOINT = "runner_checkpoint"
@@ -47,18 +46,7 @@ def make_trainable(
         @classmethod
         def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
             """A CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
-            settings = _config_of(config)
-            runners = settings.env_runners
-            num_remote = runners.num_env_runners + settings.evaluation.evaluation_num_env_runners
-            remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
-            bundles = [{"CPU": 1.0}, *([remote] * (0 if settings.engine == "inline" else num_remote))]
-            learners = settings.learners
-            learner = {"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}
-            bundles += [learner] * learners.num_learners
-            if learns_offline(settings):
-                for_data = resources_asked_for(settings.offline)
-                bundles.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
-            return tune.PlacementGroupFactory(bundles)
+            return tune.PlacementGroupFactory(bundles_of(_config_of(config)))
 
         def setup(self, config: Mapping[str, Any]) -> None:
             self._trainer = Trainer(_config_of(config))

@@ -1,8 +1,9 @@
 """`python -m runner.tracking.mlflow_process`: the child process that owns MLflow. `MLflowTracker` starts it.
 
-stdin and stdout carry one JSON object per line (`kind` says which).
+stdin and stdout carry one JSON object per line (`kind` says which). A run may have children; messages of a child have
+its name as `child`.
 In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), data_sets (data_sets),
-     finish (status, time_s).
+     describe (params, tags), start_child (the settings), finish_child (status, time_s), finish (status, time_s).
 Out: run (run_id), written (num_metrics), warning (text), failed (text), finished.
 End of stdin without `finish` means that the trainer died: the run ends as KILLED.
 """
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
 Message = Mapping[str, Any]
 Inbox = queue.SimpleQueue[Message | None]  # None: end of stdin
 Reply = Callable[..., None]  # kind, then the content as keywords
+Runs = dict[str | None, "RunWriter"]  # children by name, their parent under None
 
 END_PATIENCE_S = 5.0
+PARENT_TAG = "mlflow.parentRunId"
 NICENESS = 5
 LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 PARENT_CHECK_INTERVAL_S = 1.0
@@ -57,29 +60,32 @@ def main() -> int:
             answers.flush()
 
     try:
-        writer = _open_run(settings, reply)
+        check_sqlite_writable(settings["tracking_uri"])
+        runs: Runs = {None: _open_run(settings, reply)}
     except Exception as error:
         _LOGGER.exception("the run could not be opened")
         reply("failed", text=error_line(error))
         return 1
-    end = _serve(writer, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
-    return _end_run(writer, end["status"], end["time_s"], reply)
+    reply("run", run_id=runs[None].run_id)
+    end = _serve(runs, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
+    own = runs.pop(None)
+    for name in list(runs):
+        _end_child(runs, {**end, "child": name}, reply)
+    return _end_run(own, end["status"], end["time_s"], reply)
 
 
 def _open_run(settings: Message, reply: Reply) -> RunWriter:
-    check_sqlite_writable(settings["tracking_uri"])
     from runner.tracking.mlflow_writer import RunWriter
 
     writer = RunWriter(settings, lambda num_metrics: reply("written", num_metrics=num_metrics))
     if settings["run_file"]:  # by the child, so that a trainer that is killed now still finds its run on resume
         write_result(settings["run_file"], {"run_id": writer.run_id, "tracking_uri": settings["tracking_uri"]})
-    reply("run", run_id=writer.run_id)
     for path, artifact_path in settings["artifacts"]:
         _log_artifact(writer, path, artifact_path, reply)
     return writer
 
 
-def _serve(writer: RunWriter, inbox: Inbox, reply: Reply, interval_s: float, parent_pid: int) -> Message:
+def _serve(runs: Runs, inbox: Inbox, reply: Reply, interval_s: float, parent_pid: int) -> Message:
     """Handle messages until the run is over; its final status and the time of its end."""
     flush_at = time.monotonic() + interval_s
     while True:
@@ -94,20 +100,58 @@ def _serve(writer: RunWriter, inbox: Inbox, reply: Reply, interval_s: float, par
                 return {"status": "KILLED", "time_s": time.time()}
             if message["kind"] == "finish":
                 return message
-            _handle(message, writer, reply)
+            _handle(message, runs, reply)
         if time.monotonic() >= flush_at:
-            if not writer.flush():
-                reply("warning", text=f"metrics wait to be written: {writer.last_error}")
+            waiting = [writer for writer in runs.values() if not writer.flush()]
+            if waiting:
+                reply("warning", text=f"metrics wait to be written: {waiting[0].last_error}")
             flush_at = time.monotonic() + interval_s
 
 
-def _handle(message: Message, writer: RunWriter, reply: Reply) -> None:
-    if message["kind"] == "metrics":
+def _handle(message: Message, runs: Runs, reply: Reply) -> None:
+    if message["kind"] == "start_child":
+        _start_child(runs, message, reply)
+        return
+    writer = runs.get(message.get("child"))
+    if writer is None:  # a child that could not be opened, which has been told
+        return
+    if message["kind"] == "finish_child":
+        _end_child(runs, message, reply)
+    elif message["kind"] == "metrics":
         writer.add_metrics(message["step"], message["time_s"], message["metrics"])
+    elif message["kind"] == "describe":
+        _describe(writer, message, reply)
     elif message["kind"] == "artifact":
         _log_artifact(writer, message["path"], message["artifact_path"], reply)
     elif message["kind"] == "data_sets":
         _log_data_sets(writer, message["data_sets"], reply)
+
+
+def _start_child(runs: Runs, message: Message, reply: Reply) -> None:
+    tags = {**message["tags"], PARENT_TAG: runs[None].run_id}
+    try:
+        runs[message["child"]] = _open_run({**message, "tags": tags}, reply)
+    except Exception as error:
+        _LOGGER.exception("run %s could not be opened", message["run_name"])
+        reply("warning", text=f"run {message['run_name']} was not recorded: {error_line(error)}", is_loss=True)
+
+
+def _describe(writer: RunWriter, message: Message, reply: Reply) -> None:
+    try:
+        writer.describe(message["params"], message["tags"])
+    except Exception as error:
+        _LOGGER.exception("params and tags were not recorded")
+        reply("warning", text=f"params and tags were not recorded: {error_line(error)}", is_loss=True)
+
+
+def _end_child(runs: Runs, message: Message, reply: Reply) -> None:
+    writer = runs.pop(message["child"])
+    try:
+        if not writer.end(message["status"], message["time_s"], END_PATIENCE_S):
+            reply("warning", text=f"metrics could not be written: {writer.last_error}")
+    except Exception as error:
+        _LOGGER.exception("a run could not be ended")
+        reply("warning", text=f"a run could not be ended: {error_line(error)}", is_loss=True)
 
 
 def _log_data_sets(writer: RunWriter, data_sets: list[Mapping[str, Any]], reply: Reply) -> None:

@@ -63,7 +63,7 @@ class MLflowSettings:
 
 
 class MLflowTracker:
-    """Records one run in MLflow through a child process that outlives the trainer by a last flush.
+    """Records one run in MLflow, and runs below it, through a child process that outlives the trainer by a last flush.
 
     Whatever goes wrong is told once, through `warn` from the thread that calls `log_metrics`, and again
     with the number of lost values by `finish`; details are in `run_dir`/mlflow.log. Nothing here raises
@@ -95,20 +95,37 @@ class MLflowTracker:
     def start(self) -> None:
         """Start the child and return at once; MLflow is imported and the run created there, seconds later."""
         try:
-            self._process = _start_child(self._log_path)
+            self._process = _start_process(self._log_path)
         except OSError as error:
             self._is_over = True
             self._trouble = f"its process did not start: {error}"
             self._has_answered.set()
             return
-        settings = dataclasses.asdict(self._settings) | {"parent_pid": os.getpid()}
-        settings["artifacts"] = [(os.fspath(path), folder) for path, folder in self._settings.artifacts]
-        self._outbox.put({"kind": "start", **settings})
+        self._outbox.put({"kind": "start", "parent_pid": os.getpid(), **_as_message(self._settings)})
         threading.Thread(target=self._send_messages, name="mlflow-send", daemon=True).start()
         self._reader = threading.Thread(target=self._read_answers, name="mlflow-read", daemon=True)
         self._reader.start()
 
-    def log_metrics(self, step: int, metrics: Mapping[str, Any], time_s: float | None = None) -> None:
+    def describe(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Add params and tags to the run."""
+        if not self._is_over:
+            self._outbox.put({"kind": "describe", "params": dict(params), "tags": dict(tags)})
+
+    def start_child(self, name: str, settings: MLflowSettings) -> None:
+        """Begin a run below this one, or go on with it; `name` stands for it from now on."""
+        if self._is_over:
+            self._losses.append(f"run {settings.run_name} was not recorded")
+        else:
+            self._outbox.put({"kind": "start_child", "child": name, **_as_message(settings)})
+
+    def finish_child(self, name: str, status: RunStatus) -> None:
+        """End a child's run."""
+        if not self._is_over:
+            self._outbox.put({"kind": "finish_child", "child": name, "status": status, "time_s": time.time()})
+
+    def log_metrics(
+        self, step: int, metrics: Mapping[str, Any], time_s: float | None = None, child: str | None = None
+    ) -> None:
         """Record the finite numbers of `metrics` at env step `step` and Unix time `time_s` (None: now)."""
         numbers = ((name, finite_number(value)) for name, value in metrics.items())
         values = {name: number for name, number in numbers if number is not None}
@@ -119,15 +136,18 @@ class MLflowTracker:
             self._trouble = self._trouble or "its process does not keep up; metrics are dropped"
             return
         time_s = time.time() if time_s is None else time_s
-        self._outbox.put({"kind": "metrics", "step": int(step), "time_s": float(time_s), "metrics": values})
+        message = {"kind": "metrics", "step": int(step), "time_s": float(time_s), "metrics": values}
+        self._outbox.put({**message, "child": child})
 
-    def log_artifact(self, path: str | os.PathLike[str], artifact_path: str | None = None) -> None:
+    def log_artifact(
+        self, path: str | os.PathLike[str], artifact_path: str | None = None, child: str | None = None
+    ) -> None:
         """Store a file or folder in the run, as it is when the child comes to it: it must stay until then."""
         if self._is_over:
             self._losses.append(f"artifact {os.fspath(path)} was not stored")
         else:
             absolute = os.path.abspath(path)
-            self._outbox.put({"kind": "artifact", "path": absolute, "artifact_path": artifact_path})
+            self._outbox.put({"kind": "artifact", "path": absolute, "artifact_path": artifact_path, "child": child})
 
     def log_data_sets(self, data_sets: Sequence[DataSet]) -> None:
         """Record what the run reads; a run that goes on may say it again."""
@@ -217,7 +237,12 @@ class MLflowTracker:
             self._trouble = self._trouble or answer["text"]
 
 
-def _start_child(log_path: Path) -> subprocess.Popen[str]:
+def _as_message(settings: MLflowSettings) -> dict[str, Any]:
+    artifacts = [(os.fspath(path), folder) for path, folder in settings.artifacts]
+    return {**dataclasses.asdict(settings), "artifacts": artifacts}
+
+
+def _start_process(log_path: Path) -> subprocess.Popen[str]:
     """In a session of its own, so that Ctrl-C in the terminal reaches the trainer only."""
     with _open_log(log_path) as log:
         return subprocess.Popen(

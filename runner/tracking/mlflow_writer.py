@@ -54,7 +54,7 @@ class RunWriter:
         experiment_id = self._connect()
         run = self._continue_run() if settings["run_id"] else self._create_run(experiment_id)
         self.run_id: str = run.info.run_id
-        self._log_params(run.data.params, run.data.tags)
+        self._log_params(settings["params"], run)
         self._log_tags(settings["tags"])
 
     def add_metrics(self, step: int, time_s: float, metrics: Mapping[str, float]) -> None:
@@ -79,6 +79,11 @@ class RunWriter:
             for _ in batch:
                 self._waiting.popleft()
         return True
+
+    def describe(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
+        """Add params and tags."""
+        self._log_params(params, self._client.get_run(self.run_id))
+        self._log_tags(tags)
 
     def log_artifact(self, path: str, artifact_path: str | None) -> None:
         """Copy a file or a folder into the run's artifacts, as it is now."""
@@ -155,10 +160,10 @@ class RunWriter:
         self._client.update_run(run_id, status="RUNNING")
         return run
 
-    def _log_params(self, logged: Mapping[str, str], tags: Mapping[str, str]) -> None:
+    def _log_params(self, params: Mapping[str, str], run: Run) -> None:
         """New params are logged; changed ones become tags, since MLflow's params cannot change."""
-        params = self._settings["params"].items()
-        wanted = {_valid_key(name): _cut(str(value), MAX_PARAM_CHARS) for name, value in params}
+        logged, tags = run.data.params, run.data.tags
+        wanted = {_valid_key(name): _cut(str(value), MAX_PARAM_CHARS) for name, value in params.items()}
         new = [Param(name, value) for name, value in wanted.items() if name not in logged]
         for batch in _batches(new, "params", _size_of_entry):
             self._client.log_batch(self.run_id, params=batch, synchronous=True)

@@ -1,0 +1,121 @@
+"""`-m`: one run for each combination of values, through Ray Tune; and the verb `sweep best`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from hydra_plugins.runner_sweeper import sweeping
+from runner.cli.arguments import Arguments
+from runner.cli.train import run_with_hydra
+from runner.cli.validate import check_experiments
+from runner.config.compose import SWEEP_DIGEST
+from runner.config.errors import ConfigError, Problem
+from runner.config.overrides import parse_overrides
+from runner.config.paths import search_dirs
+from runner.config.schemas import ExperimentConfig
+from runner.sweep.space import SearchSpace, read_search_space
+
+# Overrides that say how a sweep is run, not what it searches: they may differ when it goes on.
+_NOT_SEARCHED = ("sweep.on_change=", "sweep.max_concurrent_trials=", "sweep.max_failures=", "tracking", "debug=")
+
+
+def run_sweep_command(arguments: Arguments) -> int:
+    """Check everything, then run what is left of the sweep; the exit code.
+
+    Raises:
+        ConfigError: with all problems; nothing was started.
+    """
+    space = _checked_space(arguments)
+    configs = [config for _, config in check_experiments(arguments)]
+    if configs[0].sweep.search == "grid":
+        space.grid()
+    codes: list[int] = []
+
+    def run(folder: Path) -> int:
+        codes.append(_run(space, configs, folder, arguments))
+        return codes[-1]
+
+    token = SWEEP_DIGEST.set(_digest(space))
+    try:
+        with sweeping(run):
+            run_with_hydra(arguments, None)
+    finally:
+        SWEEP_DIGEST.reset(token)
+    return codes[-1]
+
+
+def _run(space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, arguments: Arguments) -> int:
+    from runner.sweep.display import SweepDisplay
+    from runner.sweep.trials import SweepFolder
+    from runner.sweep.tuning import nothing_is_left, run_sweep
+
+    config = configs[0]
+    folder = SweepFolder(path, _searched(space), config.sweep.on_change == "extend")
+    display = SweepDisplay(config, _facts(space, config, path))
+    if nothing_is_left(space, config, folder):
+        display.start(folder)
+        display.finish(folder)
+        return 0
+    return run_sweep(space, configs, folder, arguments.config_dir, display, _searched(space))
+
+
+def _checked_space(arguments: Arguments) -> SearchSpace:
+    """The search space; one report of its problems and those of the configurations."""
+    dirs = search_dirs(arguments.config_dir)
+    _, unreadable = parse_overrides(arguments.overrides, dirs)
+    problems: list[Problem] = []
+    if not unreadable:
+        seeds = [text.partition("=")[2] for text in arguments.overrides if text.startswith("sweep.seed=")]
+        seed = int(seeds[-1]) if seeds and seeds[-1].isdigit() else 0
+        try:
+            space = read_search_space(arguments.overrides, dirs, np.random.default_rng([seed, 1]))
+        except ConfigError as error:
+            problems += error.problems
+        else:
+            problems += _problems_of(space)
+    if unreadable or problems:
+        try:
+            check_experiments(arguments)
+        except ConfigError as error:
+            problems += error.problems
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return space
+
+
+def _problems_of(space: SearchSpace) -> list[Problem]:
+    swept = [domain.key for domain in space.domains if domain.key.lstrip("+").split(".")[0] in ("sweep", "tracking")]
+    problems = [Problem(f"{key} is the same for all trials of a sweep", f"override {key}") for key in swept]
+    if not space.domains and not space.seeds:
+        what = "a sweep (-m) needs an override with several values"
+        allowed = "algorithm.lr=1e-4,3e-4, seed=range(10), 'algorithm.lr=tag(log,interval(1e-5,1e-2))'; or no -m"
+        problems.append(Problem(what, allowed=allowed))
+    return problems
+
+
+def _searched(space: SearchSpace) -> dict[str, object]:
+    described = space.to_dict()
+    overrides = [text for text in described["overrides"] if not text.lstrip("+").startswith(_NOT_SEARCHED)]
+    return {**described, "overrides": overrides}
+
+
+def _digest(space: SearchSpace) -> str:
+    return hashlib.sha256(json.dumps(_searched(space), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _facts(space: SearchSpace, config: ExperimentConfig, path: Path) -> dict[str, str]:
+    metric, mode = next(iter(config.objectives.items()))
+    sweep = config.sweep
+    count = f"{sweep.num_samples} combinations" if sweep.num_samples else f"{sum(1 for _ in space.grid())} combinations"
+    seeds = f" x {len(space.seeds)} seeds" if space.seeds else ""
+    scheduler = "" if sweep.scheduler == "none" else f", {sweep.scheduler}"
+    return {
+        "experiment": config.experiment_name or "",
+        "search": f"{sweep.search}{scheduler}: {count}{seeds}",
+        "objective": f"{metric}, {mode}",
+        "folder": str(path),
+    }

@@ -1,0 +1,114 @@
+"""Which combinations are tried: all, some at random, or those that Optuna proposes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+
+from runner.config.sweep import SweepConfig
+from runner.sweep.space import Choices, Combination, SearchSpace, Value
+
+
+class Proposals(Protocol):
+    """Combinations without their seeds."""
+
+    def propose(self) -> Combination | None:
+        """The next one; None when there are no more."""
+
+    def tell(self, combination: Combination, value: float) -> None:
+        """What a combination reached, also one of an earlier start."""
+
+
+def make_proposals(space: SearchSpace, config: SweepConfig, mode: str, num_known: int) -> Proposals:
+    """Those of `sweep.search`.
+
+    Args:
+        space: what is searched.
+        config: the `sweep` block.
+        mode: whether `max` or `min` is better.
+        num_known: combinations of earlier starts, which are not proposed again.
+    """
+    if config.search == "tpe":
+        return OptunaProposals(space, (config.num_samples or 0) - num_known, config.seed, mode)
+    if config.search == "random":
+        return ListedProposals(itertools.islice(space.samples(np.random.default_rng(config.seed)), config.num_samples))
+    return ListedProposals(space.grid())
+
+
+class ListedProposals:
+    """Combinations that are known from the start."""
+
+    def __init__(self, combinations: Iterator[Combination]) -> None:
+        self._combinations = combinations
+
+    def propose(self) -> Combination | None:
+        return next(self._combinations, None)
+
+    def tell(self, combination: Combination, value: float) -> None:
+        """Nothing follows from it."""
+
+
+class OptunaProposals:
+    """A tree-structured Parzen estimator over what was told (https://optuna.readthedocs.io, `TPESampler`).
+
+    Args:
+        space: what is searched.
+        num_samples: how many combinations are proposed.
+        seed: of the sampler.
+        mode: `max` or `min`.
+    """
+
+    def __init__(self, space: SearchSpace, num_samples: int, seed: int, mode: str) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._distributions: dict[str, optuna.distributions.BaseDistribution] = {}
+        for domain in space.domains:
+            if isinstance(domain, Choices) and domain.is_ordered:
+                self._distributions[domain.key] = optuna.distributions.IntDistribution(0, len(domain.values) - 1)
+            elif isinstance(domain, Choices):
+                self._distributions[domain.key] = optuna.distributions.CategoricalDistribution(domain.values)
+            elif domain.is_integer:
+                self._distributions[domain.key] = optuna.distributions.IntDistribution(
+                    int(domain.start), int(domain.end), log=domain.is_log
+                )
+            else:
+                self._distributions[domain.key] = optuna.distributions.FloatDistribution(
+                    domain.start, domain.end, log=domain.is_log
+                )
+        self._domains = {domain.key: domain for domain in space.domains}
+        sampler = optuna.samplers.TPESampler(seed=seed)
+        direction = "maximize" if mode == "max" else "minimize"
+        self._study = optuna.create_study(sampler=sampler, direction=direction)
+        self._asked: dict[tuple[tuple[str, Value], ...], optuna.trial.Trial] = {}
+        self._num_left = num_samples
+
+    def propose(self) -> Combination | None:
+        if self._num_left <= 0:
+            return None
+        self._num_left -= 1
+        trial = self._study.ask(self._distributions)
+        combination = {key: self._value(key, trial.params[key]) for key in self._distributions}
+        self._asked[tuple(combination.items())] = trial
+        return combination
+
+    def tell(self, combination: Combination, value: float) -> None:
+        import optuna
+
+        trial = self._asked.pop(tuple(combination.items()), None)
+        if trial is not None:
+            self._study.tell(trial, value)
+            return
+        params = {key: self._param(key, combination[key]) for key in self._distributions}
+        self._study.add_trial(optuna.trial.create_trial(params=params, distributions=self._distributions, value=value))
+
+    def _value(self, key: str, param: int | float | str) -> Value:
+        domain = self._domains[key]
+        return domain.values[int(param)] if isinstance(domain, Choices) and domain.is_ordered else param
+
+    def _param(self, key: str, value: Value) -> Value:
+        domain = self._domains[key]
+        return domain.values.index(str(value)) if isinstance(domain, Choices) and domain.is_ordered else value

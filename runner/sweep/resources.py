@@ -1,0 +1,26 @@
+"""What a trial asks of Ray."""
+
+from __future__ import annotations
+
+from runner.config.metrics import learns_offline
+from runner.config.schemas import ExperimentConfig
+from runner.offline.workers import resources_asked_for
+
+
+def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
+    """A CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
+    runners = config.env_runners
+    num_remote = runners.num_env_runners + config.evaluation.evaluation_num_env_runners
+    remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
+    bundles = [{"CPU": 1.0}, *([remote] * (0 if config.engine == "inline" else num_remote))]
+    learners = config.learners
+    bundles += [{"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}] * learners.num_learners
+    if learns_offline(config):
+        for_data = resources_asked_for(config.offline)
+        bundles.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
+    return bundles
+
+
+def total(bundles: list[dict[str, float]]) -> dict[str, float]:
+    """The sum of bundles."""
+    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in ("CPU", "GPU")}

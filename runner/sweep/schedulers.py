@@ -1,0 +1,76 @@
+"""Tune's schedulers as `sweep.scheduler` names them, which go on after an earlier start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
+
+from runner.config.schemas import ExperimentConfig
+from runner.sweep.trial_run import OBJECTIVE, RUN, TIME
+
+# Lines of progress.jsonl of the trials of an earlier start, by trial number.
+Earlier = Mapping[int, Iterable[Mapping[str, Any]]]
+
+
+def make_scheduler(config: ExperimentConfig, earlier: Earlier) -> TrialScheduler:
+    """The scheduler of `sweep.scheduler`."""
+    sweep = config.sweep
+    if sweep.scheduler == "asha":
+        metric, mode = next(iter(config.objectives.items()))
+        end = sweep.max_t or config.stop[sweep.time_attr]
+        grace_period = sweep.grace_period or end / sweep.reduction_factor**2
+        reports = {number: _reports(results, metric, sweep.time_attr) for number, results in earlier.items()}
+        return ResumableASHA(reports, mode, end, grace_period, sweep.reduction_factor)
+    return FIFOScheduler()  # type: ignore[no-untyped-call]
+
+
+class ResumableASHA(AsyncHyperBandScheduler):
+    """Asynchronous successive halving that knows how far the trials of an earlier start came.
+
+    Args:
+        earlier: what these trials reported, by number.
+        mode, max_t, grace_period, reduction_factor: as of Tune's class.
+    """
+
+    def __init__(
+        self,
+        earlier: Earlier,
+        mode: str,
+        max_t: float,
+        grace_period: float,
+        reduction_factor: float,
+    ) -> None:
+        super().__init__(TIME, OBJECTIVE, mode, max_t, grace_period, reduction_factor)  # type: ignore[arg-type]
+        for number, results in earlier.items():
+            trial: Any = SimpleNamespace(trial_id=_earlier_id(number))
+            super().on_trial_add(None, trial)  # type: ignore[arg-type]
+            for result in results:
+                self.on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
+        self._num_stopped = 0
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """A trial that goes on keeps its place in the rungs."""
+        super().on_trial_add(tune_controller, trial)
+        earlier_id = _earlier_id(trial.config[RUN].number)
+        for bracket in self._brackets:
+            for _, recorded in bracket._rungs:
+                if earlier_id in recorded:
+                    recorded[trial.trial_id] = recorded.pop(earlier_id)
+
+
+def _reports(results: Iterable[Mapping[str, Any]], metric: str, time_attr: str) -> list[dict[str, Any]]:
+    """What a trial reported with these metrics."""
+    reports: list[dict[str, Any]] = []
+    value = None
+    for result in results:
+        value = value if result.get(metric) is None else result[metric]
+        if value is not None and result.get(time_attr) is not None:
+            reports.append({OBJECTIVE: value, TIME: result[time_attr]})
+    return reports
+
+
+def _earlier_id(number: int) -> str:
+    return f"earlier-{number}"

@@ -1,0 +1,275 @@
+"""The search space that overrides declare: Hydra's sweep grammar, read once, for every kind of search."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep
+
+from runner.config.errors import ConfigError, Problem, show_value
+from runner.config.overrides import OverrideLine, parse_overrides
+from runner.config.paths import list_options
+
+SEED = "seed"
+_MOST_VALUES = 10_000
+_LOG = "log"
+_NAMES_OF_TAGS = {"interval": (_LOG,), "choice": (), "range": ()}
+
+
+Value = str | int | float  # text as it stands behind the `=` of an override, or a number of an interval
+Combination = Mapping[str, Value]
+
+
+def override_text(key: str, value: Value) -> str:
+    """A value of a combination as an override."""
+    return f"{key}={value if isinstance(value, str) else repr(value)}"
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Values one by one.
+
+    Attributes:
+        key: as it stands before the `=` of an override, `+experiment` for example.
+        values: what stands behind it.
+        is_ordered: numbers of a range, so that neighbours are alike.
+    """
+
+    key: str
+    values: tuple[str, ...]
+    is_ordered: bool = False
+
+    @property
+    def examples(self) -> tuple[Value, ...]:
+        """Values that all others are like, when the configuration is checked."""
+        return self.values
+
+    def sample(self, generator: np.random.Generator) -> Value:
+        """A value, each as likely as the others."""
+        return self.values[int(generator.integers(len(self.values)))]
+
+    def to_dict(self) -> Any:
+        """For `sweep.json`."""
+        return list(self.values)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """All numbers from `start` to `end`, of whole numbers both ends included.
+
+    Attributes:
+        key: as it stands before the `=` of an override.
+        is_integer: whole numbers only.
+        is_log: their logarithms are equally likely, instead of the numbers.
+    """
+
+    key: str
+    start: float
+    end: float
+    is_integer: bool = False
+    is_log: bool = False
+
+    @property
+    def examples(self) -> tuple[Value, ...]:
+        """Its ends."""
+        return self.start, self.end
+
+    @property
+    def values(self) -> Sequence[Value] | None:
+        """The whole numbers one by one; None for real ones."""
+        return range(int(self.start), int(self.end) + 1) if self.is_integer else None
+
+    def sample(self, generator: np.random.Generator) -> Value:
+        """A number, drawn evenly or, where `is_log`, evenly by its logarithm."""
+        last = self.end + self.is_integer  # a whole number stands for all up to the next
+        if self.is_log:
+            drawn = math.exp(generator.uniform(math.log(self.start), math.log(last)))
+        else:
+            drawn = float(generator.uniform(self.start, last))
+        return self.clipped(math.floor(drawn) if self.is_integer else drawn)
+
+    def clipped(self, value: float) -> Value:
+        """The nearest number that belongs to it."""
+        nearest = min(max(value, self.start), self.end)
+        return round(nearest) if self.is_integer else float(nearest)
+
+    def to_dict(self) -> Any:
+        """For `sweep.json`."""
+        described: dict[str, Any] = {"interval": [self.start, self.end]}
+        return described | ({"log": True} if self.is_log else {}) | ({"int": True} if self.is_integer else {})
+
+
+Domain = Choices | Interval
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """What the overrides of a sweep say.
+
+    Attributes:
+        fixed: overrides that all trials have.
+        domains: what differs, in the order of the command line.
+        seeds: with each of them every combination is run; empty where the seed is fixed.
+    """
+
+    fixed: tuple[str, ...]
+    domains: tuple[Domain, ...]
+    seeds: tuple[str, ...] = ()
+
+    def grid(self) -> Iterator[Combination]:
+        """Every combination without its seeds; the last key varies fastest.
+
+        Raises:
+            ConfigError: an interval of real numbers has no combinations.
+        """
+        problems = [_describe_no_grid(domain) for domain in self.domains if domain.values is None]
+        if problems:
+            raise ConfigError(problems)
+        return self._product([domain.values or () for domain in self.domains])
+
+    def samples(self, generator: np.random.Generator) -> Iterator[Combination]:
+        """Combinations drawn at random, without their seeds, without end."""
+        while True:
+            yield {domain.key: domain.sample(generator) for domain in self.domains}
+
+    def examples(self) -> Iterator[Combination]:
+        """What has to pass all checks before anything runs: combinations of all values and ends of intervals."""
+        for combination in self._product([domain.examples for domain in self.domains]):
+            yield from self.with_seeds(combination)
+
+    def _product(self, values: Sequence[Sequence[Value]]) -> Iterator[Combination]:
+        keys = [domain.key for domain in self.domains]
+        return (dict(zip(keys, combination, strict=True)) for combination in itertools.product(*values))
+
+    def with_seeds(self, combination: Combination) -> Iterator[Combination]:
+        """The combination with each seed."""
+        yield from ({**combination, SEED: seed} for seed in self.seeds) if self.seeds else [combination]
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `sweep.json`: what two sweeps must agree on to be one."""
+        described = {domain.key: domain.to_dict() for domain in self.domains}
+        if self.seeds:
+            described[SEED] = list(self.seeds)
+        return {"overrides": sorted(self.fixed), "space": described}
+
+
+def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.random.Generator) -> SearchSpace:
+    """The search space of a command line.
+
+    Args:
+        texts: overrides.
+        dirs: folders with configuration files, for globs.
+        generator: shuffles what stands in `shuffle(...)`.
+
+    Raises:
+        ConfigError: with a problem for each override that cannot be read or is no space.
+    """
+    lines, problems = parse_overrides(texts, dirs)
+    fixed: list[str] = []
+    domains: list[Domain] = []
+    for line in lines:
+        if line.parsed.is_hydra_override():
+            continue
+        if not line.parsed.is_sweep_override():
+            fixed.append(line.text)
+            continue
+        domain, own_problems = _read_domain(line, dirs, generator)
+        problems += own_problems
+        if domain is not None:
+            domains.append(domain)
+    keys = [domain.key for domain in domains] + [text.partition("=")[0] for text in fixed]
+    for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
+        problems.append(Problem(f"{key} is given twice in a sweep", f"override {key}", allowed="one override a key"))
+    seeds: tuple[str, ...] = ()
+    for domain in domains:
+        if domain.key == SEED:
+            if isinstance(domain, Choices):
+                seeds = domain.values
+            else:
+                what = "seeds are listed, so that every combination is run with the same ones"
+                problems.append(Problem(what, f"override {SEED}", "an interval", "seed=range(10), seed=1,2,3"))
+    if problems:
+        raise ConfigError(list(dict.fromkeys(problems)))
+    return SearchSpace(tuple(fixed), tuple(domain for domain in domains if domain.key != SEED), seeds)
+
+
+def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What differs between two `SearchSpace.to_dict`, a line each; empty if they are the same."""
+    lines = [f"- {text}" for text in before["overrides"] if text not in now["overrides"]]
+    lines += [f"+ {text}" for text in now["overrides"] if text not in before["overrides"]]
+    for key in dict.fromkeys((*before["space"], *now["space"])):
+        old, new = before["space"].get(key), now["space"].get(key)
+        if old != new:
+            lines += [f"{sign} {key}: {show_value(own)}" for sign, own in (("-", old), ("+", new)) if own is not None]
+    return lines
+
+
+def _read_domain(
+    line: OverrideLine, dirs: Sequence[Path], generator: np.random.Generator
+) -> tuple[Domain | None, list[Problem]]:
+    """The domain of an override; None where it has problems."""
+    parsed, given = line.parsed, line.text.partition("=")[2]
+    key = line.text.partition("=")[0]
+    kind = "interval" if parsed.is_interval_sweep() else "range" if parsed.is_range_sweep() else "choice"
+    sweep: Any = parsed.value()
+    unknown = sorted(set(getattr(sweep, "tags", ())) - set(_NAMES_OF_TAGS[kind]))
+    if unknown:
+        allowed = ", ".join(_NAMES_OF_TAGS[kind]) or f"none for {kind}(...)"
+        return None, [Problem(f"{key}: unknown tag {unknown[0]}", line.where, given, allowed)]
+    if kind == "interval":
+        return _read_interval(key, sweep, line)
+    texts = list(itertools.islice(_values(parsed, dirs), _MOST_VALUES + 1))
+    if not texts:
+        return None, [Problem(f"{key} has no value to try", line.where, given)]
+    if len(texts) > _MOST_VALUES:
+        return None, [Problem(f"{key} has more than {_MOST_VALUES} values", line.where, given)]
+    if len(set(texts)) < len(texts):
+        twice = next(text for text in texts if texts.count(text) > 1)
+        return None, [Problem(f"{key} has the value {twice} twice", line.where, given)]
+    if isinstance(sweep, (ChoiceSweep, RangeSweep)) and sweep.shuffle:
+        texts = [texts[place] for place in generator.permutation(len(texts))]
+    return Choices(key, tuple(texts), is_ordered=kind == "range" and not sweep.shuffle), []
+
+
+def _values(parsed: Override, dirs: Sequence[Path]) -> Iterator[str]:
+    pattern: Any = parsed.value()
+    if isinstance(pattern, Glob):
+        return iter(pattern.filter(sorted(list_options(dirs, str(parsed.key_or_group)))))
+    if isinstance(pattern, RangeSweep) and pattern.step == 0:
+        return iter(())
+    copied = Override(**{**vars(parsed), "_value": _without_shuffle(pattern)})
+    return copied.sweep_string_iterator()
+
+
+def _without_shuffle(sweep: Any) -> Any:
+    """Hydra shuffles by the clock; the same command must mean the same trials."""
+    if isinstance(sweep, ChoiceSweep):
+        return ChoiceSweep(sweep.tags, sweep.list, sweep.simple_form)
+    if isinstance(sweep, RangeSweep):
+        return RangeSweep(sweep.tags, sweep.start, sweep.stop, sweep.step)
+    return sweep
+
+
+def _read_interval(key: str, sweep: Any, line: OverrideLine) -> tuple[Interval | None, list[Problem]]:
+    given = line.text.partition("=")[2]
+    is_integer = isinstance(sweep.start, int) and isinstance(sweep.end, int)
+    interval = Interval(key, sweep.start, sweep.end, is_integer, _LOG in sweep.tags)
+    if not sweep.start < sweep.end or not math.isfinite(sweep.start) or not math.isfinite(sweep.end):
+        what = f"{key}: an interval goes from a number to a greater one"
+        return None, [Problem(what, line.where, given, "interval(1e-5,1e-2), int(interval(1,10))")]
+    if interval.is_log and sweep.start <= 0:
+        return None, [Problem(f"{key}: logarithms need numbers above 0", line.where, given)]
+    return interval, []
+
+
+def _describe_no_grid(domain: Domain) -> Problem:
+    what = f"{domain.key}: a grid cannot try every number of an interval"
+    allowed = "a list of values or range(start,stop,step); or sweep=random, asha, tpe, pbt, pb2"
+    assert isinstance(domain, Interval)
+    return Problem(what, f"override {domain.key}", f"{domain.start:g} to {domain.end:g}", allowed)

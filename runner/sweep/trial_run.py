@@ -1,0 +1,165 @@
+"""A trial as Ray Tune runs it: a run with a folder of its own, an iteration a step."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+from ray import tune
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.checkpoints.folder import list_checkpoints
+from runner.config.compose import Composed, compose_experiment
+from runner.config.errors import RunnerError
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.run import Run
+from runner.run_records import RunRecords
+from runner.sweep.resources import bundles_of
+from runner.sweep.space import override_text
+from runner.tracking import write_result
+from runner.trainer import Trainer
+
+RUN = "run"  # key of a trial's config; all others are overrides
+# What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
+METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
+_CHECKPOINT = "runner_checkpoint"
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What a trial is besides the values that it tries: overrides of all trials, its folder, a folder of files."""
+
+    number: int
+    fixed: tuple[str, ...]
+    run_dir: str
+    config_dir: str | None
+
+
+def compose_trial(config: Mapping[str, Any]) -> tuple[Composed, ExperimentConfig]:
+    """The configuration of a trial; the sweep itself shows and tracks."""
+    settings: TrialSettings = config[RUN]
+    overrides = [override_text(key, value) for key, value in config.items() if key != RUN]
+    folder = None if settings.config_dir is None else Path(settings.config_dir)
+    composed = compose_experiment([*settings.fixed, *overrides], folder)
+    experiment = build_experiment_config(composed)
+    tracking = replace(experiment.tracking, mlflow=False, display="none")
+    return composed, replace(experiment, tracking=tracking)
+
+
+class TrialRun(tune.Trainable):
+    """Trains in `TrialSettings.run_dir`, and goes on from the checkpoint that is there."""
+
+    @classmethod
+    def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+        """What its experiment asks for."""
+        return tune.PlacementGroupFactory(bundles_of(compose_trial(config)[1]))
+
+    def setup(self, config: Mapping[str, Any]) -> None:
+        """A process for trials: the first one begins."""
+        self._open(config)
+
+    def reset_config(self, new_config: Mapping[str, Any]) -> bool:
+        """Another trial begins in this process, where everything is loaded already."""
+        self.cleanup()
+        self._open(new_config)
+        return True
+
+    def _open(self, config: Mapping[str, Any]) -> None:
+        self._stack = ExitStack()
+        self._is_over = True  # until it has begun
+        self._known: dict[str, float] = {}
+        run_dir = Path(config[RUN].run_dir)
+        try:
+            composed, self._experiment = compose_trial(config)
+            checkpoints = list_checkpoints(run_dir / "checkpoints")
+            resume_from = checkpoints[-1] if checkpoints else None
+            _prepare_folder(run_dir, composed, resume_from is not None)
+            stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
+            last_result = manifest.get("result", {})
+            self._records = self._stack.enter_context(
+                RunRecords(self._experiment, composed, run_dir, last_result, resume_from, 0.0)
+            )
+            self._trainer = self._stack.enter_context(
+                Trainer(self._experiment, loads_modules=resume_from is None, run_dir=run_dir)
+            )
+            if stored is not None:
+                self._trainer.set_state(stored)
+            self._run = Run(self._experiment, self._trainer, self._records)
+            self._run.begin()
+            self._is_over = False
+        except Exception as error:
+            self._stack.close()
+            reason = str(error) if isinstance(error, RunnerError) else f"{type(error).__name__}: {error}"
+            run_dir.mkdir(parents=True, exist_ok=True)
+            write_result(run_dir / "result.json", {"status": "failed", "stop_reason": reason})
+            raise
+
+    def step(self) -> dict[str, Any]:
+        """An iteration: its metrics, the objective where it is known, and the time that schedulers go by.
+
+        The last one brings `done` and `stop_reason`.
+        """
+        run = self._run
+        if run.stop_reason is None:  # a run that goes on may have met it already
+            try:
+                with run.failure_recorded():
+                    run.advance()
+            except Exception:
+                self._is_over = True
+                raise
+        metrics = {name: value for name, value in self._records.last_result.items() if value is not None}
+        objectives = self._experiment.objectives
+        # Evaluations do not come with every iteration.
+        self._known |= {name: metrics[name] for name in objectives if name in metrics}
+        reason = run.stop_reason
+        if reason is not None:
+            self._end("finished", reason)
+        time = metrics.get(self._experiment.sweep.time_attr, 0)
+        report = {
+            METRICS: {**self._known, **metrics},
+            TIME: time,
+            STOP_REASON: reason or "",
+            "done": reason is not None,
+        }
+        objective = self._known.get(next(iter(objectives)))
+        return report if objective is None else {**report, OBJECTIVE: objective}
+
+    def _end(self, status: Any, reason: str) -> None:
+        self._is_over = True
+        self._run.end(status, reason)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """For populations: another trial may go on from it."""
+        save_checkpoint(Path(checkpoint_dir) / _CHECKPOINT, self._trainer.get_state(), {})
+
+    def load_checkpoint(self, checkpoint_dir: Any) -> None:
+        """Go on from a trial that is better."""
+        state, _ = load_checkpoint(Path(checkpoint_dir) / _CHECKPOINT)
+        self._trainer.set_state(state)
+
+    def cleanup(self) -> None:
+        """The scheduler, or the end of the sweep, ends this trial."""
+        if not self._is_over:
+            self._end("interrupted", "ended by the sweep")
+        self._stack.close()
+
+
+def _prepare_folder(run_dir: Path, composed: Composed, goes_on: bool) -> None:
+    """What Hydra writes for a run; what a killed run left without a checkpoint is done again."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    if not goes_on:
+        for name in ("progress.jsonl", "result.json"):
+            (run_dir / name).unlink(missing_ok=True)
+        shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    hydra_dir = run_dir / ".hydra"
+    hydra_dir.mkdir(exist_ok=True)
+    OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), hydra_dir / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(composed.overrides)), hydra_dir / "overrides.yaml")

@@ -1,0 +1,113 @@
+"""Where Tune gets its trials from: first those that go on from an earlier start, then new combinations."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from ray.tune.search import Searcher
+
+from runner.sweep.proposals import Proposals
+from runner.sweep.space import SEED, Combination, SearchSpace
+from runner.sweep.trial_run import OBJECTIVE
+from runner.sweep.trials import SweepFolder, Trial, unfinished
+
+
+class TrialSource(Searcher):
+    """Suggests trials to Tune.
+
+    Args:
+        space: what is searched.
+        folder: of the sweep, with its trials so far.
+        proposals: combinations to try, and where their results go.
+        metric: that trials are judged by.
+        to_config: a trial's configuration for Tune.
+
+    Attributes:
+        by_trial_id: the trials that were suggested, by Tune's id.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        folder: SweepFolder,
+        proposals: Proposals,
+        metric: str,
+        to_config: Callable[[Trial], dict[str, Any]],
+    ) -> None:
+        super().__init__(metric=OBJECTIVE, mode="max")  # Tune wants them; `proposals` knows which is better
+        self._objective = metric
+        self._space = space
+        self._folder = folder
+        self._proposals = proposals
+        self._to_config = to_config
+        self._going_on: Iterator[Trial] = iter(unfinished(folder.trials))
+        self._known = {_key(trial.combination) for trial in folder.trials}
+        combinations = {_key(own): own for own in (_without_seed(trial.combination) for trial in folder.trials)}
+        self._seeds_left: Iterator[Combination] = itertools.chain.from_iterable(
+            map(space.with_seeds, combinations.values())
+        )
+        self.by_trial_id: dict[str, Trial] = {}
+        for trial in folder.trials:
+            if trial.is_over:
+                self._tell(trial)
+
+    def suggest(self, trial_id: str) -> Any:
+        """The configuration of the next trial; Tune's FINISHED when there is none."""
+        trial = self._next()
+        if trial is None:
+            return str(Searcher.FINISHED)
+        self.by_trial_id[trial_id] = trial
+        return self._to_config(trial)
+
+    def _next(self) -> Trial | None:
+        trial = next(self._going_on, None)
+        while trial is None:
+            combination = next(self._seeds_left, None)
+            if combination is None:
+                proposed = self._proposals.propose()
+                if proposed is None:
+                    return None
+                self._seeds_left = iter(self._space.with_seeds(proposed))
+            elif _key(combination) not in self._known:
+                self._known.add(_key(combination))
+                trial = self._folder.add(combination)
+        return trial
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        """The combination is judged once all its seeds have run."""
+        trial = self.by_trial_id.get(trial_id)
+        if trial is not None and not error:
+            self._tell(trial)
+
+    def _tell(self, trial: Trial) -> None:
+        combination = _without_seed(trial.combination)
+        of_all_seeds = [own for own in self._folder.trials if _without_seed(own.combination) == combination]
+        values = [own.result.get(self._objective) for own in of_all_seeds]
+        numbers = [value for value in values if value is not None]
+        if len(numbers) == max(1, len(self._space.seeds)):
+            self._proposals.tell(combination, sum(numbers) / len(numbers))
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        """Nothing is proposed by what has not ended."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles what it is given, for a restore that is never asked for."""
+        return {}
+
+    def save(self, checkpoint_path: str) -> None:
+        """Everything is in the sweep's folder; Tune wants a file."""
+        with open(checkpoint_path, "w"):
+            pass
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Nothing."""
+
+
+def _without_seed(combination: Combination) -> Combination:
+    return {key: value for key, value in combination.items() if key != SEED}
+
+
+def _key(combination: Combination) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((key, str(value)) for key, value in combination.items()))

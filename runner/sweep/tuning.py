@@ -1,0 +1,175 @@
+"""One sweep: its trials through Ray Tune, what they reach, and how it ends."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.handles import ensure_ray, stop_ray
+from runner.sweep.display import SweepDisplay
+from runner.sweep.resources import bundles_of, total
+from runner.sweep.space import SearchSpace
+from runner.sweep.tracking import SweepTracking
+from runner.sweep.trials import SweepFolder, Trial, unfinished
+from runner.tracking import ProgressLog, RunStatus
+
+EXIT_FINISHED, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
+_ENVIRONMENT = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # trials write their own files
+    "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # no episode may have ended in the first iterations
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the sweep's folder has everything that is gone on from
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+def run_sweep(
+    space: SearchSpace,
+    configs: Sequence[ExperimentConfig],
+    folder: SweepFolder,
+    config_dir: Path | None,
+    display: SweepDisplay,
+    searched: Mapping[str, Any],
+) -> int:
+    """Run what is left of a sweep; the exit code.
+
+    Args:
+        space: what is searched.
+        configs: checked configurations, as many as it takes to see each value.
+        folder: of the sweep.
+        config_dir: folder with experiments of the user's own.
+        display: shows it.
+        searched: the search space as plain values, for MLflow.
+
+    Raises:
+        ConfigError: the cluster can never hold one of its trials; nothing was started.
+    """
+    config = configs[0]
+    largest = [total(bundles_of(one)) for one in configs]
+    asked_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
+    started = ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by)
+    display.start(folder)
+    sweep = _Sweep(space, config, folder, config_dir, display, searched)
+    status: RunStatus = "FAILED"
+    try:
+        sweep.run()
+        status = "KILLED" if sweep.is_interrupted else "FINISHED"
+    finally:
+        display.finish(folder)
+        sweep.tracking.finish(status)
+        if started:
+            stop_ray()
+    if sweep.is_interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if any(trial.status == "failed" for trial in folder.trials) else EXIT_FINISHED
+
+
+class _Sweep:
+    """A sweep that runs."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        config: ExperimentConfig,
+        folder: SweepFolder,
+        config_dir: Path | None,
+        display: SweepDisplay,
+        searched: Mapping[str, Any],
+    ) -> None:
+        self._space = space
+        self._config = config
+        self._folder = folder
+        self._config_dir = None if config_dir is None else str(config_dir.absolute())
+        self._display = display
+        self.is_interrupted = False
+        self.tracking = SweepTracking(config, folder, searched, self._config_of)
+
+    def run(self) -> None:
+        """Run trials until none is left."""
+        import ray
+
+        # Trials that wait for a place; one would have each wait until the one before has loaded everything.
+        num_waiting = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        environment = {**_ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(max(1, num_waiting))}
+        os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
+        for name in ("ray.tune", "ray.train", "ray.air"):
+            logging.getLogger(name).setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray Tune warns about its own future
+            self._run()
+
+    def _run(self) -> None:
+        from ray import tune
+
+        from runner.sweep.proposals import make_proposals
+        from runner.sweep.reporting import Reporting
+        from runner.sweep.schedulers import make_scheduler
+        from runner.sweep.trial_run import TrialRun
+        from runner.sweep.trial_source import TrialSource
+
+        config, folder, sweep = self._config, self._folder, self._config.sweep
+        metric, mode = next(iter(config.objectives.items()))
+        earlier = {
+            trial.number: ProgressLog(folder.run_dir(trial) / "progress.jsonl").read() for trial in folder.trials
+        }
+        num_known = len({tuple(sorted(_without_seed(trial))) for trial in folder.trials})
+        proposals = make_proposals(self._space, sweep, mode, num_known)
+        source = TrialSource(self._space, folder, proposals, metric, self._to_tune)
+        reporting = Reporting(folder, source.by_trial_id, self._display, self.tracking)
+        scratch = Path(tempfile.mkdtemp(prefix=".tune-", dir=folder.path.absolute()))
+        try:
+            tuner = tune.Tuner(
+                TrialRun,
+                tune_config=tune.TuneConfig(
+                    search_alg=source,
+                    scheduler=make_scheduler(config, earlier),
+                    num_samples=-1,
+                    max_concurrent_trials=sweep.max_concurrent_trials,
+                    reuse_actors=True,
+                ),
+                run_config=tune.RunConfig(
+                    name="sweep",
+                    storage_path=str(scratch),
+                    callbacks=[reporting],
+                    failure_config=tune.FailureConfig(max_failures=sweep.max_failures),
+                    verbose=0,
+                ),
+            )
+            tuner.fit()
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        self.is_interrupted = reporting.interrupt_running()
+
+    def _config_of(self, trial: Trial) -> ExperimentConfig:
+        from runner.sweep.trial_run import compose_trial
+
+        return compose_trial(self._to_tune(trial))[1]
+
+    def _to_tune(self, trial: Trial) -> dict[str, Any]:
+        from runner.sweep.trial_run import RUN, TrialSettings
+
+        run_dir = str(self._folder.run_dir(trial).absolute())
+        settings = TrialSettings(trial.number, self._space.fixed, run_dir, self._config_dir)
+        return {**trial.combination, **(trial.mutations[-1][1] if trial.mutations else {}), RUN: settings}
+
+
+def _without_seed(trial: Trial) -> list[tuple[str, str]]:
+    return [(key, str(value)) for key, value in trial.combination.items() if key != "seed"]
+
+
+def nothing_is_left(space: SearchSpace, config: ExperimentConfig, folder: SweepFolder) -> bool:
+    """Whether all trials of a grid or of random draws are over already."""
+    if unfinished(folder.trials) or not folder.trials:
+        return False
+    wanted = config.sweep.num_samples
+    if wanted is None:
+        wanted = sum(1 for _ in space.grid())
+    return len(folder.trials) >= wanted * max(1, len(space.seeds))

@@ -1,0 +1,149 @@
+"""Whole sweeps on the command line: trials, failures, MLflow, a kill, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import QUICK, Outcome, progress_of, result_of
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future
+
+SWEEP = ("-m", "+experiment=ppo_cartpole", *QUICK[:-1], "tracking.display=plain", "sweep.name=s")
+FAULTY = ("env.env=null", "env._target_=tests.environments.Faulty")
+Run = Callable[..., Outcome]
+
+
+def trials_of(folder: Path) -> dict[int, dict[str, Any]]:
+    """The last line of each trial."""
+    lines = [json.loads(line) for line in (folder / "trials.jsonl").read_text().splitlines()]
+    return {line["number"]: line for line in lines}
+
+
+def test_failures_the_same_command_again_and_mlflow(run_main: Run, tmp_path: Path) -> None:
+    faults = ["{fault:none}", "{fault:raise_in_init}", f"{{fault:raise_in_step,once_file:{tmp_path / 'once'}}}"]
+    command = (*SWEEP, *FAULTY, f"env.env_config={','.join(faults)}", "stop.training_iteration=2")
+    first = run_main(*command)
+    folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    assert first.code == 1, first.err
+    assert [trial["status"] for _, trial in sorted(trials_of(folder).items())] == ["finished", "failed", "failed"]
+    assert "no display to draw on" in first.out
+    assert "the arm has left its rail" in first.out
+    assert "1 finished, 2 failed" in first.out
+    assert result_of(folder / "1")["status"] == "failed"
+    before = (folder / "0" / "progress.jsonl").stat().st_mtime_ns
+    ids = {number: json.loads((folder / number / "mlflow_run.json").read_text())["run_id"] for number in "02"}
+
+    second = run_main(*command)
+    assert second.code == 1, second.err
+    assert [trial["status"] for _, trial in sorted(trials_of(folder).items())] == ["finished", "failed", "finished"]
+    assert trials_of(folder)[1]["num_failures"] == 2
+    assert (folder / "0" / "progress.jsonl").stat().st_mtime_ns == before
+    assert [line["training_iteration"] for line in progress_of(folder / "2")] == [1, 2]
+    check_mlflow(tmp_path, folder, ids)
+
+
+def check_mlflow(tmp_path: Path, folder: Path, ids: dict[str, str]) -> None:
+    """One parent, a child for each trial; a trial that is tried again goes on with its run."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'outputs' / 'mlflow.db'}")
+    (experiment,) = [own for own in client.search_experiments() if own.name == "ppo_cartpole"]
+    runs = {run.info.run_id: run for run in client.search_runs([experiment.experiment_id])}
+    parent = runs.pop(json.loads((folder / "mlflow_run.json").read_text())["run_id"])
+    assert {run.data.tags["mlflow.parentRunId"] for run in runs.values()} == {parent.info.run_id}
+    by_trial = {run.data.tags["sweep.trial"]: run for run in runs.values()}
+    assert len(runs) == 3
+    assert {number: by_trial[number].info.run_id for number in "02"} == ids
+    assert [by_trial[number].info.status for number in "012"] == ["FINISHED", "FAILED", "FINISHED"]
+    assert parent.info.status == "FINISHED"
+    assert parent.data.params["best.trial"] in ("0", "2")
+    metric = "env_runners/episode_return_mean"
+    assert parent.data.metrics[metric] == by_trial[parent.data.params["best.trial"]].data.metrics[metric] == 8.0
+    steps = [point.step for point in client.get_metric_history(by_trial["0"].info.run_id, metric)]
+    assert steps == [line["num_env_steps_sampled_lifetime"] for line in progress_of(folder / "0")]
+
+
+def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    command = (*SWEEP, "tracking.mlflow=false", "seed=range(2)", "algorithm.lr=1e-3,2e-3")
+    settings = ("checkpoint.every_iterations=5", "sweep.max_concurrent_trials=2", "stop.training_iteration=60")
+    folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    first = start_main(*command, *settings)
+    wait_until(lambda: any((folder / number / "checkpoints").exists() for number in "01"))
+    os.kill(first.pid, signal.SIGKILL)
+    first.communicate()
+    killed = trials_of(folder)
+    assert {trial["status"] for trial in killed.values()} <= {"running", "finished"}
+    assert len(killed) < 4 or any(trial["status"] == "running" for trial in killed.values())
+    second = start_main(*command, *settings)
+    out, err = second.communicate(timeout=180)
+    assert second.returncode == 0, err
+    assert "interrupted of an earlier start" in out
+    trials = trials_of(folder)
+    assert [trials[number]["status"] for number in range(4)] == ["finished"] * 4
+    assert len({json.dumps(trial["combination"]) for trial in trials.values()}) == 4
+    for number in "0123":
+        assert [line["training_iteration"] for line in progress_of(folder / number)] == list(range(1, 61))
+    alone = start_main(
+        *SWEEP[1:-1], *settings[::2], "seed=1", "algorithm.lr=1e-3", "hydra.run.dir=alone", "tracking=none"
+    )
+    alone.communicate(timeout=100)
+    number = next(n for n, own in trials.items() if own["combination"] == {"algorithm.lr": "0.001", "seed": "1"})
+    assert losses_of(tmp_path / "alone") == losses_of(folder / str(number))  # as if it had never been killed
+
+
+def losses_of(run_dir: Path) -> list[float]:
+    return [line["learners/default_policy/total_loss"] for line in progress_of(run_dir)]
+
+
+def wait_until(is_true: Callable[[], bool], seconds: float = 90.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "it does not come true"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["algorithm.lr=1e-3"], "needs an override with several values"),
+        (["algorithm.lr=interval(1e-4,1e-3)"], "a grid cannot try every number"),
+        (["algorithm.lr=1e-3,fast"], "algorithm.lr"),
+        (["seed=1,2", "sweep.metrik=x"], "unknown key sweep.metrik"),
+        (["seed=1,2", "sweep.metric=env_runners/episode_return_men"], "no part of this run produces the metric"),
+        (["seed=1,2", "sweep.seed=1,2"], "is the same for all trials"),
+        (["seed=1,2", "learners.num_learners=1", "learners.num_gpus_per_learner=64"], "GPU 64"),
+        (["seed=1,2", "algorithm.lr=tag(lag,interval(1,2))"], "unknown tag lag"),
+    ],
+)
+def test_mistakes_start_nothing(run_main: Run, tmp_path: Path, overrides: list[str], message: str) -> None:
+    outcome = run_main(*SWEEP, *overrides)
+    assert outcome.code == 2
+    assert message in outcome.err
+    assert not list(tmp_path.rglob("progress.jsonl"))
+
+
+def test_the_folder_of_another_sweep(run_main: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    quick = (*SWEEP, "tracking.mlflow=false", "stop.training_iteration=1")
+    assert run_main(*quick, "seed=1,2").code == 0
+    refused = run_main(*quick, "seed=1,2,3")
+    assert refused.code == 2
+    assert '+ seed: ["1", "2", "3"]' in refused.err
+    assert sorted(trials_of(folder)) == [0, 1]
+    assert run_main(*quick, "seed=1,2,3", "sweep.on_change=extend").code == 0
+    assert sorted(trials_of(folder)) == [0, 1, 2]
+    assert trials_of(folder)[2]["combination"] == {"seed": "3"}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.tex").write_text("")
+    outcome = run_main(*quick, "seed=1,2", f"hydra.sweep.dir={tmp_path / 'mine'}")
+    assert outcome.code == 2
+    assert "holds something else (thesis.tex)" in outcome.err
