@@ -50,7 +50,8 @@ verbs
 
 options
   --config-dir DIR   a folder with your own experiments and group options
-  -m, --multirun     one run for each combination of values: -m seed=1,2,3
+  -m, --multirun     a sweep, one run for each combination of values: -m seed=1,2,3
+                     sweep=random, asha or tpe draw from them; the same command again goes on
   debug=true         show stack traces with error messages
   --version, --help
 

@@ -1,4 +1,4 @@
-"""`-m`: one run for each combination of values, through Ray Tune; and the verb `sweep best`."""
+"""`-m`: one run for each combination of values, through Ray Tune."""
 
 from __future__ import annotations
 

@@ -28,9 +28,6 @@ def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if sweep.search == "grid" and sweep.num_samples is not None:
         what = "sweep.num_samples is for sweep.search random and tpe: a grid tries every combination once"
         yield Problem(what, composed.where("sweep.num_samples"), str(sweep.num_samples), "null")
-    needs_end = {"asha": "sweep.max_t", "pbt": "sweep.perturbation_interval", "pb2": "sweep.perturbation_interval"}
-    key = needs_end.get(sweep.scheduler)
-    if key is None or sweep.time_attr in config.stop or getattr(sweep, key.partition(".")[2]) is not None:
-        return
-    what = f"sweep.scheduler {sweep.scheduler} needs {key}, or a stop.{sweep.time_attr.replace('/', '.')} to go by"
-    yield Problem(what, composed.where(key), "null", f"{key}=50000")
+    if sweep.scheduler == "asha" and sweep.max_t is None and sweep.time_attr not in config.stop:
+        what = f"sweep.scheduler asha needs sweep.max_t, or a stop.{sweep.time_attr.replace('/', '.')} to go by"
+        yield Problem(what, composed.where("sweep.max_t"), "null", "sweep.max_t=50000")

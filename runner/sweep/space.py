@@ -270,6 +270,6 @@ def _read_interval(key: str, sweep: Any, line: OverrideLine) -> tuple[Interval |
 
 def _describe_no_grid(domain: Domain) -> Problem:
     what = f"{domain.key}: a grid cannot try every number of an interval"
-    allowed = "a list of values or range(start,stop,step); or sweep=random, asha, tpe, pbt, pb2"
+    allowed = "a list of values or range(start,stop,step); or sweep=random, asha or tpe"
     assert isinstance(domain, Interval)
     return Problem(what, f"override {domain.key}", f"{domain.start:g} to {domain.end:g}", allowed)

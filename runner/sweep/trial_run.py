@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -13,7 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 from ray import tune
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.compose import Composed, compose_experiment
 from runner.config.errors import RunnerError
@@ -29,8 +28,6 @@ from runner.trainer import Trainer
 RUN = "run"  # key of a trial's config; all others are overrides
 # What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
 METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
-_CHECKPOINT = "runner_checkpoint"
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -135,15 +132,6 @@ class TrialRun(tune.Trainable):
     def _end(self, status: Any, reason: str) -> None:
         self._is_over = True
         self._run.end(status, reason)
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """For populations: another trial may go on from it."""
-        save_checkpoint(Path(checkpoint_dir) / _CHECKPOINT, self._trainer.get_state(), {})
-
-    def load_checkpoint(self, checkpoint_dir: Any) -> None:
-        """Go on from a trial that is better."""
-        state, _ = load_checkpoint(Path(checkpoint_dir) / _CHECKPOINT)
-        self._trainer.set_state(state)
 
     def cleanup(self) -> None:
         """The scheduler, or the end of the sweep, ends this trial."""

@@ -32,7 +32,6 @@ class Trial:
         reason: why it ended.
         result: its last metrics.
         num_failures: how often it has failed.
-        mutations: values that a population's scheduler gave it later: (env steps, values).
     """
 
     number: int
@@ -41,13 +40,11 @@ class Trial:
     reason: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     num_failures: int = 0
-    mutations: list[tuple[int, Combination]] = field(default_factory=list)
 
     @property
     def overrides(self) -> list[str]:
-        """What it differs in, as on the command line; with the values that it had last."""
-        values = {**self.combination, **(self.mutations[-1][1] if self.mutations else {})}
-        return [override_text(key, value) for key, value in values.items()]
+        """What it differs in, as on the command line."""
+        return [override_text(key, value) for key, value in self.combination.items()]
 
     @property
     def is_over(self) -> bool:
@@ -110,7 +107,7 @@ class SweepFolder:
             try:
                 read = json.loads(line)
                 trial = trials.setdefault(read["number"], Trial(read["number"], {}))
-                for name in ("combination", "status", "reason", "result", "num_failures", "mutations"):
+                for name in ("combination", "status", "reason", "result", "num_failures"):
                     setattr(trial, name, read.get(name, getattr(trial, name)))
             except (ValueError, KeyError, TypeError) as error:
                 problem = Problem("this line is no trial", f"{file}:{number + 1}", str(error))

@@ -158,7 +158,7 @@ class _Sweep:
 
         run_dir = str(self._folder.run_dir(trial).absolute())
         settings = TrialSettings(trial.number, self._space.fixed, run_dir, self._config_dir)
-        return {**trial.combination, **(trial.mutations[-1][1] if trial.mutations else {}), RUN: settings}
+        return {**trial.combination, RUN: settings}
 
 
 def _without_seed(trial: Trial) -> list[tuple[str, str]]:
