@@ -12,10 +12,11 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints import read_manifest
 from runner.cli.arguments import Arguments, UsageError
-from runner.cli.stored_run import check_holds_no_run, check_writable, log_to_file, named_checkpoint, split_run_dir
+from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
 from runner.config.compose import Composed
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
+from runner.tracking.log_file import log_to_file
 
 
 def main(arguments: Arguments) -> int:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from runner.cli import module_only
 from runner.cli.arguments import parse_arguments
-from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, log_to_file, naming_changes, open_run
+from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, naming_changes, open_run
 from runner.stop_criteria import MetCriterion, met_criteria
+from runner.tracking.log_file import log_to_file
 from runner.tracking.mlflow_store import python_command
 
 _ADVICE = "`resume --module-only` begins a new run with its module"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -180,12 +179,3 @@ def check_holds_no_run(run_dir: Path) -> None:
     """Raise `UserError` when the folder is the run dir of a run."""
     if (run_dir / "progress.jsonl").exists():
         raise UserError(f"{run_dir} holds a run already\n   allowed  another hydra.run.dir")
-
-
-def log_to_file(run_dir: Path) -> None:
-    """Send log records to `runner.log`, as Hydra does for a new run."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(run_dir / "runner.log")
-    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
-    logging.getLogger().addHandler(handler)
-    logging.getLogger().setLevel(logging.INFO)

@@ -48,9 +48,10 @@ def _override_sets(arguments: Arguments) -> list[list[str]]:
     texts = list(arguments.overrides)
     if not arguments.is_multirun:
         return [texts]
-    lines, problems = parse_overrides(texts, search_dirs(arguments.config_dir))
+    dirs = search_dirs(arguments.config_dir)
+    lines, problems = parse_overrides(texts, dirs)
     if problems:  # compose all that can be read, and what cannot, for one report
         readable = {line.text.lstrip("+") for line in lines}
         unreadable = [text for text in texts if text.lstrip("+") not in readable]
-        return [unreadable + overrides for overrides in expand_sweep(lines)] or [unreadable]
-    return list(expand_sweep(lines)) or [[]]
+        return [unreadable + overrides for overrides in expand_sweep(lines, dirs)] or [unreadable]
+    return list(expand_sweep(lines, dirs)) or [[]]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, Override
 from hydra.errors import HydraException
 
 from runner.config.defaults import core_groups, known_keys
@@ -119,22 +119,24 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     return Problem(what, where, option, list_names(options, option) or None, nearest_match(option, options))
 
 
-def expand_sweep(lines: Sequence[OverrideLine]) -> Iterator[list[str]]:
+def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[list[str]]:
     """Sets of overrides without sweeps that cover each value of each sweep at least once."""
-    choices = [_sweep_values(line) for line in lines]
+    choices = [_sweep_values(line, dirs) for line in lines]
     for index in range(max((len(values) for values in choices), default=0)):
         yield [values[min(index, len(values) - 1)] for values in choices]
 
 
-def _sweep_values(line: OverrideLine, limit: int = 200) -> list[str]:
+def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 200) -> list[str]:
     if not line.parsed.is_sweep_override():
         return [line.text]
     prefix = "+" if line.text.startswith("+") else ""
-    if line.parsed.is_discrete_sweep():
-        values: Iterator[Any] = iter(line.parsed.sweep_string_iterator())
+    sweep: Any = line.parsed.value()
+    if isinstance(sweep, Glob):
+        values: Iterator[Any] = iter(sweep.filter(sorted(list_options(dirs, line.key))))
+    elif line.parsed.is_discrete_sweep():
+        values = iter(line.parsed.sweep_string_iterator())
     else:
-        interval: Any = line.parsed.value()
-        values = iter((interval.start, interval.end))
+        values = iter((sweep.start, sweep.end))
     return [f"{prefix}{line.key}={value}" for value in itertools.islice(values, limit)]
 
 

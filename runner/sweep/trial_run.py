@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -23,11 +24,14 @@ from runner.run_records import RunRecords
 from runner.sweep.resources import bundles_of
 from runner.sweep.space import override_text
 from runner.tracking import write_result
+from runner.tracking.log_file import log_to_file
 from runner.trainer import Trainer
 
 RUN = "run"  # key of a trial's config; all others are overrides
 # What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
 METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -79,6 +83,7 @@ class TrialRun(tune.Trainable):
             checkpoints = list_checkpoints(run_dir / "checkpoints")
             resume_from = checkpoints[-1] if checkpoints else None
             _prepare_folder(run_dir, composed, resume_from is not None)
+            self._stack.callback(log_to_file(run_dir))
             stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
             last_result = manifest.get("result", {})
             self._records = self._stack.enter_context(
@@ -93,6 +98,7 @@ class TrialRun(tune.Trainable):
             self._run.begin()
             self._is_over = False
         except Exception as error:
+            _log.exception("the trial could not begin")
             self._stack.close()
             reason = str(error) if isinstance(error, RunnerError) else f"{type(error).__name__}: {error}"
             run_dir.mkdir(parents=True, exist_ok=True)
@@ -132,6 +138,12 @@ class TrialRun(tune.Trainable):
     def _end(self, status: Any, reason: str) -> None:
         self._is_over = True
         self._run.end(status, reason)
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Nothing: the run writes checkpoints of its own."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Nothing: `setup` goes on from the run's newest one."""
 
     def cleanup(self) -> None:
         """The scheduler, or the end of the sweep, ends this trial."""

@@ -101,7 +101,7 @@ class _Sweep:
         environment = {**_ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(max(1, num_waiting))}
         os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
         for name in ("ray.tune", "ray.train", "ray.air"):
-            logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by their runs
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray Tune warns about its own future
             self._run()
@@ -140,6 +140,7 @@ class _Sweep:
                     storage_path=str(scratch),
                     callbacks=[reporting],
                     failure_config=tune.FailureConfig(max_failures=sweep.max_failures),
+                    checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                     verbose=0,
                 ),
             )

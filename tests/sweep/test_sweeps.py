@@ -72,6 +72,20 @@ def check_mlflow(tmp_path: Path, folder: Path, ids: dict[str, str]) -> None:
     assert steps == [line["num_env_steps_sampled_lifetime"] for line in progress_of(folder / "0")]
 
 
+def test_a_trial_that_fails_is_tried_again(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    once = f"{{fault:raise_in_step,once_file:{tmp_path / 'once'}}}"
+    settings = ("tracking.mlflow=false", "sweep.max_failures=1", "stop.training_iteration=2")
+    sweep = start_main(*SWEEP, *FAULTY, f"env.env_config={once},{{fault:raise_in_step}}", *settings)
+    out, err = sweep.communicate(timeout=120)
+    folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    assert sweep.returncode == 1
+    assert "Traceback" not in err
+    assert "1 finished, 1 failed" in out
+    assert [trials_of(folder)[number]["status"] for number in (0, 1)] == ["finished", "failed"]
+    assert "the arm has left its rail" in result_of(folder / "1")["stop_reason"]
+    assert (folder / "1" / "runner.log").exists()
+
+
 def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     command = (*SWEEP, "tracking.mlflow=false", "seed=range(2)", "algorithm.lr=1e-3,2e-3")
     settings = ("checkpoint.every_iterations=5", "sweep.max_concurrent_trials=2", "stop.training_iteration=60")
@@ -129,6 +143,11 @@ def test_mistakes_start_nothing(run_main: Run, tmp_path: Path, overrides: list[s
     assert outcome.code == 2
     assert message in outcome.err
     assert not list(tmp_path.rglob("progress.jsonl"))
+
+
+def test_validate_checks_the_options_of_a_glob(run_main: Run) -> None:
+    outcome = run_main("validate", "-m", "experiment=glob(ppo_c*)")
+    assert outcome.out == "ppo_cartpole: no problems in 2 configurations that cover the sweep\n"
 
 
 def test_the_folder_of_another_sweep(run_main: Run, tmp_path: Path) -> None:
