@@ -20,6 +20,7 @@ from runner.sweep.tracking import SweepTracking
 from runner.sweep.trials import SweepFolder, Trial, unfinished
 from runner.tracking import ProgressLog, RunStatus
 
+_SCRATCH = ".tune-"
 EXIT_FINISHED, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # trials write their own files
@@ -124,7 +125,9 @@ class _Sweep:
         proposals = make_proposals(self._space, sweep, mode, num_known)
         source = TrialSource(self._space, folder, proposals, metric, self._to_tune)
         reporting = Reporting(folder, source.by_trial_id, self._display, self.tracking)
-        scratch = Path(tempfile.mkdtemp(prefix=".tune-", dir=folder.path.absolute()))
+        for leftover in folder.path.glob(f"{_SCRATCH}*"):  # of a sweep that was killed
+            shutil.rmtree(leftover, ignore_errors=True)
+        scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder.path.absolute()))
         try:
             tuner = tune.Tuner(
                 TrialRun,
