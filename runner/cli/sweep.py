@@ -55,13 +55,16 @@ def _run(space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, ar
     from runner.sweep.tuning import nothing_is_left, run_sweep
 
     config = configs[0]
-    folder = SweepFolder(path, _searched(space), config.sweep.on_change == "extend")
+    may_change = config.sweep.on_change == "extend"
+    folder = SweepFolder.start_in(
+        path, config.experiment_name or "", config.objectives, _searched(space), may_change=may_change
+    )
     display = SweepDisplay(config, _facts(space, config, path))
     if nothing_is_left(space, config, folder):
         display.start(folder)
         display.finish(folder)
         return 0
-    return run_sweep(space, configs, folder, arguments.config_dir, display, _searched(space))
+    return run_sweep(space, configs, folder, arguments.config_dir, display)
 
 
 def _checked_space(arguments: Arguments) -> SearchSpace:

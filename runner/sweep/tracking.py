@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
 
 from runner.config.schemas import ExperimentConfig
 from runner.run_records import find_store, information_tags, known_run, mlflow_settings
@@ -27,7 +26,6 @@ class SweepTracking:
     Args:
         config: of one of its trials.
         folder: of the sweep.
-        searched: its search space, as plain values.
         config_of: the configuration of a trial.
     """
 
@@ -35,7 +33,6 @@ class SweepTracking:
         self,
         config: ExperimentConfig,
         folder: SweepFolder,
-        searched: Mapping[str, Any],
         config_of: Callable[[Trial], ExperimentConfig],
     ) -> None:
         self._config = config
@@ -48,12 +45,12 @@ class SweepTracking:
         known = known_run(path)
         self._store = find_store(config, path, known)
         self._tags = information_tags(run_info())
-        space = {f"space.{key}": str(values) for key, values in searched["space"].items()}
+        space = {f"space.{key}": str(values) for key, values in folder.searched["space"].items()}
         sweep = {f"sweep.{name}": str(value) for name, value in dataclasses.asdict(config.sweep).items()}
         settings = dataclasses.replace(
             mlflow_settings(config, path, self._store, known),
             params={**space, **sweep},
-            tags={**self._tags, "sweep.overrides": " ".join(searched["overrides"])},
+            tags={**self._tags, "sweep.overrides": " ".join(folder.searched["overrides"])},
         )
         self._tracker = MLflowTracker(settings, path)
         self._tracker.start()

@@ -53,47 +53,68 @@ class Trial:
 
 
 class SweepFolder:
-    """The folder of a sweep: what it searches (`sweep.json`), its trials (`trials.jsonl`), their run dirs.
+    """The folder of a sweep: what it is (`sweep.json`), its trials (`trials.jsonl`), their run dirs (`0/`, `1/`, ...).
 
-    Args:
-        path: the folder; made if it is not there.
-        space: what is searched, as plain values.
+    `start_in` makes one or goes on with it, `open` reads it.
 
-    Raises:
-        UserError: it cannot be written, or holds something else.
+    Attributes:
+        path: the folder.
+        experiment: its name.
+        objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
+        searched: `SearchSpace.to_dict` of what is searched.
+        trials: by number.
     """
 
-    def __init__(self, path: Path, space: Mapping[str, Any], may_change: bool) -> None:
+    def __init__(self, path: Path, described: Mapping[str, Any]) -> None:
         self.path = path
+        self.experiment = str(described["experiment"])
+        self.objectives: dict[str, str] = dict(described["objectives"])
+        self.searched: dict[str, Any] = dict(described["searched"])
+        self.trials = self._read()
+
+    @classmethod
+    def open(cls, path: Path) -> SweepFolder:
+        """The sweep in a folder, as it stands.
+
+        Raises:
+            UserError: there is none, or it cannot be read.
+        """
+        if not (path / FOLDER_FILE).is_file():
+            raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
+        return cls(path, _read_json(path / FOLDER_FILE))
+
+    @classmethod
+    def start_in(
+        cls, path: Path, experiment: str, objectives: Mapping[str, str], searched: Mapping[str, Any], may_change: bool
+    ) -> SweepFolder:
+        """The folder for a sweep that begins or goes on; made if it is not there.
+
+        Args:
+            path: the folder.
+            experiment, objectives, searched: as of the attributes.
+            may_change: whether a sweep that searches something else goes on as this one.
+
+        Raises:
+            UserError: it cannot be written, or holds something else.
+        """
+        file = path / FOLDER_FILE
+        described = {
+            "version": _VERSION,
+            "experiment": experiment,
+            "objectives": dict(objectives),
+            "searched": dict(searched),
+        }
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._take_possession(space, may_change)
-            self.trials = self._read()
+            if file.exists():
+                _check_same(path, _read_json(file)["searched"], searched, may_change)
+            else:
+                _check_empty(path)
+            write_result(file, described)
             (path / _TRIALS_FILE).touch()
+            return cls(path, described)
         except OSError as error:
             raise UserError(f"the sweep's folder cannot be used: {error}") from error
-
-    def _take_possession(self, space: Mapping[str, Any], may_change: bool) -> None:
-        file = self.path / FOLDER_FILE
-        if not file.exists():
-            others = sorted(own.name for own in self.path.iterdir() if not own.name.startswith("."))
-            if others:
-                raise UserError(
-                    f"{self.path} holds something else ({', '.join(others[:3])}), no sweep\n"
-                    "   allowed  an empty folder or that of a sweep: sweep.name=NAME or hydra.sweep.dir=DIR"
-                )
-        else:
-            before = _read_json(file)
-            changes = difference(before["searched"], space)
-            if changes and not may_change:
-                listed = "\n".join(f"            {line}" for line in changes)
-                raise UserError(
-                    f"{self.path} holds a sweep of something else; it differs in\n{listed}\n"
-                    "   allowed  the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
-                )
-            if not changes:
-                return
-        write_result(file, {"version": _VERSION, "searched": dict(space)})
 
     def _read(self) -> list[Trial]:
         """The trials of an earlier start; what ran then is interrupted."""
@@ -133,12 +154,34 @@ class SweepFolder:
         return self.path / str(trial.number)
 
 
+def _check_empty(path: Path) -> None:
+    others = sorted(own.name for own in path.iterdir() if not own.name.startswith("."))
+    if others:
+        raise UserError(
+            f"{path} holds something else ({', '.join(others[:3])}), no sweep\n"
+            "   allowed  an empty folder or that of a sweep: sweep.name=NAME or hydra.sweep.dir=DIR"
+        )
+
+
+def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], may_change: bool) -> None:
+    changes = difference(before, now)
+    if changes and not may_change:
+        listed = "\n".join(f"            {line}" for line in changes)
+        raise UserError(
+            f"{path} holds a sweep of something else; it differs in\n{listed}\n"
+            "   allowed  the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
+        )
+
+
 def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content["version"] != _VERSION or not isinstance(content["searched"]["overrides"], list):
             raise ValueError(f"version {content['version']}, not {_VERSION}")
-    except (ValueError, KeyError, TypeError) as error:
+        if not content["objectives"] or not set(content["objectives"].values()) <= {"max", "min"}:
+            raise ValueError("its objectives are none")
+        str(content["experiment"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} cannot be read: {error}\n   allowed  another sweep.name") from error
     return dict(content)
 

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,6 @@ def run_sweep(
     folder: SweepFolder,
     config_dir: Path | None,
     display: SweepDisplay,
-    searched: Mapping[str, Any],
 ) -> int:
     """Run what is left of a sweep; the exit code.
 
@@ -48,7 +47,6 @@ def run_sweep(
         folder: of the sweep.
         config_dir: folder with experiments of the user's own.
         display: shows it.
-        searched: the search space as plain values, for MLflow.
 
     Raises:
         ConfigError: the cluster can never hold one of its trials; nothing was started.
@@ -58,7 +56,7 @@ def run_sweep(
     asked_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
     started = ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by)
     display.start(folder)
-    sweep = _Sweep(space, config, folder, config_dir, display, searched)
+    sweep = _Sweep(space, config, folder, config_dir, display)
     status: RunStatus = "FAILED"
     try:
         sweep.run()
@@ -83,7 +81,6 @@ class _Sweep:
         folder: SweepFolder,
         config_dir: Path | None,
         display: SweepDisplay,
-        searched: Mapping[str, Any],
     ) -> None:
         self._space = space
         self._config = config
@@ -91,7 +88,7 @@ class _Sweep:
         self._config_dir = None if config_dir is None else str(config_dir.absolute())
         self._display = display
         self.is_interrupted = False
-        self.tracking = SweepTracking(config, folder, searched, self._config_of)
+        self.tracking = SweepTracking(config, folder, self._config_of)
 
     def run(self) -> None:
         """Run trials until none is left."""
