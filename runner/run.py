@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
-from runner.interrupts import Interrupted, interrupts
+from runner.interrupts import Interrupted, interrupts, reason_to_end
 from runner.rllink.announcement import external_text
 from runner.run_records import EVALUATION_RETURN, RunRecords, Status
 from runner.stop_criteria import met_criteria
@@ -49,14 +49,14 @@ def run_experiment(
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
     last_result = manifest.get("result", {})
     with (
-        interrupts() as interrupted,
+        interrupts(),
         RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
         Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
     ):
         if resume_from is not None:
             with naming_checkpoint(resume_from):
                 trainer.set_state(state)
-        return Run(config, trainer, records).train_until_stopped(interrupted)
+        return Run(config, trainer, records).train_until_stopped()
 
 
 class Run:
@@ -73,20 +73,20 @@ class Run:
         self._trainer = trainer
         self._records = records
 
-    def train_until_stopped(self, interrupted: Sequence[str]) -> int:
-        """The training loop; the exit code. What is in `interrupted` asks for an end after the iteration."""
+    def train_until_stopped(self) -> int:
+        """The training loop; the exit code. Ctrl-C, SIGTERM or a budget that is used up end it after the iteration."""
         status: Status = "interrupted"
         try:
             with self.failure_recorded():
                 self.begin()
-                while self.stop_reason is None and not interrupted:
+                while self.stop_reason is None and reason_to_end() is None:
                     try:
                         self.advance()
                     except Interrupted:
                         break
                 reason = self.stop_reason
                 status = "finished" if reason else "interrupted"
-                self.end(status, reason or f"{interrupted[0]} after iteration {self._trainer.training_iteration}")
+                self.end(status, reason or f"{reason_to_end()} after iteration {self._trainer.training_iteration}")
         except KeyboardInterrupt:
             status = "interrupted"
             self._records.finish("interrupted", "second interrupt; the last checkpoint stands")

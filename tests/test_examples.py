@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 
-from tests.conftest import ROOT, result_of
+from tests.conftest import QUICK, ROOT, result_of
 
+CI = ROOT / "examples" / "ci"
 CORRIDOR = ROOT / "examples" / "corridor"
 RECORDED_DATA = ROOT / "examples" / "recorded_data"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -50,3 +56,38 @@ def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str
     assert result_of(run_dir)["stop_reason"].startswith("evaluation/env_runners/episode_return_mean")
     assert "WARNING" not in result.stderr
     assert "core_worker" not in result.stderr
+
+
+def ci_commands() -> dict[str, list[str]]:
+    """The commands of each CI system's example that are not its own."""
+    workflow: dict[str, Any] = yaml.safe_load((CI / "train.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    (block,) = re.findall(r"```yaml\n(.*?)```", (CI / "README.md").read_text(), re.DOTALL)
+    (gitlab,) = yaml.safe_load(block).values()
+    return {"github": [step["run"] for step in job["steps"] if "run" in step], "gitlab": gitlab["script"]}
+
+
+def test_the_jobs_of_ci_systems(tmp_path: Path) -> None:
+    """Word for word; one iteration does not reach what the job asserts, and that fails it."""
+    install, validate, train = ci_commands()["github"]
+    assert install == "python -m pip install --constraint constraints.txt ."
+    quick = [*QUICK[:4], "tracking=none", "stop.training_iteration=1"]
+    codes = {}
+    for command, overrides in ((validate, []), (train, quick)):
+        python, *arguments = shlex.split(command)
+        assert python == "python"
+        result = subprocess.run(
+            [sys.executable, *arguments, *overrides],
+            cwd=tmp_path,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        codes[command] = result.returncode, result.stderr
+    assert codes == {validate: (0, ""), train: (3, "")}
+    assert result_of(tmp_path / "results" / "run")["status"] == "finished"
+    cases = ElementTree.parse(tmp_path / "results" / "train.xml").getroot().iter("testcase")
+    name = "assert evaluation/env_runners/episode_return_mean >= 450"
+    assert {case.get("name"): case.find("failure") is None for case in cases} == {"run": True, name: False}
+    assert ci_commands()["gitlab"] == [install, validate.replace(" --format github", ""), train]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,8 +20,25 @@ VERBS = (
     "inspect",
     "convert",
     "rllink",
+    "sweep",
+    "report",
 )
-_FLAGS = ("--help", "-h", "--version", "--config-dir", "-m", "--multirun", "--profile", "--module-only")
+# Options of `parse_arguments` with a value -> what that is.
+_WITH_VALUE: Mapping[str, str] = {
+    "--config-dir": "a folder",
+    "--assert": "a condition: --assert 'METRIC >= 450'",
+    "--budget": "a duration: --budget 10m",
+    "--junit": "a file: --junit results.xml",
+    "--format": "a format",
+}
+_FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun", "--profile", "--module-only")
+# Options that mean something to few verbs only (None: training), and what does the same elsewhere.
+_OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
+    "--module-only": ("resume",),
+    **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
+    "--format": ("validate", "export"),
+}
+_INSTEAD = {"--module-only": "module.load_state_path=RUN_DIR"}
 
 
 class UsageError(UserError):
@@ -30,16 +47,28 @@ class UsageError(UserError):
 
 @dataclass(frozen=True)
 class Arguments:
-    """A parsed command line. `words` are neither options nor overrides: the RUN_DIR of `resume`."""
+    """A parsed command line. `words` are neither options nor overrides: the RUN_DIR of `resume`.
+
+    `assertions`, `budget` and `junit` are what a CI job asks of training, as they were typed.
+    """
 
     overrides: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     config_dir: Path | None = None
+    assertions: tuple[str, ...] = ()
+    budget: str | None = None
+    junit: Path | None = None
+    format: str | None = None
     is_multirun: bool = False
     has_profile: bool = False
     is_module_only: bool = False
     wants_help: bool = False
     wants_version: bool = False
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether a CI job asks for something."""
+        return bool(self.assertions) or self.budget is not None or self.junit is not None
 
     @property
     def is_debug(self) -> bool:
@@ -60,6 +89,15 @@ def split_verb(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     if verb not in VERBS:
         raise UsageError(_describe_unknown_verb(verb))
     return verb, list(argv[1:])
+
+
+def check_options(verb: str | None, argv: Sequence[str]) -> None:
+    """Raise `UsageError` for an option that is known and means nothing to this verb."""
+    for name in (text.partition("=")[0] for text in argv):
+        verbs = _OPTIONS_OF_FEW.get(name, (verb,))
+        if verb not in verbs:
+            told = f"{name} is an option of {' and of '.join(own or 'training' for own in verbs)}"
+            raise UsageError(f"{told}\n   allowed  {_INSTEAD[name]}" if name in _INSTEAD else told)
 
 
 def _is_word(text: str) -> bool:
@@ -120,13 +158,25 @@ def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Argu
     return arguments
 
 
+def _take_value(arguments: Arguments, name: str, value: str) -> Arguments:
+    if name == "--config-dir":
+        return replace(arguments, config_dir=Path(value))
+    if name == "--assert":
+        return replace(arguments, assertions=(*arguments.assertions, value))
+    if name == "--budget":
+        return replace(arguments, budget=value)
+    if name == "--junit":
+        return replace(arguments, junit=Path(value).absolute())
+    return replace(arguments, format=value)
+
+
 def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
     text = rest.pop(0)
     name, separator, value = text.partition("=")
-    if name == "--config-dir":
+    if name in _WITH_VALUE:
         if not separator and not rest:
-            raise UsageError("--config-dir needs a folder")
-        return replace(arguments, config_dir=Path(value if separator else rest.pop(0)))
+            raise UsageError(f"{name} needs {_WITH_VALUE[name]}")
+        return _take_value(arguments, name, value if separator else rest.pop(0))
     if text in ("-m", "--multirun"):
         return replace(arguments, is_multirun=True)
     if text == "--profile":

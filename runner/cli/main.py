@@ -9,7 +9,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from runner.cli.arguments import UsageError, split_verb, wants_stack_trace
+from runner.cli.arguments import check_options, split_verb, wants_stack_trace
 from runner.config.errors import RunnerError
 
 EXIT_INTERRUPTED = 130
@@ -47,12 +47,22 @@ verbs
   rllink check HOST:PORT
                      put an RLlink server through each rule of its specification
                                  python -m runner rllink check 127.0.0.1:5556 --read-only
+  sweep best SWEEP_DIR
+                     the best trial of a sweep; --emit FILE writes an experiment with its values
+                                 python -m runner sweep best SWEEP_DIR --emit conf/experiment/NAME.yaml
+  report DIR         one HTML page of a sweep or of a run, --output FILE
+                                 python -m runner report outputs/ppo_cartpole/sweeps/NAME
 
 options
   --config-dir DIR   a folder with your own experiments and group options
   -m, --multirun     a sweep, one run for each combination of values: -m seed=1,2,3
-                     sweep=random, asha or tpe draw from them; the same command again goes on
+                     sweep=random, asha, pbt, pb2 or tpe draw from them; the same command again goes on
   debug=true         show stack traces with error messages
+  --assert 'METRIC >= 450'
+                     judge the last value of a metric; of a sweep that of its best trial; several times
+  --budget 1h30m     end after so long, with checkpoints; 90 are seconds
+  --junit FILE       write a JUnit report
+  --format github    validate: problems as annotations of GitHub Actions
   --version, --help
 
 overrides
@@ -64,6 +74,7 @@ overrides
 
 exit codes
   0 finished   1 failed   2 your mistake, nothing was run   130 interrupted, after a checkpoint
+  3 finished, but an --assert does not hold   4 the --budget was used up before the end
 """
 
 _MODULES = {
@@ -79,6 +90,8 @@ _MODULES = {
     "inspect": "runner.cli.inspect",
     "convert": "runner.cli.convert",
     "rllink": "runner.cli.rllink",
+    "sweep": "runner.cli.sweep_best",
+    "report": "runner.cli.report",
 }
 
 
@@ -108,8 +121,7 @@ def _run(argv: list[str]) -> int:
         print(f"runner {_version()}")
         return 0
     verb, rest = split_verb(argv)
-    if "--module-only" in rest and verb != "resume":
-        raise UsageError("--module-only is an option of resume\n   allowed  module.load_state_path=RUN_DIR")
+    check_options(verb, rest)
     code: int = importlib.import_module(_MODULES[verb]).main(rest)
     return code
 

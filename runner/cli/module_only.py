@@ -12,6 +12,8 @@ from omegaconf import OmegaConf
 
 from runner.checkpoints import read_manifest
 from runner.cli.arguments import Arguments, UsageError
+from runner.cli.ci import Verdict
+from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
 from runner.config.compose import Composed
 from runner.config.stored import compose_new_run
@@ -19,7 +21,7 @@ from runner.config.validation import build_experiment_config
 from runner.tracking.log_file import log_to_file
 
 
-def main(arguments: Arguments) -> int:
+def main(arguments: Arguments, verdict: Verdict) -> int:
     """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
     if arguments.is_multirun:
         raise UsageError("--module-only makes one run; for a sweep: +experiment=NAME module.load_state_path=RUN_DIR -m")
@@ -28,6 +30,7 @@ def main(arguments: Arguments) -> int:
     run_dir, overrides = split_run_dir(arguments)
     composed = compose_new_run(read_manifest(checkpoint), checkpoint, overrides, arguments.config_dir)
     config = build_experiment_config(composed)
+    check_assertions(arguments.assertions, config)
     run_dir = run_dir or _new_run_dir(str(config.experiment_name))
     check_writable(run_dir)
     check_holds_no_run(run_dir)
@@ -35,6 +38,7 @@ def main(arguments: Arguments) -> int:
     _write_configuration(run_dir, composed)
     from runner.run import run_experiment
 
+    verdict.judge_run(config.experiment_name, run_dir)
     return run_experiment(config, composed, run_dir, start_time_s=start_time_s)
 
 

@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
-import operator
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runner.cli.arguments import UsageError, take_options
+from runner.cli.conditions import Condition
 from runner.cli.export import FIXED
 from runner.cli.stored_run import StoredRun, naming_changes, open_run
 from runner.config.errors import Problem, RunFailure, UserError, list_names, nearest_match
-
-_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    "==": operator.eq,
-    ">": operator.gt,
-    "<": operator.lt,
-}
-_CONDITION = re.compile(r"\s*(?P<metric>[^\s<>=]+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<number>\S+)\s*")
 
 
 def main(argv: Sequence[str]) -> int:
@@ -31,10 +19,10 @@ def main(argv: Sequence[str]) -> int:
     options, rest = take_options(argv, ("--name", "--module", "--if"))
     if not options.get("--name"):
         raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
-    condition = Condition.parse(options["--if"]) if "--if" in options else None
+    condition = Condition.parse(options["--if"], "--if") if "--if" in options else None
     stored = open_run(rest, FIXED)
     if condition is not None:
-        condition.check(_result_of(stored))
+        _check(condition, _result_of(stored))
     known_run = _mlflow_run(stored)
     from runner.policy.stored_policy import StoredPolicy
 
@@ -58,48 +46,26 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-@dataclass(frozen=True)
-class Condition:
-    """A metric compared with a number."""
+def _check(condition: Condition, result: Mapping[str, Any]) -> None:
+    """Check a run's last result.
 
-    metric: str
-    sign: str
-    number: float
-
-    @classmethod
-    def parse(cls, text: str) -> Condition:
-        """Of `METRIC >= 450`; raises `UsageError`."""
-        match = _CONDITION.fullmatch(text)
-        try:
-            number = float(match["number"]) if match else math.nan
-        except ValueError:
-            number = math.nan
-        if match is None or math.isnan(number):
-            allowed = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER'"
-            raise UsageError(f"no condition: {text}\n   where    --if\n   allowed  {allowed}")
-        return cls(match["metric"].replace(".", "/"), match["sign"], number)
-
-    def check(self, result: Mapping[str, Any]) -> None:
-        """Check a run's last result.
-
-        Raises:
-            UserError: there is no such metric.
-            RunFailure: the condition is not met.
-        """
-        numbers = {name: value for name, value in result.items() if _is_number(value) or value is None}
-        if self.metric not in numbers:
-            problem = Problem(
-                f"the run has no metric {self.metric}",
-                "--if",
-                allowed=list_names(numbers, near=self.metric),
-                nearest=nearest_match(self.metric, numbers),
-            )
-            raise UserError(problem.render_alone())
-        value = numbers[self.metric]
-        if value is None or not _COMPARISONS[self.sign](value, self.number):
-            got = "no value" if value is None else f"{value:g}"
-            allowed = f"{self.metric} {self.sign} {self.number:g}"
-            raise RunFailure(Problem("not registered: the run is not good enough", "--if", got, allowed))
+    Raises:
+        UserError: there is no such metric.
+        RunFailure: the condition is not met.
+    """
+    numbers = {name: value for name, value in result.items() if _is_number(value) or value is None}
+    if condition.metric not in numbers:
+        problem = Problem(
+            f"the run has no metric {condition.metric}",
+            "--if",
+            allowed=list_names(numbers, near=condition.metric),
+            nearest=nearest_match(condition.metric, numbers),
+        )
+        raise UserError(problem.render_alone())
+    value = numbers[condition.metric]
+    if not condition.holds(value):
+        got = "no value" if value is None else f"{value:g}"
+        raise RunFailure(Problem("not registered: the run is not good enough", "--if", got, str(condition)))
 
 
 def _is_number(value: object) -> bool:

@@ -9,7 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli import module_only
-from runner.cli.arguments import parse_arguments
+from runner.cli.arguments import Arguments, parse_arguments
+from runner.cli.ci import Verdict, judged
+from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, naming_changes, open_run
 from runner.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.log_file import log_to_file
@@ -27,12 +29,18 @@ _FIXED = {
 def main(argv: Sequence[str]) -> int:
     """Print what the overrides change, then train on. A run that is finished is left as it is."""
     arguments = parse_arguments(argv, ["RUN_DIR"])
+    return judged(arguments, lambda verdict: _resume(argv, arguments, verdict))
+
+
+def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_module_only:
-        return module_only.main(arguments)
+        return module_only.main(arguments, verdict)
     stored = open_run(argv, _FIXED)
+    check_assertions(arguments.assertions, stored.config)
     met = met_criteria(stored.config.stop, stored.manifest["result"])
     if met and _is_finished(stored.checkpoint.parent.parent):
         print("\n".join(_describe_finished(met, argv)))
+        verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)
         return 0
     _prepare_run_dir(stored)
     print(f"resume {stored.checkpoint}")
@@ -40,6 +48,7 @@ def main(argv: Sequence[str]) -> int:
     print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
     from runner.run import run_experiment
 
+    verdict.judge_run(stored.config.experiment_name, stored.run_dir)
     with naming_changes(stored):
         return run_experiment(stored.config, stored.composed, stored.run_dir, stored.checkpoint)
 

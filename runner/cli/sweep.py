@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ import numpy as np
 
 from hydra_plugins.runner_sweeper import sweeping
 from runner.cli.arguments import Arguments
+from runner.cli.ci import Verdict
+from runner.cli.main import EXIT_INTERRUPTED
 from runner.cli.train import run_with_hydra
 from runner.cli.validate import check_experiments
 from runner.config.compose import SWEEP_DIGEST
@@ -18,13 +21,15 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.overrides import parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.schemas import ExperimentConfig
-from runner.sweep.space import SearchSpace, read_search_space
+from runner.config.sweep import POPULATIONS
+from runner.interrupts import is_interrupted
+from runner.sweep.space import Choices, SearchSpace, read_search_space
 
 # Overrides that say how a sweep is run, not what it searches: they may differ when it goes on.
 _NOT_SEARCHED = ("sweep.on_change=", "sweep.max_concurrent_trials=", "sweep.max_failures=", "tracking", "debug=")
 
 
-def run_sweep_command(arguments: Arguments) -> int:
+def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     """Check everything, then run what is left of the sweep; the exit code.
 
     Raises:
@@ -34,36 +39,44 @@ def run_sweep_command(arguments: Arguments) -> int:
     configs = [config for _, config in check_experiments(arguments)]
     if configs[0].sweep.search == "grid":
         space.grid()
+    problems = _population_problems(space, configs[0])
+    if problems:
+        raise ConfigError(problems)
     codes: list[int] = []
 
     def run(folder: Path) -> int:
-        codes.append(_run(space, configs, folder, arguments))
+        codes.append(_run(space, configs, folder, arguments, verdict))
         return codes[-1]
 
     token = SWEEP_DIGEST.set(_digest(space))
     try:
         with sweeping(run):
-            run_with_hydra(arguments, None)
+            run_with_hydra(arguments, None, verdict)
     finally:
         SWEEP_DIGEST.reset(token)
     return codes[-1]
 
 
-def _run(space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, arguments: Arguments) -> int:
-    from runner.sweep.display import SweepDisplay
-    from runner.sweep.trials import SweepFolder
-    from runner.sweep.tuning import nothing_is_left, run_sweep
+def _run(
+    space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, arguments: Arguments, verdict: Verdict
+) -> int:
+    from runner.sweep.display import make_sweep_display
+    from runner.sweep.trials import SweepFolder, is_complete
+    from runner.sweep.tuning import run_sweep
 
     config = configs[0]
     may_change = config.sweep.on_change == "extend"
     folder = SweepFolder.start_in(
         path, config.experiment_name or "", config.objectives, _searched(space), may_change=may_change
     )
-    display = SweepDisplay(config, _facts(space, config, path))
-    if nothing_is_left(space, config, folder):
+    verdict.judge_sweep(folder)
+    num_trials = space.num_trials(config.sweep.num_samples)
+    display = make_sweep_display(config, _facts(space, config, path), num_trials)
+    is_over = is_complete(folder, space, config.sweep.num_samples)
+    if is_over or is_interrupted():  # by its budget, which may be used up by now
         display.start(folder)
         display.finish(folder)
-        return 0
+        return 0 if is_over else EXIT_INTERRUPTED
     return run_sweep(space, configs, folder, arguments.config_dir, display)
 
 
@@ -100,6 +113,29 @@ def _problems_of(space: SearchSpace) -> list[Problem]:
     return problems
 
 
+def _population_problems(space: SearchSpace, config: ExperimentConfig) -> list[Problem]:
+    """Where `sweep.scheduler` is pbt or pb2: something has to be there that it can change."""
+    scheduler = config.sweep.scheduler
+    if scheduler not in POPULATIONS:
+        return []
+    if not space.mutable:
+        what = f"{scheduler} changes settings of the algorithm while trials go on, and none is searched"
+        return [Problem(what, "override", allowed="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")]
+    options = {one.name: one.metadata["option"] for one in dataclasses.fields(config.algorithm)}
+    problems = []
+    for domain in space.mutable:
+        name = domain.key.removeprefix("algorithm.")
+        if name in options and options[name].is_adapted:
+            what = f"{domain.key} is where training begins: a state that is taken over brings its own value"
+            allowed = "another key; or sweep=random, asha, tpe"
+            problems.append(Problem(what, f"override {domain.key}", allowed=allowed))
+        if scheduler == "pb2" and isinstance(domain, Choices):
+            what = f"{domain.key}: pb2 chooses numbers between two ends"
+            allowed = "interval(1e-5,1e-2), int(interval(1,10)); or sweep=pbt"
+            problems.append(Problem(what, f"override {domain.key}", ", ".join(domain.values), allowed))
+    return problems
+
+
 def _searched(space: SearchSpace) -> dict[str, object]:
     described = space.to_dict()
     overrides = [text for text in described["overrides"] if not text.lstrip("+").startswith(_NOT_SEARCHED)]
@@ -113,8 +149,10 @@ def _digest(space: SearchSpace) -> str:
 def _facts(space: SearchSpace, config: ExperimentConfig, path: Path) -> dict[str, str]:
     metric, mode = next(iter(config.objectives.items()))
     sweep = config.sweep
-    count = f"{sweep.num_samples} combinations" if sweep.num_samples else f"{sum(1 for _ in space.grid())} combinations"
-    seeds = f" x {len(space.seeds)} seeds" if space.seeds else ""
+    num_seeds = max(1, len(space.seeds))
+    num_combinations = space.num_trials(sweep.num_samples) // num_seeds
+    count = f"{num_combinations} combination{'' if num_combinations == 1 else 's'}"
+    seeds = f" x {num_seeds} seeds" if space.seeds else ""
     scheduler = "" if sweep.scheduler == "none" else f", {sweep.scheduler}"
     return {
         "experiment": config.experiment_name or "",

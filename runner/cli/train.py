@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.cli.arguments import Arguments, parse_arguments
+from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.ci import Verdict, judged
 from runner.cli.main import EXIT_INTERRUPTED, report_error
 from runner.cli.validate import Checked, check_experiments
 from runner.config.compose import compose_experiment, prepare_hydra
@@ -23,14 +24,20 @@ from runner.config.validation import build_experiment_config
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train; the exit code is that of `run_experiment`, of a sweep the highest one."""
+    """Train; the exit code is that of `run_experiment`, of a sweep the highest one, or what `judged` makes of it."""
     arguments = parse_arguments(argv)
+    return judged(arguments, lambda verdict: _train(arguments, verdict))
+
+
+def _train(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_multirun and not _names_other_sweeper(arguments.overrides):
         from runner.cli.sweep import run_sweep_command
 
-        return run_sweep_command(arguments)
+        return run_sweep_command(arguments, verdict)
+    if arguments.is_multirun and arguments.is_judged:
+        raise UsageError("--assert, --budget and --junit go with runner's own sweeper, not with hydra/sweeper=...")
     checked = check_experiments(arguments)
-    return run_with_hydra(arguments, None if arguments.is_multirun else checked[0])
+    return run_with_hydra(arguments, None if arguments.is_multirun else checked[0], verdict)
 
 
 def _names_other_sweeper(overrides: Sequence[str]) -> bool:
@@ -38,15 +45,15 @@ def _names_other_sweeper(overrides: Sequence[str]) -> bool:
     return any(text.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher=")) for text in overrides)
 
 
-def run_with_hydra(arguments: Arguments, checked: Checked | None) -> int:
+def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
     """Run Hydra on a good command line. `checked` spares a single run its second composition."""
     import hydra
 
     codes: list[int] = []
 
     def job(_: object) -> float | list[float | None] | None:
-        codes.append(_run_job(arguments, checked))
-        if codes[-1] == EXIT_INTERRUPTED:
+        codes.append(_run_job(arguments, checked, verdict))
+        if arguments.is_multirun and codes[-1] == EXIT_INTERRUPTED:
             raise SystemExit(EXIT_INTERRUPTED)  # no further runs of a sweep
         return _objective(arguments) if arguments.is_multirun else None
 
@@ -75,7 +82,7 @@ def _objective(arguments: Arguments) -> float | list[float | None] | None:
     return values[0] if len(values) == 1 else values
 
 
-def _run_job(arguments: Arguments, checked: Checked | None) -> int:
+def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
     from hydra.core.hydra_config import HydraConfig
 
     start_time_s = time.time()  # before torch is imported
@@ -87,8 +94,11 @@ def _run_job(arguments: Arguments, checked: Checked | None) -> int:
         from runner.run import run_experiment
 
         composed, config = checked
-        return run_experiment(config, composed, Path(hydra_config.runtime.output_dir), start_time_s=start_time_s)
+        run_dir = Path(hydra_config.runtime.output_dir)
+        verdict.judge_run(config.experiment_name, run_dir)
+        return run_experiment(config, composed, run_dir, start_time_s=start_time_s)
     except RunnerError as error:
+        verdict.note_error(error)
         report_error(error, arguments.overrides)
         return error.exit_code
 

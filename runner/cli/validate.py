@@ -2,24 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 
 from runner.checkpoints.folder import check_intact
 from runner.checkpoints.module_source import module_sources
-from runner.cli.arguments import Arguments, parse_arguments
+from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.conditions import check_assertions
+from runner.cli.github import error_commands
 from runner.config.compose import Composed, compose_experiment
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunnerError, nearest_match
 from runner.config.overrides import expand_sweep, parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.config.variants import compose_variant
 
 Checked = tuple[Composed, ExperimentConfig]
 
+_FORMATS = ("text", "github")
+_SOON = 60  # configurations that are checked before anyone wonders
+
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line when all is well; raise `ConfigError` otherwise."""
-    checked = check_experiments(parse_arguments(argv))
+    """Print one line when all is well; otherwise raise `ConfigError`, or print it as `--format` says."""
+    arguments = parse_arguments(argv)
+    if arguments.format not in (None, *_FORMATS):
+        nearest = nearest_match(str(arguments.format), _FORMATS)
+        hint = f"\n   nearest  {nearest}" if nearest else ""
+        raise UsageError(f"unknown format {arguments.format}\n   allowed  {', '.join(_FORMATS)}{hint}")
+    try:
+        checked = check_experiments(arguments)
+    except RunnerError as error:
+        if arguments.format != "github":
+            raise
+        print(*error_commands(error), sep="\n")
+        return error.exit_code
     _, config = checked[0]
     count = "" if len(checked) == 1 else f" in {len(checked)} configurations that cover the sweep"
     print(f"{config.experiment_name}: no problems{count}")
@@ -27,15 +45,15 @@ def main(argv: Sequence[str]) -> int:
 
 
 def check_experiments(arguments: Arguments) -> list[Checked]:
-    """The checked configuration; of a sweep as many as it takes to see each value once."""
+    """The checked configuration, with the metrics of `--assert`; of a sweep those of its combinations."""
     checked: list[Checked] = []
     problems: dict[Problem, None] = {}
-    for overrides in _override_sets(arguments):
-        composed = compose_experiment(overrides, arguments.config_dir)
+    for composed in _compose_all(arguments):
         try:
             config = build_experiment_config(composed)
             for source in module_sources(config, composed.where).values():
                 check_intact(source.checkpoint)
+            check_assertions(arguments.assertions, config)
             checked.append((composed, config))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
@@ -44,14 +62,20 @@ def check_experiments(arguments: Arguments) -> list[Checked]:
     return checked
 
 
-def _override_sets(arguments: Arguments) -> list[list[str]]:
-    texts = list(arguments.overrides)
+def _compose_all(arguments: Arguments) -> Iterator[Composed]:
+    texts, config_dir = list(arguments.overrides), arguments.config_dir
     if not arguments.is_multirun:
-        return [texts]
-    dirs = search_dirs(arguments.config_dir)
+        yield compose_experiment(texts, config_dir)
+        return
+    dirs = search_dirs(config_dir)
     lines, problems = parse_overrides(texts, dirs)
+    swept = [line for line in lines if line.parsed.is_sweep_override()]
+    shared = [line.text for line in lines if line not in swept]
     if problems:  # compose all that can be read, and what cannot, for one report
         readable = {line.text.lstrip("+") for line in lines}
-        unreadable = [text for text in texts if text.lstrip("+") not in readable]
-        return [unreadable + overrides for overrides in expand_sweep(lines, dirs)] or [unreadable]
-    return list(expand_sweep(lines, dirs)) or [[]]
+        shared += [text for text in texts if text.lstrip("+") not in readable]
+    combinations = list(expand_sweep(swept, dirs)) or [()]
+    if len(combinations) > _SOON:
+        print(f"checking {len(combinations)} configurations ...", file=sys.stderr, flush=True)
+    for own in combinations:
+        yield compose_variant(shared, own, config_dir)

@@ -72,7 +72,7 @@ class PPOConfig(AlgorithmConfig):
     vf_clip_param: float | None = option(10.0, "squared value error is capped at this; null: no cap", above=0)
     entropy_coeff: Schedule = option(0.0, "weight of the entropy bonus", minimum=0, is_schedule=True)
     use_kl_loss: bool = option(True, "add the adaptive KL penalty")
-    kl_coeff: float = option(0.2, "initial weight of the KL penalty", minimum=0)
+    kl_coeff: float = option(0.2, "initial weight of the KL penalty", minimum=0, is_adapted=True)
     kl_target: float = option(0.01, "KL to the sampling policy that the coefficient is adapted to", above=0)
 
     metrics: ClassVar[type[LossMetrics]] = PPOMetrics
@@ -117,7 +117,9 @@ class MARWILConfig(AlgorithmConfig):
     beta: float = option(1.0, "how much advantages count; 0 is behaviour cloning", minimum=0)
     vf_coeff: float = option(1.0, "weight of the value loss", minimum=0)
     bc_logstd_coeff: float = option(0.0, "Gaussian actions: weight of a bonus for the log std", minimum=0)
-    moving_average_sqd_adv_norm_start: float = option(100.0, "initial moving average of squared advantages", above=0)
+    moving_average_sqd_adv_norm_start: float = option(
+        100.0, "initial moving average of squared advantages", above=0, is_adapted=True
+    )
     moving_average_sqd_adv_norm_update_rate: float = option(
         1e-8, "rate at which this average follows each update", minimum=0, maximum=1
     )

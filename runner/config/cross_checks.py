@@ -163,20 +163,27 @@ def _has_problem_below(key: str, composed: Composed) -> bool:
 def _check_metric(
     key: str, name: str, known: dict[str, str], config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
+    yield from find_metric_problems(name, known, config, composed.where(key))
+
+
+def find_metric_problems(
+    name: str, known: dict[str, str], config: ExperimentConfig, where: str | None
+) -> Iterator[Problem]:
+    """A problem if no part of a run of `config`, with the metrics `known`, produces this one."""
     if name in known or may_be_produced(name, config):
         return
     what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
     if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
         what += ": nothing is evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
         allowed = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
-        yield Problem(what, composed.where(key), name, allowed)
+        yield Problem(what, where, name, allowed)
         return
     if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
         what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
-        yield Problem(what, composed.where(key), name, "evaluation.evaluation_interval=10, or a metric of training")
+        yield Problem(what, where, name, "evaluation.evaluation_interval=10, or a metric of training")
         return
     nearest = nearest_match(name, known) or _same_last_part(name, known)
-    yield Problem(what, composed.where(key), name, allowed, nearest)
+    yield Problem(what, where, name, allowed, nearest)
 
 
 def _same_last_part(name: str, known: dict[str, str]) -> str | None:

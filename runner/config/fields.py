@@ -15,7 +15,8 @@ class Option:
 
     `minimum`/`maximum` are inclusive bounds, `above`/`below` exclusive ones; they apply to the number itself, to
     every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
-    `[[env_steps, value], ...]`, interpolated linearly.
+    `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes what begins with this value, so
+    that a checkpoint brings its own.
     """
 
     meaning: str
@@ -26,6 +27,7 @@ class Option:
     below: float | None = None
     choices: tuple[Any, ...] | None = None
     is_schedule: bool = False
+    is_adapted: bool = False
 
 
 def option(default: T, meaning: str, **bounds: Any) -> T:

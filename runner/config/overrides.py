@@ -8,6 +8,7 @@ Hydra wants a `+` for a group that `config.yaml` does not choose and `++` for a 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from runner.config.defaults import core_groups, known_keys
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.paths import list_options
 
+MOST_COMBINATIONS = 300  # of a sweep that are checked, 50 ms each
 _FORMS = "key=value, group=option, ~key (remove)"
 
 
@@ -119,11 +121,28 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     return Problem(what, where, option, list_names(options, option) or None, nearest_match(option, options))
 
 
-def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[list[str]]:
-    """Sets of overrides without sweeps that cover each value of each sweep at least once."""
+def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:
+    """Sets of overrides without sweeps: all combinations of values and ends of intervals, with each seed once at least.
+
+    Of more than `MOST_COMBINATIONS` so many, evenly chosen, and what it takes to have each value.
+    """
     choices = [_sweep_values(line, dirs) for line in lines]
-    for index in range(max((len(values) for values in choices), default=0)):
-        yield [values[min(index, len(values) - 1)] for values in choices]
+    longest = max((len(values) for values in choices), default=0)
+    covering = (tuple(values[min(index, len(values) - 1)] for values in choices) for index in range(longest))
+    without_seeds = [values[:1] if line.key == "seed" else values for line, values in zip(lines, choices, strict=True)]
+    num_all = math.prod(map(len, without_seeds))
+    num_chosen = min(num_all, MOST_COMBINATIONS) if lines else 0
+    chosen = (_combination(without_seeds, index * num_all // num_chosen) for index in range(num_chosen))
+    return iter(dict.fromkeys(itertools.chain(covering, chosen)))
+
+
+def _combination(choices: Sequence[Sequence[str]], index: int) -> tuple[str, ...]:
+    """The one that `itertools.product` gives at this index."""
+    reversed_combination = []
+    for values in reversed(choices):
+        index, place = divmod(index, len(values))
+        reversed_combination.append(values[place])
+    return tuple(reversed(reversed_combination))
 
 
 def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 200) -> list[str]:

@@ -13,7 +13,7 @@ from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.fields import option
 from runner.config.offline import OfflineConfig
 from runner.config.rllink import RLlinkConfig
-from runner.config.sweep import SweepConfig
+from runner.config.sweep import POPULATIONS, SweepConfig
 
 Number = int | float
 
@@ -281,3 +281,11 @@ class ExperimentConfig:
         metric, mode = self.sweep.metric or self.checkpoint.metric, self.sweep.mode or self.checkpoint.mode
         metrics = [metric] if isinstance(metric, str) else metric
         return dict(zip(metrics, [mode] * len(metrics) if isinstance(mode, str) else mode, strict=True))
+
+    @property
+    def perturbation_interval(self) -> float | None:
+        """How often the trials of a population are compared, in `sweep.time_attr`; None: they are no population."""
+        sweep = self.sweep
+        if sweep.scheduler not in POPULATIONS:
+            return None
+        return sweep.perturbation_interval or self.stop[sweep.time_attr] / 10

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from runner.config.compose import Composed
 from runner.config.errors import Problem, show_value
 from runner.config.schemas import ExperimentConfig
+from runner.config.sweep import POPULATIONS, SweepConfig
 
 
 def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
@@ -28,6 +29,22 @@ def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if sweep.search == "grid" and sweep.num_samples is not None:
         what = "sweep.num_samples is for sweep.search random and tpe: a grid tries every combination once"
         yield Problem(what, composed.where("sweep.num_samples"), str(sweep.num_samples), "null")
+    ends_by = f"a stop.{sweep.time_attr.replace('/', '.')} to go by"
     if sweep.scheduler == "asha" and sweep.max_t is None and sweep.time_attr not in config.stop:
-        what = f"sweep.scheduler asha needs sweep.max_t, or a stop.{sweep.time_attr.replace('/', '.')} to go by"
+        what = f"sweep.scheduler asha needs sweep.max_t, or {ends_by}"
         yield Problem(what, composed.where("sweep.max_t"), "null", "sweep.max_t=50000")
+    if sweep.scheduler in POPULATIONS:
+        yield from _find_population_problems(sweep, composed, sweep.time_attr in config.stop, ends_by)
+
+
+def _find_population_problems(sweep: SweepConfig, composed: Composed, has_end: bool, ends_by: str) -> Iterator[Problem]:
+    scheduler = f"sweep.scheduler {sweep.scheduler}"
+    if sweep.perturbation_interval is None and not has_end:
+        what = f"{scheduler} needs sweep.perturbation_interval, or {ends_by}"
+        yield Problem(what, composed.where("sweep.perturbation_interval"), "null", "sweep.perturbation_interval=20000")
+    if sweep.search == "tpe":
+        what = f"{scheduler} changes values while trials run: nothing is left for tpe to propose"
+        yield Problem(what, composed.where("sweep.search"), "tpe", "random, grid")
+    if sweep.max_concurrent_trials is not None:
+        what = f"{scheduler}: a population takes turns where there is no room for all, so it cannot be limited"
+        yield Problem(what, composed.where("sweep.max_concurrent_trials"), str(sweep.max_concurrent_trials), "null")

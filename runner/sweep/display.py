@@ -1,34 +1,50 @@
-"""What a sweep shows: a line for each change, and a table at its end."""
+"""What a sweep shows: a line for each change, or a table in place on a terminal; at its end a table of all trials."""
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
-from typing import TextIO
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
 
 from runner.config.schemas import ExperimentConfig
-from runner.sweep.trials import SweepFolder, Trial, best_first
-from runner.tracking.headline import count_text, duration_text
+from runner.sweep.space import Value
+from runner.sweep.trials import SweepFolder, Trial, best_first, pareto_front
+from runner.tracking.display import is_capable_terminal
+from runner.tracking.headline import ENV_STEPS, count_text, duration_text
 
-_ENV_STEPS = "num_env_steps_sampled_lifetime"
 _TIME = "time_total_s"
+
+
+def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_trials: int) -> SweepDisplay:
+    """The display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
+
+    Args:
+        config: of one of the trials.
+        facts: what is known at the start, by name.
+        num_trials: how many there will be.
+    """
+    mode = config.tracking.display
+    if mode == "live" or (mode == "auto" and is_capable_terminal(sys.stdout)):
+        from runner.sweep.live_display import LiveSweepDisplay
+
+        return LiveSweepDisplay(config, facts, num_trials)
+    return SweepDisplay(config, facts, None if mode == "none" else sys.stdout)
 
 
 class SweepDisplay:
     """Plain lines.
 
     Args:
-        config: of one of its trials; `tracking.display=none` shows nothing.
+        config: of one of its trials.
         facts: what is known at the start, by name.
-        stream: where to; None: stdout.
+        stream: where to; None: nothing is shown.
     """
 
-    def __init__(self, config: ExperimentConfig, facts: Mapping[str, str], stream: TextIO | None = None) -> None:
+    def __init__(self, config: ExperimentConfig, facts: Mapping[str, str], stream: TextIO | None) -> None:
         self._objectives = config.objectives
         self._facts = facts
-        self._stream = stream or sys.stdout
-        self._is_silent = config.tracking.display == "none"
+        self._stream = stream
         self._started_s = time.monotonic()
 
     def start(self, folder: SweepFolder) -> None:
@@ -36,51 +52,62 @@ class SweepDisplay:
         width = max(map(len, self._facts), default=0) + 2
         self._print("sweep", *(f"  {name:<{width}}{value}" for name, value in self._facts.items()))
         if folder.trials:
-            self._print(f"  {_counts(folder)} of an earlier start")
+            self._print(f"  {counts_text(folder)} of an earlier start")
 
     def change(self, folder: SweepFolder, trial: Trial) -> None:
         """A trial has begun or ended."""
         texts = [f"trial {trial.number:>3}  {trial.status:<11}"]
         if trial.status == "running":
-            texts.append(" ".join(trial.overrides))
+            texts.append(values_text(trial))
         else:
             texts.append(self._result_text(trial))
             if trial.status == "failed":
                 texts.append((trial.reason.splitlines() or [""])[0])
         self._print("  ".join(texts))
 
+    def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        changes = [
+            f"{key} {_value_text(row['before'][key])} -> {_value_text(new)}" for key, new in row["after"].items()
+        ]
+        self._print(f"trial {trial.number:>3}  takes over trial {row['donor']}  {', '.join(changes)}")
+
     def update(self, folder: SweepFolder, trial: Trial) -> None:
         """A trial has done an iteration."""
 
     def finish(self, folder: SweepFolder) -> None:
-        """Show the closing table."""
-        rows = [
-            [str(trial.number), trial.status, *self._result_cells(trial), " ".join(trial.overrides)]
-            for trial in best_first(folder.trials, self._objectives)
-        ]
-        header = [
-            "trial",
-            "status",
-            *(name.rpartition("/")[2] for name in self._objectives),
-            "env steps",
-            "time",
-            "values",
-        ]
-        widths = [max(len(row[column]) for row in (header, *rows)) for column in range(len(header))]
-        self._print("")
-        for row in (header, *rows):
-            self._print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-        failed = [trial for trial in folder.trials if trial.status == "failed"]
-        for trial in failed:
-            self._print(f"trial {trial.number} failed: {trial.reason}")
-        self._print(f"{_counts(folder)} in {duration_text(time.monotonic() - self._started_s)}  {folder.path}")
+        """Show the closing tables."""
+        trials = best_first(folder.trials, self._objectives)
+        self._print("", *self._table(trials))
+        if len(self._objectives) > 1:
+            front = pareto_front(folder.trials, self._objectives)
+            names = " and ".join(f"{name.rpartition('/')[2]} ({mode})" for name, mode in self._objectives.items())
+            self._print("", f"no other trial is better in {names}", *self._table(best_first(front, self._objectives)))
+        for trial in folder.trials:
+            if trial.status == "failed":
+                self._print(f"trial {trial.number} failed: {trial.reason}")
+        self._print(f"{counts_text(folder)} in {duration_text(time.monotonic() - self._started_s)}  {folder.path}")
+
+    def _table(self, trials: Sequence[Trial]) -> list[str]:
+        rows = [self.header(), *map(self.cells, trials)]
+        widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+        return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+
+    def header(self) -> list[str]:
+        """Names of the columns of `cells`."""
+        objectives = [name.rpartition("/")[2] for name in self._objectives]
+        return ["trial", "status", *objectives, "env steps", "time", "values"]
+
+    def cells(self, trial: Trial) -> list[str]:
+        """A trial as a row of a table."""
+        return [str(trial.number), trial.status, *self._result_cells(trial), values_text(trial)]
 
     def _result_cells(self, trial: Trial) -> list[str]:
         values = [trial.result.get(name) for name in self._objectives]
         seconds = trial.result.get(_TIME)
         return [
             *("-" if value is None else f"{value:.6g}" for value in values),
-            count_text(trial.result.get(_ENV_STEPS)),
+            count_text(trial.result.get(ENV_STEPS)),
             "-" if seconds is None else duration_text(seconds),
         ]
 
@@ -90,10 +117,20 @@ class SweepDisplay:
         return f"{', '.join(named)} after {steps} env steps, {seconds}"
 
     def _print(self, *lines: str) -> None:
-        if not self._is_silent:
+        if self._stream is not None:
             print(*lines, sep="\n", file=self._stream, flush=True)
 
 
-def _counts(folder: SweepFolder) -> str:
+def values_text(trial: Trial) -> str:
+    """What a trial differs in, for reading; `Trial.overrides` is for the command line."""
+    return " ".join(f"{key}={_value_text(value)}" for key, value in trial.values.items())
+
+
+def _value_text(value: Value) -> str:
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def counts_text(folder: SweepFolder) -> str:
+    """How many trials there are of each status."""
     statuses = [trial.status for trial in folder.trials]
     return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "no trials"

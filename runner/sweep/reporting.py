@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
 from typing import Any
 
 from ray.tune import Callback
 
+from runner.interrupts import reason_to_end
 from runner.sweep.display import SweepDisplay
 from runner.sweep.tracking import SweepTracking
-from runner.sweep.trial_run import METRICS, STOP_REASON
+from runner.sweep.trial_settings import METRICS, STOP_REASON
 from runner.sweep.trials import SweepFolder, Trial
 
 
@@ -35,10 +37,18 @@ class Reporting(Callback):
         self._by_trial_id = by_trial_id
         self._display = display
         self._tracking = tracking
+        self._end_reason: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles what it is given, for a restore that is never asked for."""
         return {}
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        """SIGTERM and a budget that is used up end the sweep as Ctrl-C does, which Tune handles while it is here."""
+        if self._end_reason is None:
+            self._end_reason = reason_to_end()
+            if self._end_reason is not None:
+                signal.raise_signal(signal.SIGINT)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         own = self._by_trial_id[trial.trial_id]
@@ -81,11 +91,17 @@ class Reporting(Callback):
         self._tracking.change(trial)
         self._display.change(self._folder, trial)
 
+    def tell_mutation(self, trial: Trial) -> None:
+        """A trial of a population goes on from another one's state."""
+        row = self._folder.mutations()[-1]
+        self._tracking.mutate(trial, row)
+        self._display.mutate(trial, row)
+
     def interrupt_running(self) -> bool:
-        """Whether trials had to stop before their end."""
+        """The sweep has ended, and so have its trials; whether there were any that are not over."""
         running = [trial for trial in self._folder.trials if trial.status in ("running", "waiting")]
         for trial in running:
-            self._change(trial, "interrupted", "the sweep was interrupted")
+            self._change(trial, "interrupted", self._end_reason or "the sweep was interrupted")
         return bool(running)
 
 

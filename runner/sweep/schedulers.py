@@ -9,22 +9,45 @@ from typing import Any
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 
 from runner.config.schemas import ExperimentConfig
-from runner.sweep.trial_run import OBJECTIVE, RUN, TIME
+from runner.config.sweep import POPULATIONS
+from runner.sweep.population import Earlier, Population, make_population
+from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME
+from runner.sweep.trials import SweepFolder
+from runner.tracking import ProgressLog
 
-# Lines of progress.jsonl of the trials of an earlier start, by trial number.
-Earlier = Mapping[int, Iterable[Mapping[str, Any]]]
 
+def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Population) -> TrialScheduler:
+    """The scheduler of `sweep.scheduler`.
 
-def make_scheduler(config: ExperimentConfig, earlier: Earlier) -> TrialScheduler:
-    """The scheduler of `sweep.scheduler`."""
+    Args:
+        config: of one of the trials.
+        earlier: what the trials of an earlier start reported.
+        population: what becomes of trials where they are one.
+    """
     sweep = config.sweep
+    if sweep.scheduler in POPULATIONS:
+        return make_population(config, population, earlier)
     if sweep.scheduler == "asha":
-        metric, mode = next(iter(config.objectives.items()))
         end = sweep.max_t or config.stop[sweep.time_attr]
         grace_period = sweep.grace_period or end / sweep.reduction_factor**2
-        reports = {number: _reports(results, metric, sweep.time_attr) for number, results in earlier.items()}
-        return ResumableASHA(reports, mode, end, grace_period, sweep.reduction_factor)
+        mode = next(iter(config.objectives.values()))
+        return ResumableASHA(earlier, mode, end, grace_period, sweep.reduction_factor)
     return FIFOScheduler()  # type: ignore[no-untyped-call]
+
+
+def read_earlier(config: ExperimentConfig, folder: SweepFolder) -> Earlier:
+    """What the trials of an earlier start reported with the values that they have now."""
+    last_mutation = {row["trial"]: row["iteration"] for row in folder.mutations()}
+    metric = next(iter(config.objectives))
+    return {
+        trial.number: _reports(
+            ProgressLog(folder.run_dir(trial) / "progress.jsonl").read(),
+            metric,
+            config.sweep.time_attr,
+            last_mutation.get(trial.number, 0),
+        )
+        for trial in folder.trials
+    }
 
 
 class ResumableASHA(AsyncHyperBandScheduler):
@@ -49,7 +72,6 @@ class ResumableASHA(AsyncHyperBandScheduler):
             super().on_trial_add(None, trial)  # type: ignore[arg-type]
             for result in results:
                 self.on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
-        self._num_stopped = 0
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """A trial that goes on keeps its place in the rungs."""
@@ -61,13 +83,16 @@ class ResumableASHA(AsyncHyperBandScheduler):
                     recorded[trial.trial_id] = recorded.pop(earlier_id)
 
 
-def _reports(results: Iterable[Mapping[str, Any]], metric: str, time_attr: str) -> list[dict[str, Any]]:
+def _reports(
+    results: Iterable[Mapping[str, Any]], metric: str, time_attr: str, after_iteration: int
+) -> list[dict[str, Any]]:
     """What a trial reported with these metrics."""
     reports: list[dict[str, Any]] = []
     value = None
     for result in results:
         value = value if result.get(metric) is None else result[metric]
-        if value is not None and result.get(time_attr) is not None:
+        is_new = result.get("training_iteration", 0) > after_iteration
+        if is_new and value is not None and result.get(time_attr) is not None:
             reports.append({OBJECTIVE: value, TIME: result[time_attr]})
     return reports
 

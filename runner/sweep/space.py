@@ -18,6 +18,7 @@ from runner.config.paths import list_options
 
 SEED = "seed"
 _MOST_VALUES = 10_000
+_KINDS_OF_ALGORITHM = ("algorithm.schema", "algorithm.loss")
 _LOG = "log"
 _NAMES_OF_TAGS = {"interval": (_LOG,), "choice": (), "range": ()}
 
@@ -29,6 +30,16 @@ Combination = Mapping[str, Value]
 def override_text(key: str, value: Value) -> str:
     """A value of a combination as an override."""
     return f"{key}={value if isinstance(value, str) else repr(value)}"
+
+
+def without_seed(combination: Combination) -> Combination:
+    """What its repetitions have in common."""
+    return {key: value for key, value in combination.items() if key != SEED}
+
+
+def combination_key(combination: Combination) -> tuple[tuple[str, str], ...]:
+    """Equal for equal combinations, in whatever order they name their keys."""
+    return tuple(sorted((key, str(value)) for key, value in combination.items()))
 
 
 @dataclass(frozen=True)
@@ -150,6 +161,21 @@ class SearchSpace:
     def with_seeds(self, combination: Combination) -> Iterator[Combination]:
         """The combination with each seed."""
         yield from ({**combination, SEED: seed} for seed in self.seeds) if self.seeds else [combination]
+
+    def num_trials(self, num_samples: int | None) -> int:
+        """How many trials a sweep has: of `num_samples` combinations, None: of the grid."""
+        if num_samples is None:
+            num_samples = math.prod(len(domain.values or ()) for domain in self.domains)
+        return num_samples * max(1, len(self.seeds))
+
+    @property
+    def mutable(self) -> tuple[Domain, ...]:
+        """Those whose values a population may change while a trial goes on: settings of the algorithm."""
+        return tuple(
+            domain
+            for domain in self.domains
+            if domain.key.startswith("algorithm.") and domain.key not in _KINDS_OF_ALGORITHM
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """For `sweep.json`: what two sweeps must agree on to be one."""

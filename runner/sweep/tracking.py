@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import math
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from runner.config.schemas import ExperimentConfig
 from runner.run_records import find_store, information_tags, known_run, mlflow_settings
+from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_parameters, run_info
 
 _ENV_STEPS = "num_env_steps_sampled_lifetime"
+_STATISTICS = ("mean", "iqm", "low", "high")
+_NUM_POINTS = 100  # of the curves over seeds
 _STATUS: Mapping[str, RunStatus] = {
     "finished": "FINISHED",
     "stopped": "FINISHED",
@@ -61,6 +68,8 @@ class SweepTracking:
             return
         if trial.status == "running":
             self._tracker.start_child(str(trial.number), self._settings_of(trial))
+            if self._config.perturbation_interval is not None:
+                self._log_values(trial, int(trial.result.get(_ENV_STEPS, 0)))
         else:
             self._tracker.finish_child(str(trial.number), _STATUS[trial.status])
 
@@ -78,10 +87,27 @@ class SweepTracking:
         if self._tracker is not None:
             self._tracker.log_metrics(int(trial.result.get(_ENV_STEPS, 0)), trial.result, child=str(trial.number))
 
+    def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        if self._tracker is not None:
+            self._log_values(trial, int(row["num_env_steps"]))
+
+    def _log_values(self, trial: Trial, step: int) -> None:
+        """The values of a trial that are numbers, as metrics: a population changes them."""
+        numbers = {f"sweep/{key.lstrip('+')}": _number(value) for key, value in trial.values.items()}
+        found = {name: number for name, number in numbers.items() if number is not None}
+        if self._tracker is not None and found:
+            self._tracker.log_metrics(step, found, child=str(trial.number))
+
     def finish(self, status: RunStatus) -> None:
         """The sweep is over: its best trial is told with it."""
         if self._tracker is None:
             return
+        mutations = self._folder.mutations()
+        if mutations:
+            self._tracker.log_artifact(_write_table(self._folder.path / "mutations.csv", _mutation_rows(mutations)))
+        if self._folder.searched["space"].get(SEED):
+            self._log_seeds(self._tracker)
         ranked = [trial for trial in best_first(self._folder.trials, self._config.objectives) if trial.result]
         if ranked:
             best = ranked[0]
@@ -91,3 +117,48 @@ class SweepTracking:
         warning = self._tracker.finish(status)
         if warning:
             print(warning, file=sys.stderr, flush=True)
+
+    def _log_seeds(self, tracker: MLflowTracker) -> None:
+        """What seeds reach together: a table of all combinations, and of the best one curves over env steps."""
+        from runner.report.series import on_common_grid, read_columns  # scipy takes half a second
+        from runner.sweep.statistics import best_groups_first, estimate_curve, group_by_combination
+
+        metric, mode = next(iter(self._config.objectives.items()))
+        ranked = best_groups_first(group_by_combination(self._folder.trials), metric, mode)
+        table = [["values", "metric", *_STATISTICS, "num"]]
+        for group, own in ranked:
+            numbers = [f"{getattr(own, name):.6g}" for name in _STATISTICS]
+            table.append([" ".join(group.overrides), metric, *numbers, str(own.num)])
+        tracker.log_artifact(_write_table(self._folder.path / "seeds.csv", table))
+        best = [trial for group, _ in ranked[:1] for trial in group.trials]
+        read = [read_columns(self._folder.run_dir(trial), [metric, _ENV_STEPS]) for trial in best]
+        lines = [(columns[_ENV_STEPS], columns[metric]) for columns in read if metric in columns]
+        if not lines:
+            return
+        steps, values = on_common_grid(lines, _NUM_POINTS)
+        curve = estimate_curve(values)
+        for place, step in enumerate(steps):
+            point = {f"seeds/{name}/{metric}": float(getattr(curve, name)[place]) for name in _STATISTICS}
+            tracker.log_metrics(int(step), {name: value for name, value in point.items() if math.isfinite(value)})
+
+
+def _number(value: Value) -> float | None:
+    try:
+        return float(value)
+    except ValueError:
+        return None
+
+
+def _mutation_rows(mutations: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
+    """A row for each value that a population has changed."""
+    names = ("trial", "donor", "iteration", "num_env_steps")
+    yield [*names, "key", "before", "after"]
+    for row in mutations:
+        for key, after in row["after"].items():
+            yield [*(row[name] for name in names), key, row["before"][key], after]
+
+
+def _write_table(file: Path, rows: Iterable[Sequence[Any]]) -> Path:
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows(rows)
+    return file

@@ -6,7 +6,6 @@ import logging
 import shutil
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +14,26 @@ from ray import tune
 
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
-from runner.config.compose import Composed, compose_experiment
+from runner.config.compose import Composed
 from runner.config.errors import RunnerError
-from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.run import Run
 from runner.run_records import RunRecords
 from runner.sweep.resources import bundles_of
-from runner.sweep.space import override_text
+from runner.sweep.trial_settings import (
+    METRICS,
+    OBJECTIVE,
+    RUN,
+    STOP_REASON,
+    TIME,
+    TrialSettings,
+    clone_folder,
+    compose_trial,
+)
 from runner.tracking import write_result
 from runner.tracking.log_file import log_to_file
 from runner.trainer import Trainer
 
-RUN = "run"  # key of a trial's config; all others are overrides
-# What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
-METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
-
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class TrialSettings:
-    """What a trial is besides the values that it tries: overrides of all trials, its folder, a folder of files."""
-
-    number: int
-    fixed: tuple[str, ...]
-    run_dir: str
-    config_dir: str | None
-
-
-def compose_trial(config: Mapping[str, Any]) -> tuple[Composed, ExperimentConfig]:
-    """The configuration of a trial; the sweep itself shows and tracks."""
-    settings: TrialSettings = config[RUN]
-    overrides = [override_text(key, value) for key, value in config.items() if key != RUN]
-    folder = None if settings.config_dir is None else Path(settings.config_dir)
-    composed = compose_experiment([*settings.fixed, *overrides], folder)
-    experiment = build_experiment_config(composed)
-    tracking = replace(experiment.tracking, mlflow=False, display="none")
-    return composed, replace(experiment, tracking=tracking)
 
 
 class TrialRun(tune.Trainable):
@@ -61,26 +42,30 @@ class TrialRun(tune.Trainable):
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
         """What its experiment asks for."""
-        return tune.PlacementGroupFactory(bundles_of(compose_trial(config)[1]))
+        return tune.PlacementGroupFactory(bundles_of(compose_trial(config[RUN])[1]))
 
     def setup(self, config: Mapping[str, Any]) -> None:
         """A process for trials: the first one begins."""
-        self._open(config)
+        self._open(config[RUN])
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
         """Another trial begins in this process, where everything is loaded already."""
-        self.cleanup()
-        self._open(new_config)
+        if self._is_paused:  # it may run in another process by now
+            self._stack.close()
+        else:
+            self.cleanup()
+        self._open(new_config[RUN])
         return True
 
-    def _open(self, config: Mapping[str, Any]) -> None:
+    def _open(self, settings: TrialSettings) -> None:
         self._stack = ExitStack()
         self._is_over = True  # until it has begun
         self._known: dict[str, float] = {}
-        run_dir = Path(config[RUN].run_dir)
+        run_dir = Path(settings.run_dir)
         try:
-            composed, self._experiment = compose_trial(config)
-            checkpoints = list_checkpoints(run_dir / "checkpoints")
+            composed, self._experiment = compose_trial(settings)
+            cloned = list_checkpoints(clone_folder(run_dir))
+            checkpoints = cloned or list_checkpoints(run_dir / "checkpoints")
             resume_from = checkpoints[-1] if checkpoints else None
             _prepare_folder(run_dir, composed, resume_from is not None)
             self._stack.callback(log_to_file(run_dir))
@@ -96,6 +81,10 @@ class TrialRun(tune.Trainable):
                 self._trainer.set_state(stored)
             self._run = Run(self._experiment, self._trainer, self._records)
             self._run.begin()
+            if cloned:
+                self._records.save_checkpoint(self._trainer)  # of its own, with its own values
+                shutil.rmtree(clone_folder(run_dir))
+            self._saved_at = self._time
             self._is_over = False
         except Exception as error:
             _log.exception("the trial could not begin")
@@ -104,6 +93,16 @@ class TrialRun(tune.Trainable):
             run_dir.mkdir(parents=True, exist_ok=True)
             write_result(run_dir / "result.json", {"status": "failed", "stop_reason": reason})
             raise
+
+    @property
+    def _time(self) -> float:
+        """What schedulers go by."""
+        return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether its population has had it stop for now: right after a checkpoint, and nowhere else."""
+        return not self._is_over and self._experiment.perturbation_interval is not None
 
     def step(self) -> dict[str, Any]:
         """An iteration: its metrics, the objective where it is known, and the time that schedulers go by.
@@ -115,6 +114,7 @@ class TrialRun(tune.Trainable):
             try:
                 with run.failure_recorded():
                     run.advance()
+                    self._save_for_population()
             except Exception:
                 self._is_over = True
                 raise
@@ -125,15 +125,21 @@ class TrialRun(tune.Trainable):
         reason = run.stop_reason
         if reason is not None:
             self._end("finished", reason)
-        time = metrics.get(self._experiment.sweep.time_attr, 0)
         report = {
             METRICS: {**self._known, **metrics},
-            TIME: time,
+            TIME: self._time,
             STOP_REASON: reason or "",
             "done": reason is not None,
         }
         objective = self._known.get(next(iter(objectives)))
         return report if objective is None else {**report, OBJECTIVE: objective}
+
+    def _save_for_population(self) -> None:
+        """A checkpoint wherever it may be paused, give its state to another trial, or lose it."""
+        interval = self._experiment.perturbation_interval
+        if interval is not None and self._time - self._saved_at >= interval:
+            self._records.save_checkpoint(self._trainer)
+            self._saved_at = self._time
 
     def _end(self, status: Any, reason: str) -> None:
         self._is_over = True
@@ -147,7 +153,7 @@ class TrialRun(tune.Trainable):
 
     def cleanup(self) -> None:
         """The scheduler, or the end of the sweep, ends this trial."""
-        if not self._is_over:
+        if not self._is_over and not (self._is_paused and self._saved_at == self._time):
             self._end("interrupted", "ended by the sweep")
         self._stack.close()
 

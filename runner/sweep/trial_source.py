@@ -9,8 +9,8 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from runner.sweep.proposals import Proposals
-from runner.sweep.space import SEED, Combination, SearchSpace
-from runner.sweep.trial_run import OBJECTIVE
+from runner.sweep.space import Combination, SearchSpace, combination_key, without_seed
+from runner.sweep.trial_settings import OBJECTIVE
 from runner.sweep.trials import SweepFolder, Trial, unfinished
 
 
@@ -26,6 +26,7 @@ class TrialSource(Searcher):
 
     Attributes:
         by_trial_id: the trials that were suggested, by Tune's id.
+        is_exhausted: there are no further ones.
     """
 
     def __init__(
@@ -43,21 +44,29 @@ class TrialSource(Searcher):
         self._proposals = proposals
         self._to_config = to_config
         self._going_on: Iterator[Trial] = iter(unfinished(folder.trials))
-        self._known = {_key(trial.combination) for trial in folder.trials}
-        combinations = {_key(own): own for own in (_without_seed(trial.combination) for trial in folder.trials)}
+        self._known = {combination_key(trial.combination) for trial in folder.trials}
+        combinations = {
+            combination_key(own): own for own in (without_seed(trial.combination) for trial in folder.trials)
+        }
         self._seeds_left: Iterator[Combination] = itertools.chain.from_iterable(
             map(space.with_seeds, combinations.values())
         )
         self.by_trial_id: dict[str, Trial] = {}
+        self.is_exhausted = False
         for trial in folder.trials:
             if trial.is_over:
                 self._tell(trial)
 
     def suggest(self, trial_id: str) -> Any:
-        """The configuration of the next trial; Tune's FINISHED when there is none."""
+        """The configuration of the next trial; Tune's FINISHED when there is none.
+
+        While others run it is None instead: after FINISHED Tune would give up processes that paused trials need again.
+        """
         trial = self._next()
         if trial is None:
-            return str(Searcher.FINISHED)
+            self.is_exhausted = True
+            is_over = all(own.status != "running" for own in self.by_trial_id.values())
+            return str(Searcher.FINISHED) if is_over else None
         self.by_trial_id[trial_id] = trial
         return self._to_config(trial)
 
@@ -69,9 +78,9 @@ class TrialSource(Searcher):
                 proposed = self._proposals.propose()
                 if proposed is None:
                     return None
-                self._seeds_left = iter(self._space.with_seeds(proposed))
-            elif _key(combination) not in self._known:
-                self._known.add(_key(combination))
+                self._seeds_left = itertools.chain(self._space.with_seeds(proposed))
+            elif combination_key(combination) not in self._known:
+                self._known.add(combination_key(combination))
                 trial = self._folder.add(combination)
         return trial
 
@@ -82,8 +91,8 @@ class TrialSource(Searcher):
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
-        combination = _without_seed(trial.combination)
-        of_all_seeds = [own for own in self._folder.trials if _without_seed(own.combination) == combination]
+        combination = without_seed(trial.combination)
+        of_all_seeds = [own for own in self._folder.trials if without_seed(own.combination) == combination]
         values = [own.result.get(self._objective) for own in of_all_seeds]
         numbers = [value for value in values if value is not None]
         if len(numbers) == max(1, len(self._space.seeds)):
@@ -103,11 +112,3 @@ class TrialSource(Searcher):
 
     def restore(self, checkpoint_path: str) -> None:
         """Nothing."""
-
-
-def _without_seed(combination: Combination) -> Combination:
-    return {key: value for key, value in combination.items() if key != SEED}
-
-
-def _key(combination: Combination) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((key, str(value)) for key, value in combination.items()))

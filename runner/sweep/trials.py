@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.config.errors import Problem, RunFailure, UserError
-from runner.sweep.space import Combination, difference, override_text
-from runner.tracking import write_result
+from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text
+from runner.tracking import ProgressLog, write_result
+from runner.tracking.plain_values import finite_number
 
 Status = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
 
 FOLDER_FILE = "sweep.json"
-_TRIALS_FILE = "trials.jsonl"
+_TRIALS_FILE, _MUTATIONS_FILE = "trials.jsonl", "mutations.jsonl"
 _VERSION = 1
 
 
@@ -27,11 +28,12 @@ class Trial:
 
     Attributes:
         number: from 0; the name of its run dir.
-        combination: its values by key, the seed among them.
+        combination: the values that it began with by key, the seed among them.
         status: `interrupted` goes on, `stopped` was ended by the scheduler, `finished` met a stop criterion.
         reason: why it ended.
         result: its last metrics.
         num_failures: how often it has failed.
+        changed: values that a population has changed since.
     """
 
     number: int
@@ -40,11 +42,17 @@ class Trial:
     reason: str = ""
     result: dict[str, Any] = field(default_factory=dict)
     num_failures: int = 0
+    changed: Combination = field(default_factory=dict)
+
+    @property
+    def values(self) -> Combination:
+        """What it runs with now."""
+        return {**self.combination, **self.changed}
 
     @property
     def overrides(self) -> list[str]:
         """What it differs in, as on the command line."""
-        return [override_text(key, value) for key, value in self.combination.items()]
+        return [override_text(key, value) for key, value in self.values.items()]
 
     @property
     def is_over(self) -> bool:
@@ -70,6 +78,8 @@ class SweepFolder:
         self.experiment = str(described["experiment"])
         self.objectives: dict[str, str] = dict(described["objectives"])
         self.searched: dict[str, Any] = dict(described["searched"])
+        self._log = ProgressLog(path / _TRIALS_FILE)
+        self._mutations_log = ProgressLog(path / _MUTATIONS_FILE)
         self.trials = self._read()
 
     @classmethod
@@ -118,21 +128,15 @@ class SweepFolder:
 
     def _read(self) -> list[Trial]:
         """The trials of an earlier start; what ran then is interrupted."""
-        file = self.path / _TRIALS_FILE
         trials: dict[int, Trial] = {}
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-        for number, line in enumerate(lines):
-            if not line.endswith("\n"):  # killed in the middle of it
-                file.write_text("".join(lines[:number]), encoding="utf-8")
-                break
+        for number, read in enumerate(self._log.read()):
             try:
-                read = json.loads(line)
                 trial = trials.setdefault(read["number"], Trial(read["number"], {}))
-                for name in ("combination", "status", "reason", "result", "num_failures"):
+                for name in ("combination", "status", "reason", "result", "num_failures", "changed"):
                     setattr(trial, name, read.get(name, getattr(trial, name)))
-            except (ValueError, KeyError, TypeError) as error:
-                problem = Problem("this line is no trial", f"{file}:{number + 1}", str(error))
-                raise RunFailure(problem) from error
+            except (KeyError, TypeError) as error:
+                where = f"{self._log.path}:{number + 1}"
+                raise RunFailure(Problem("this line is no trial", where, str(error))) from error
         for trial in trials.values():
             if trial.status == "running":
                 trial.status = "interrupted"
@@ -146,12 +150,37 @@ class SweepFolder:
 
     def write(self, trial: Trial) -> None:
         """Write down what has become of a trial."""
-        with (self.path / _TRIALS_FILE).open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**dataclasses.asdict(trial), "time": time.time()}) + "\n")
+        _append(self._log, dataclasses.asdict(trial))
+
+    def mutations(self) -> list[dict[str, Any]]:
+        """The rows of `mutate`, oldest first."""
+        return self._mutations_log.read()
+
+    def mutate(self, trial: Trial, donor: Trial, values: Combination, at: Mapping[str, Any]) -> None:
+        """Write down that a trial goes on from the state of another one, with other values.
+
+        Args:
+            trial: it has its own values so far.
+            donor: that it goes on from.
+            values: what it goes on with.
+            at: where the donor was, by name.
+        """
+        changed = {key: value for key, value in values.items() if trial.values[key] != value}
+        before = {key: trial.values[key] for key in changed}
+        row = {"trial": trial.number, "donor": donor.number, **at, "before": before, "after": changed}
+        _append(self._mutations_log, row)
+        trial.changed = {**trial.changed, **changed}
+        self.write(trial)
 
     def run_dir(self, trial: Trial) -> Path:
         """Where a trial writes."""
         return self.path / str(trial.number)
+
+
+def _append(log: ProgressLog, row: Mapping[str, Any]) -> None:
+    """With the time; lines are rare, so the file does not stay open."""
+    log.append({**row, "time": time.time()})
+    log.close()
 
 
 def _check_empty(path: Path) -> None:
@@ -191,6 +220,15 @@ def unfinished(trials: Sequence[Trial]) -> list[Trial]:
     return [trial for trial in trials if not trial.is_over]
 
 
+def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None) -> bool:
+    """Whether all trials are over already: `num_samples` combinations, None: those of the grid."""
+    if unfinished(folder.trials) or len(folder.trials) < space.num_trials(num_samples):
+        return False
+    known = {combination_key(trial.combination) for trial in folder.trials}
+    grid = space.grid() if num_samples is None else ()
+    return all(combination_key(own) in known for combination in grid for own in space.with_seeds(combination))
+
+
 def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
     """Trials by the first objective; those without a value last."""
     metric, mode = next(iter(objectives.items()))
@@ -201,3 +239,26 @@ def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[T
         return value is None, 0.0 if value is None else sign * value, trial.number
 
     return sorted(trials, key=rank)
+
+
+def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
+    """Trials that no other one dominates: as good in every objective and better in one. In the order of `trials`.
+
+    Those without a finite number for every objective are left out.
+    """
+    points: list[tuple[Trial, tuple[float, ...]]] = []
+    for trial in trials:
+        values = [finite_number(trial.result.get(metric)) for metric in objectives]
+        known = [value for value in values if value is not None]
+        if len(known) == len(values):
+            points.append((trial, tuple(_gain(*own) for own in zip(known, objectives.values(), strict=True))))
+    reached = {point for _, point in points}
+    return [trial for trial, point in points if not any(_dominates(other, point) for other in reached)]
+
+
+def _gain(value: float, mode: str) -> float:
+    return value if mode == "max" else -value
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(mine >= theirs for mine, theirs in zip(one, other, strict=True))

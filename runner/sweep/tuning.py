@@ -13,14 +13,17 @@ from typing import Any
 
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.handles import ensure_ray, stop_ray
+from runner.interrupts import interrupts
 from runner.sweep.display import SweepDisplay
 from runner.sweep.resources import bundles_of, total
-from runner.sweep.space import SearchSpace
+from runner.sweep.space import SearchSpace, combination_key, without_seed
 from runner.sweep.tracking import SweepTracking
-from runner.sweep.trials import SweepFolder, Trial, unfinished
-from runner.tracking import ProgressLog, RunStatus
+from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
+from runner.sweep.trials import SweepFolder, Trial
+from runner.tracking import RunStatus
 
 _SCRATCH = ".tune-"
+_MOST_WAITING = 1000
 EXIT_FINISHED, EXIT_FAILED, EXIT_INTERRUPTED = 0, 1, 130
 _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # trials write their own files
@@ -94,8 +97,11 @@ class _Sweep:
         """Run trials until none is left."""
         import ray
 
-        # Trials that wait for a place; one would have each wait until the one before has loaded everything.
+        # Trials that wait for a place: all of a population; one would have each wait until the one before it has
+        # loaded everything.
         num_waiting = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
+        if self._config.perturbation_interval is not None:
+            num_waiting = _MOST_WAITING
         environment = {**_ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(max(1, num_waiting))}
         os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
         for name in ("ray.tune", "ray.train", "ray.air"):
@@ -107,21 +113,20 @@ class _Sweep:
     def _run(self) -> None:
         from ray import tune
 
+        from runner.sweep.population import Population
         from runner.sweep.proposals import make_proposals
         from runner.sweep.reporting import Reporting
-        from runner.sweep.schedulers import make_scheduler
+        from runner.sweep.schedulers import make_scheduler, read_earlier
         from runner.sweep.trial_run import TrialRun
         from runner.sweep.trial_source import TrialSource
 
         config, folder, sweep = self._config, self._folder, self._config.sweep
         metric, mode = next(iter(config.objectives.items()))
-        earlier = {
-            trial.number: ProgressLog(folder.run_dir(trial) / "progress.jsonl").read() for trial in folder.trials
-        }
-        num_known = len({tuple(sorted(_without_seed(trial))) for trial in folder.trials})
+        num_known = len({combination_key(without_seed(trial.combination)) for trial in folder.trials})
         proposals = make_proposals(self._space, sweep, mode, num_known)
         source = TrialSource(self._space, folder, proposals, metric, self._to_tune)
         reporting = Reporting(folder, source.by_trial_id, self._display, self.tracking)
+        population = Population(self._space, folder, sweep.time_attr, reporting.tell_mutation)
         for leftover in folder.path.glob(f"{_SCRATCH}*"):  # of a sweep that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder.path.absolute()))
@@ -130,7 +135,7 @@ class _Sweep:
                 TrialRun,
                 tune_config=tune.TuneConfig(
                     search_alg=source,
-                    scheduler=make_scheduler(config, earlier),
+                    scheduler=make_scheduler(config, read_earlier(config, folder), population),
                     num_samples=-1,
                     max_concurrent_trials=sweep.max_concurrent_trials,
                     reuse_actors=True,
@@ -144,33 +149,20 @@ class _Sweep:
                     verbose=0,
                 ),
             )
-            tuner.fit()
+            with interrupts():  # of SIGTERM; Tune takes SIGINT itself
+                tuner.fit()
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        self.is_interrupted = reporting.interrupt_running()
+        self.is_interrupted = reporting.interrupt_running() or not source.is_exhausted
 
     def _config_of(self, trial: Trial) -> ExperimentConfig:
-        from runner.sweep.trial_run import compose_trial
+        return compose_trial(self._settings_of(trial))[1]
 
-        return compose_trial(self._to_tune(trial))[1]
+    def _settings_of(self, trial: Trial) -> TrialSettings:
+        run_dir = str(self._folder.run_dir(trial).absolute())
+        return TrialSettings(trial.number, trial.values, self._space.fixed, run_dir, self._config_dir)
 
     def _to_tune(self, trial: Trial) -> dict[str, Any]:
-        from runner.sweep.trial_run import RUN, TrialSettings
+        from runner.sweep.population import coordinates
 
-        run_dir = str(self._folder.run_dir(trial).absolute())
-        settings = TrialSettings(trial.number, self._space.fixed, run_dir, self._config_dir)
-        return {**trial.combination, RUN: settings}
-
-
-def _without_seed(trial: Trial) -> list[tuple[str, str]]:
-    return [(key, str(value)) for key, value in trial.combination.items() if key != "seed"]
-
-
-def nothing_is_left(space: SearchSpace, config: ExperimentConfig, folder: SweepFolder) -> bool:
-    """Whether all trials of a grid or of random draws are over already."""
-    if unfinished(folder.trials) or not folder.trials:
-        return False
-    wanted = config.sweep.num_samples
-    if wanted is None:
-        wanted = sum(1 for _ in space.grid())
-    return len(folder.trials) >= wanted * max(1, len(space.seeds))
+        return {**coordinates(self._config, self._space, trial.values), RUN: self._settings_of(trial)}

@@ -173,7 +173,7 @@ def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
     stream = sys.stdout if stream is None else stream
     if mode == "none":
         return NoDisplay()
-    if mode == "plain" or (mode == "auto" and not _is_capable_terminal(stream)):
+    if mode == "plain" or (mode == "auto" and not is_capable_terminal(stream)):
         return PlainDisplay(stream)
     from rich.console import Console
 
@@ -182,7 +182,8 @@ def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
     return LiveDisplay(Console(file=stream, force_terminal=True, highlight=False))
 
 
-def _is_capable_terminal(stream: TextIO) -> bool:
+def is_capable_terminal(stream: TextIO) -> bool:
+    """Whether lines on it can be redrawn in place."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     except ValueError:  # closed

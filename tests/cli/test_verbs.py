@@ -34,7 +34,7 @@ def test_debug_adds_the_stack_trace(run_cli: RunCli) -> None:
 
 def test_validate_checks_every_value_of_a_sweep(run_cli: RunCli) -> None:
     good = run_cli("validate", CARTPOLE, "-m", "stop.training_iteration=1,2", "seed=range(0,3)")
-    assert good.stdout == "ppo_cartpole: no problems in 3 configurations that cover the sweep\n"
+    assert good.stdout == "ppo_cartpole: no problems in 4 configurations that cover the sweep\n"
     bad = run_cli("validate", CARTPOLE, "-m", "seed=1,2,-3", "algorithm.lr=1,two")
     assert bad.returncode == 2
     assert "override seed=-3" in bad.stderr

@@ -1,0 +1,215 @@
+"""What a CI job asks of training: `--assert`, `--budget`, `--junit`; and the exit code that follows from them."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.arguments import Arguments, UsageError
+from runner.cli.conditions import Condition
+from runner.cli.junit import Case, write_report
+from runner.cli.main import EXIT_INTERRUPTED
+from runner.cli.trained import Trained, TrainedRun, TrainedSweep, failure
+from runner.config.errors import ConfigError, RunnerError, UserError
+from runner.interrupts import Budget, within
+from runner.tracking import ProgressLog
+
+if TYPE_CHECKING:
+    from runner.sweep.trials import SweepFolder
+
+EXIT_FINISHED, EXIT_FAILED, EXIT_MISTAKE, EXIT_ASSERTION, EXIT_BUDGET = 0, 1, 2, 3, 4
+
+_DURATION = re.compile(r"(?=\d)(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.\d+)?)s)?|(?P<seconds>\d+(?:\.\d+)?)")
+
+
+def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
+    """Run a command that trains, judge what came of it, and write the report; the exit code of the process.
+
+    Args:
+        arguments: of the command line.
+        train: the command; tells the verdict where its run or sweep is, and returns 0, 1, 2 or 130.
+
+    Raises:
+        UserError: an assertion or a budget that cannot be read, a report that cannot be written; before `train`.
+        RunnerError: of `train`, once the report is written.
+    """
+    verdict = Verdict(arguments)
+    try:
+        verdict.read(arguments)
+        with within(verdict.budget):
+            code = train(verdict)
+    except KeyboardInterrupt:
+        code = EXIT_INTERRUPTED
+    except Exception as error:
+        verdict.note_error(error)
+        verdict.conclude(error.exit_code if isinstance(error, RunnerError) else EXIT_FAILED)
+        raise
+    return verdict.conclude(code)
+
+
+def parse_budget(text: str) -> Budget:
+    """Of `120s`, `2m`, `1h30m` or `90`, which are seconds; raises `UsageError`."""
+    match = _DURATION.fullmatch(text)
+    read = {name: float(number) for name, number in match.groupdict(default="0").items()} if match else {}
+    seconds = read["h"] * 3600 + read["m"] * 60 + read["s"] + read["seconds"] if read else 0.0
+    if seconds <= 0:
+        raise UsageError(f"no duration: {text}\n   where    --budget\n   allowed  120s, 2m, 1h30m, or seconds: 120")
+    return Budget(f"{text}s" if text[-1].isdigit() else text, seconds)
+
+
+@dataclass(frozen=True)
+class Assertion:
+    """A condition, judged. `value` is None where no number is known; `is_reported` says whether something was."""
+
+    condition: Condition
+    value: float | None
+    is_reported: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether it does."""
+        return self.condition.holds(self.value)
+
+    def __str__(self) -> str:
+        if self.value is not None:
+            got = self.condition.value_text(self.value)
+        else:
+            got = "its last value is no number" if self.is_reported else "never reported"
+        return f"{got}, {'holds' if self.holds else 'does not hold'}"
+
+    def to_case(self) -> Case:
+        """As a test of the report."""
+        name = f"assert {self.condition}"
+        return Case(name, output=str(self)) if self.holds else failure(name, str(self))
+
+
+class Verdict:
+    """Is told what became of a command; `conclude` prints it, reports it and makes the exit code.
+
+    Args:
+        arguments: of the command line; its report is begun, so that a command that is killed leaves one.
+
+    Raises:
+        UserError: the report cannot be written.
+    """
+
+    def __init__(self, arguments: Arguments) -> None:
+        self.budget: Budget | None = None
+        self._conditions: Sequence[Condition] = ()
+        self._report = arguments.junit
+        self._started_s = time.time()
+        self._trained: Trained = TrainedRun(_named_experiment(arguments), None)
+        self._error: Exception | None = None
+        try:
+            self._write_report([Case("run", "error", "the command has not ended: it runs, or was killed")])
+        except OSError as error:
+            reason = f"{error.strerror}\n   where    --junit {self._report}"
+            raise UserError(f"the report cannot be written: {reason}") from error
+
+    def read(self, arguments: Arguments) -> None:
+        """What is asked for; raises `UsageError`."""
+        self._conditions = [Condition.parse(text, "--assert") for text in arguments.assertions]
+        self.budget = None if arguments.budget is None else parse_budget(arguments.budget)
+
+    # -- told by the command ---------------------------------------------------------------------------------------
+
+    def judge_run(self, experiment: str | None, run_dir: Path) -> None:
+        """The command is a run in this folder."""
+        self._trained = TrainedRun(experiment or self._trained.experiment, run_dir)
+
+    def judge_sweep(self, folder: SweepFolder) -> None:
+        """The command is a sweep; its trials are up to date when it has ended."""
+        self._trained = TrainedSweep(folder)
+
+    def note_error(self, error: Exception) -> None:
+        """The command ended with this error."""
+        self._error = error
+
+    # -- at its end ------------------------------------------------------------------------------------------------
+
+    def conclude(self, code: int) -> int:
+        """Judge the assertions, print them, write the report.
+
+        Args:
+            code: of the command itself.
+
+        Returns:
+            The exit code: `EXIT_BUDGET` where the budget ended the command, `EXIT_ASSERTION` where it finished and an
+            assertion does not hold, else `code`.
+        """
+        assertions = [] if code == EXIT_MISTAKE else [self._judge(condition) for condition in self._conditions]
+        if code == EXIT_INTERRUPTED and self._ended_by_budget:
+            code = EXIT_BUDGET
+        elif code == EXIT_FINISHED and not all(assertion.holds for assertion in assertions):
+            code = EXIT_ASSERTION
+        self._print(code, assertions)
+        try:
+            self._write_report([*self._cases(code), *(assertion.to_case() for assertion in assertions)])
+        except OSError as error:
+            print(f"the report {self._report} cannot be written: {error}", file=sys.stderr, flush=True)
+            return code or EXIT_FAILED
+        return code
+
+    @property
+    def _ended_by_budget(self) -> bool:
+        return self.budget is not None and self.budget.has_ended_it
+
+    def _judge(self, condition: Condition) -> Assertion:
+        """By the last line of progress.jsonl that has the metric: evaluations do not come with each iteration."""
+        run_dir = self._trained.judged_dir
+        lines = [] if run_dir is None else ProgressLog(run_dir / "progress.jsonl").read()
+        line = next((line for line in reversed(lines) if condition.metric in line), None)
+        return Assertion(condition, None if line is None else line[condition.metric], line is not None)
+
+    def _print(self, code: int, assertions: Sequence[Assertion]) -> None:
+        if code == EXIT_BUDGET and self._trained.kind == "sweep":  # a run says it itself
+            print(f"{self._early}; the same command again goes on")
+        for assertion in assertions:
+            print(f"assert {assertion.condition}: {assertion}", flush=True)
+
+    @property
+    def _early(self) -> str:
+        """Why a command ended before its end."""
+        return self.budget.reason if self.budget is not None and self._ended_by_budget else "interrupted"
+
+    # -- the report ------------------------------------------------------------------------------------------------
+
+    def _write_report(self, cases: Sequence[Case]) -> None:
+        if self._report is not None:
+            trained = self._trained
+            write_report(self._report, trained.experiment, cases, trained.properties(), self._time_s, self._started_s)
+
+    @property
+    def _time_s(self) -> float:
+        return time.time() - self._started_s
+
+    def _cases(self, code: int) -> Iterator[Case]:
+        """The run, or the trials of the sweep; where the configuration is wrong its problems instead."""
+        if isinstance(self._error, UserError):
+            yield from _cases_of_mistakes(self._error)
+            return
+        if self._error is not None:
+            yield failure(self._trained.kind, str(self._error) or type(self._error).__name__, self._time_s)
+        else:
+            early = self._early if code in (EXIT_INTERRUPTED, EXIT_BUDGET) else None
+            yield from self._trained.own_cases(early, self._time_s)
+        yield from self._trained.trial_cases()
+
+
+def _named_experiment(arguments: Arguments) -> str:
+    """For a report on a command line that is no experiment yet."""
+    named = [text.partition("=")[2] for text in arguments.overrides if text.lstrip("+").startswith("experiment=")]
+    return (named or ["runner"])[-1]
+
+
+def _cases_of_mistakes(error: UserError) -> Iterator[Case]:
+    if not isinstance(error, ConfigError):
+        yield failure("command line", str(error))
+        return
+    for problem in error.problems:
+        yield Case(problem.what.partition("\n")[0], "failure", problem.what, problem.render_alone())

@@ -1,0 +1,78 @@
+"""`sweep best SWEEP_DIR`: the best trial of a sweep, and an experiment file with its values."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.arguments import UsageError, take_options
+from runner.config.errors import UserError, nearest_match
+from runner.config.experiment_file import experiment_text
+from runner.config.paths import conf_dir
+from runner.sweep.space import SEED
+from runner.sweep.trials import SweepFolder, Trial, best_first
+
+_USAGE = "python -m runner sweep best SWEEP_DIR [--emit FILE] [--config-dir DIR]"
+_COMMANDS = ("best",)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the best trial; write the experiment file where one is asked for."""
+    options, words = take_options(argv, ("--emit", "--config-dir"))
+    _check_words(words)
+    folder = SweepFolder.open(Path(words[1]))
+    metric, mode = next(iter(folder.objectives.items()))
+    from runner.sweep.statistics import FEWEST_VALUES, best_groups_first, group_by_combination
+
+    ranked = best_groups_first(group_by_combination(folder.trials), metric, mode)
+    if not ranked or not ranked[0][1].num:
+        raise UserError(f"no trial of {folder.path} has a value of {metric} yet")
+    group, estimate = ranked[0]
+    best = best_first(group.trials, folder.objectives)[0]
+    print(f"best of {len(folder.trials)} trials by {metric} ({mode})")
+    print(f"  trial    {best.number}, {best.status}: {best.result[metric]:.6g}")
+    if estimate.num > 1:
+        interval = f", 95 % interval {estimate.low:.6g} to {estimate.high:.6g}" if estimate.num >= FEWEST_VALUES else ""
+        print(f"  seeds    {estimate.num}: mean {estimate.mean:.6g}, inter-quartile mean {estimate.iqm:.6g}{interval}")
+    print(f"  values   {' '.join(_overrides_of(best)) or '(only seeds differ)'}")
+    print(f"  run dir  {folder.run_dir(best)}")
+    if "--emit" in options:
+        _emit(folder, best, Path(options["--emit"]), options.get("--config-dir"))
+    return 0
+
+
+def _overrides_of(trial: Trial) -> list[str]:
+    """Its values without the seed, which is a repetition, no result of the search."""
+    return [text for text in trial.overrides if not text.startswith(f"{SEED}=")]
+
+
+def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) -> None:
+    """Write the experiment file; an existing one is left alone."""
+    metric = next(iter(folder.objectives))
+    if file.suffix not in (".yaml", ".yml"):
+        raise UserError(f"--emit {file}: an experiment is a YAML file\n   allowed  DIR/experiment/NAME.yaml")
+    about = f"{folder.experiment} as trial {best.number} of {folder.path}: {metric} {best.result[metric]:.6g}"
+    own_dir = None if config_dir is None else Path(config_dir)
+    text = experiment_text([*folder.searched["overrides"], *_overrides_of(best)], about, own_dir)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise UserError(f"{file} is there already\n   allowed  another name, or remove it first") from error
+    except OSError as error:
+        raise UserError(f"{file} cannot be written: {error}") from error
+    own_folder = file.absolute().parent.parent
+    folder_text = "" if own_folder == conf_dir() else f" --config-dir {file.parent.parent}"
+    print(f"  wrote    {file}")
+    print(f"           python -m runner +experiment={file.stem}{folder_text}")
+
+
+def _check_words(words: Sequence[str]) -> None:
+    if not words or words[0] not in _COMMANDS:
+        given = words[0] if words else "nothing"
+        nearest = nearest_match(given, _COMMANDS)
+        hint = f"\n   nearest  {nearest}" if nearest else ""
+        raise UsageError(f"sweep: unknown command {given}\n   allowed  {_USAGE}{hint}")
+    if len(words) != 2:
+        raise UsageError(f"sweep best takes one folder\n   allowed  {_USAGE}")

@@ -1,0 +1,149 @@
+"""What a command that trains has left behind, as a CI job sees it: one run, or a sweep with its trials."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from runner.cli.junit import Case
+
+if TYPE_CHECKING:
+    from runner.sweep.trials import SweepFolder, Trial
+
+_ENV_STEPS, _TIME = "num_env_steps_sampled_lifetime", "time_total_s"
+
+
+class Trained(Protocol):
+    """A run or a sweep; its files are read when they are asked for, at its end.
+
+    Attributes:
+        kind: what it is, for a report.
+    """
+
+    kind: str
+
+    @property
+    def experiment(self) -> str:
+        """The name of the experiment."""
+
+    @property
+    def judged_dir(self) -> Path | None:
+        """The run dir that assertions are about; None while there is none."""
+
+    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+        """The test that a report has of itself, unless its trials say it all.
+
+        Args:
+            early: why it ended before its end; None: it did not.
+            time_s: how long the command took.
+        """
+
+    def trial_cases(self) -> Iterator[Case]:
+        """Those of its trials."""
+
+    def properties(self) -> Mapping[str, object]:
+        """Facts for a report."""
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """A single run. `run_dir` is None where it has not come to that."""
+
+    experiment: str
+    run_dir: Path | None
+    kind = "run"
+
+    @property
+    def judged_dir(self) -> Path | None:
+        return self.run_dir
+
+    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+        result = self._result()
+        reason = str(result.get("stop_reason") or "")
+        if early is None:
+            yield Case(self.kind, output=reason, time_s=time_s)
+        else:
+            is_told = result.get("status") == "interrupted"
+            yield Case(self.kind, "error", reason if is_told else early, time_s=time_s)
+
+    def trial_cases(self) -> Iterator[Case]:
+        return iter(())
+
+    def properties(self) -> Mapping[str, object]:
+        return {"run_dir": self.run_dir, **_totals([self._result()]), **_mlflow_run(self.run_dir)}
+
+    def _result(self) -> dict[str, Any]:
+        return _read(self.run_dir, "result.json")
+
+
+@dataclass(frozen=True)
+class TrainedSweep:
+    """A sweep; assertions are about its best trial by the first objective."""
+
+    folder: SweepFolder
+    kind = "sweep"
+
+    @property
+    def experiment(self) -> str:
+        return self.folder.experiment
+
+    @property
+    def judged_dir(self) -> Path | None:
+        from runner.sweep.trials import best_first
+
+        best = best_first(self.folder.trials, self.folder.objectives)
+        return self.folder.run_dir(best[0]) if best else None
+
+    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+        if early is not None:
+            yield Case(self.kind, "error", early, time_s=time_s)
+
+    def trial_cases(self) -> Iterator[Case]:
+        return map(_case_of, self.folder.trials)
+
+    def properties(self) -> Mapping[str, object]:
+        path = self.folder.path
+        totals = _totals([trial.result for trial in self.folder.trials])
+        return {"sweep_dir": path, "best_run_dir": self.judged_dir, **totals, **_mlflow_run(path)}
+
+
+def _case_of(trial: Trial) -> Case:
+    name = " ".join([f"trial {trial.number}", *trial.overrides])
+    seconds = float(trial.result.get(_TIME) or 0.0)
+    if trial.status == "failed":
+        return failure(name, trial.reason, seconds)
+    if trial.is_over:
+        return Case(name, output=f"{trial.status}: {trial.reason}", time_s=seconds)
+    has_begun = bool(trial.result)
+    return Case(name, "error" if has_begun else "skipped", trial.reason or trial.status, time_s=seconds)
+
+
+def failure(name: str, reason: str, time_s: float = 0.0) -> Case:
+    """A test that failed; of the reason, the first line is its message."""
+    return Case(name, "failure", (reason.splitlines() or [""])[0], reason, time_s=time_s)
+
+
+def _totals(results: Sequence[Mapping[str, Any]]) -> dict[str, object]:
+    steps = [result[_ENV_STEPS] for result in results if result.get(_ENV_STEPS) is not None]
+    seconds = [result[_TIME] for result in results if result.get(_TIME) is not None]
+    return {
+        "env_steps": sum(steps) if steps else None,
+        "training_time_s": round(sum(seconds), 3) if seconds else None,
+    }
+
+
+def _mlflow_run(folder: Path | None) -> dict[str, object]:
+    return {"mlflow_run_id": _read(folder, "mlflow_run.json").get("run_id")}
+
+
+def _read(folder: Path | None, name: str) -> dict[str, Any]:
+    """A file that runs write; empty where it has not come to that."""
+    if folder is None:
+        return {}
+    try:
+        return dict(json.loads((folder / name).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return {}

@@ -1,0 +1,50 @@
+"""An experiment file that a program writes: another experiment, and overrides on top of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from runner.config.errors import ConfigError
+from runner.config.overrides import OverrideLine, parse_overrides
+from runner.config.paths import search_dirs
+from runner.config.stored import compose_stored
+
+# How a run is made and recorded, which is not the experiment.
+_NOT_THE_EXPERIMENT = ("experiment", "hydra", "sweep", "tracking", "debug")
+
+
+def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | None) -> str:
+    """The file, in YAML, of an experiment that is another one with overrides.
+
+    Args:
+        overrides: as on the command line, `experiment=NAME` among them; those that only say how a run is made and
+            recorded are left out.
+        about: its first line says what it is.
+        config_dir: folder with experiments and options of one's own.
+
+    Raises:
+        ConfigError: overrides that cannot be read.
+    """
+    lines, problems = parse_overrides(overrides, search_dirs(config_dir))
+    if problems:
+        raise ConfigError(problems)
+    bases = [line.options[0] for line in lines if line.key == "experiment"]
+    kept = [line for line in lines if line.key.partition(".")[0].partition("/")[0] not in _NOT_THE_EXPERIMENT]
+    defaults: list[Any] = [*bases, *({f"override /{line.key}": line.options[0]} for line in kept if line.is_group)]
+    body = {"defaults": defaults, **_values([line for line in kept if not line.is_group])}
+    return (
+        f"# @package _global_\n# {about}\n{yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)}"
+    )
+
+
+def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
+    """Overrides of single keys as nested values."""
+    composed = compose_stored({}, [line.text for line in lines], [], None)
+    if composed.problems:
+        raise ConfigError(list(composed.problems))
+    values = dict(composed.unresolved)
+    return {name: value for name, value in values.items() if name != "stop" or value}

@@ -1,0 +1,300 @@
+"""Charts: one definition for the page and for pictures. Points are plain rows that a figure brings along by name.
+
+Fields have names of ours (`x`, `y`, `series`), those of metrics and keys are titles only: Vega reads a dot in a
+field's name as a path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import altair as alt
+
+Chart = alt.Chart | alt.LayerChart
+
+POINTS, OTHERS, TICKS = "points", "others", "ticks"
+DASHED = "dashed"
+MOST_COLOURS = 10
+_FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+_GREY = "#8d99a6"
+_COLOURS = (
+    *("#3b7dc4", "#ee7f2d", "#3f9f5f", "#d64550", "#8d6cc3"),
+    *("#2ea3a8", "#c99a1a", "#a0704f", "#e07bb0", "#7f8c3a"),
+)
+
+
+def _theme(ground: str, text: str, quiet: str, line: str, ramp: Sequence[str]) -> dict[str, Any]:
+    return {
+        "background": "transparent",
+        "font": _FONT,
+        "axis": {
+            "labelColor": quiet,
+            "titleColor": quiet,
+            "gridColor": line,
+            "domainColor": line,
+            "tickColor": line,
+            "labelFontSize": 11,
+            "titleFontSize": 12,
+            "titleFontWeight": "normal",
+            "titlePadding": 8,
+        },
+        "legend": {"labelColor": text, "titleColor": quiet, "labelFontSize": 12, "titleFontWeight": "normal"},
+        "text": {"color": text},
+        "style": {"halo": {"stroke": ground, "strokeWidth": 4, "strokeJoin": "round"}, "label": {"fill": text}},
+        "rule": {"color": quiet},
+        "view": {"stroke": None},
+        "range": {"category": list(_COLOURS), "ramp": list(ramp)},
+    }
+
+
+THEMES: Mapping[str, dict[str, Any]] = {
+    "light": _theme("#ffffff", "#1c232b", "#5d6875", "#e6e9ed", ("#c3d3e3", "#5d9bd1", "#0b4a8f")),
+    "dark": _theme("#1b2027", "#e3e7ec", "#98a3b0", "#2d343d", ("#33465c", "#4a8fd0", "#cfe8ff")),
+}
+
+
+def curves(
+    series: Sequence[str],
+    x_title: str,
+    y_title: str,
+    band: str = "",
+    *,
+    is_small: bool = False,
+    is_log: bool = False,
+    is_stepped: bool = False,
+    is_marked: bool = False,
+    has_others: bool = False,
+) -> Chart:
+    """Lines with bands around them.
+
+    Hovering tells the nearest point, a click on the legend shows one line alone.
+
+    Args:
+        series: names of the lines, in the order of the legend; where there are more than colours, all are grey.
+        x_title, y_title: of the axes; a small chart has them in its tooltip only.
+        band: what `low` and `high` of a point are; empty: there are none.
+        is_small: for several side by side.
+        is_log: of the y axis.
+        is_stepped: a value holds until the next one.
+        is_marked: points that say so are seen, for lines of few.
+        has_others: there are `OTHERS`, which are drawn in grey.
+
+    Rows of `POINTS`, `OTHERS`: `x`, `y`, `low`, `high`, `series`, `part` (`DASHED` or
+    not there), `marked` (or not there).
+    """
+    chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
+    x_axis = alt.Axis(format="~s", grid=False, tickCount=4 if is_small else 8)
+    x = alt.X("x:Q", title=None if is_small else x_title, axis=x_axis, scale=alt.Scale(nice=False))
+    scale = _scale(is_log)
+    y_axis = (
+        alt.Axis(tickCount=4 if is_small else 6, format=".3~g") if is_log else alt.Axis(tickCount=4 if is_small else 6)
+    )
+    y_title_shown = None if is_small else y_title
+    y = alt.Y("y:Q", title=y_title_shown, axis=y_axis, scale=scale)
+    tooltip = _tooltip(x_title, y_title, len(series) > 1 or has_others, band)
+
+    points = alt.Chart(alt.NamedData(POINTS)).encode(x=x)
+    base = points.encode(color=_line_colour(series, is_small))
+    if len(series) > MOST_COLOURS:
+        base = points.encode(detail="series:N", color=alt.value(_GREY))
+    lines = base.mark_line(
+        strokeWidth=1.6 if is_small else 2,
+        strokeJoin="round",
+        interpolate="step-after" if is_stepped else "linear",
+    ).encode(
+        y=y,
+        strokeDash=alt.when(alt.datum.part == DASHED).then(alt.value([5, 4])).otherwise(alt.value([1, 0])),
+        detail=["series:N", "part:N"],
+        opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12)),
+    )
+    layers: list[alt.Chart] = [lines.add_params(chosen).properties(name="lines")]
+    if is_marked:
+        shown = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
+        marks = base.transform_filter(alt.datum.marked).mark_point(filled=True, size=24)
+        layers.append(marks.encode(y=y, opacity=shown))
+    layers.append(_nearest(base.encode(y=y), tooltip))
+    if band:
+        area = base.mark_area().encode(
+            y=alt.Y("low:Q", title=y_title_shown, axis=y_axis, scale=scale),
+            y2="high:Q",
+            opacity=alt.when(chosen).then(alt.value(0.17)).otherwise(alt.value(0.02)),
+        )
+        layers.insert(0, area)
+    if has_others:
+        others = alt.Chart(alt.NamedData(OTHERS)).mark_line(color=_GREY, strokeWidth=1, opacity=0.45)
+        layers.insert(0, others.encode(x=x, y=y, detail="series:N", tooltip=tooltip[:3]))
+    return alt.LayerChart(layer=layers)
+
+
+def _scale(is_log: bool) -> alt.Scale:
+    return alt.Scale(type="log") if is_log else alt.Scale(zero=False)
+
+
+def _line_colour(series: Sequence[str], is_small: bool) -> alt.Color:
+    if is_small:
+        columns, limit = 2, 130
+    else:
+        longest = max(map(len, series), default=0)
+        columns, limit = 1 if longest > 52 else 2 if longest > 30 else 4, 900
+    legend = alt.Legend(
+        title=None,
+        orient="bottom",
+        columns=columns,
+        labelLimit=limit,
+        symbolType="stroke",
+        symbolStrokeWidth=3,
+        symbolOpacity=1,
+        symbolSize=180,
+    )
+    return alt.Color("series:N", scale=alt.Scale(domain=list(series)), legend=legend if len(series) > 1 else None)
+
+
+def _tooltip(x_title: str, y_title: str, has_series: bool, band: str = "") -> list[alt.Tooltip]:
+    fields = [alt.Tooltip("series:N", title=" ")] if has_series else []
+    fields += [
+        alt.Tooltip("x:Q", title=x_title, format=",.10~g"),
+        alt.Tooltip("y:Q", title=y_title, format=",.5~g"),
+    ]
+    ends = ("low", "high") if band else ()
+    return fields + [alt.Tooltip(f"{end}:Q", title=f"{band}, {end}", format=",.5~g") for end in ends]
+
+
+def _nearest(base: alt.Chart, tooltip: list[alt.Tooltip]) -> alt.Chart:
+    """Points that are seen, with their tooltips, where the pointer is near."""
+    hovered = alt.selection_point(
+        name="hovered", fields=["x", "series"], on="pointerover", clear="pointerout", nearest=True, empty=False
+    )
+    is_seen = alt.when(hovered).then(alt.value(1)).otherwise(alt.value(0))
+    points = base.mark_point(filled=True, size=60).encode(opacity=is_seen, tooltip=tooltip)
+    named: alt.Chart = points.add_params(hovered).properties(name="nearest")
+    return named
+
+
+def parallel_coordinates(axes: Sequence[str], objective: str, mode: str) -> Chart:
+    """A line for each trial through its values; hovering brings one out.
+
+    Args:
+        axes: titles, the objective's last.
+        objective: the metric that colours a line.
+        mode: max or min: which end of it is the strong colour.
+
+    Rows of `POINTS`: `axis`, `y` (0 to 1), `trial`, `objective`, `values` (text). Rows of `TICKS`: `axis`, `y`, `text`,
+    `side` (left or right).
+    """
+    hovered = alt.selection_point(name="hovered", fields=["trial"], on="pointerover", clear="pointerout")
+    x = alt.X(
+        "axis:N",
+        sort=list(axes),
+        title=None,
+        scale=alt.Scale(type="point", padding=0.25),
+        axis=alt.Axis(
+            labelAngle=0, labelLimit=190, labelPadding=10, domain=False, ticks=False, labelFontSize=12, grid=True
+        ),
+    )
+    y = alt.Y("y:Q", axis=None, scale=alt.Scale(domain=[0, 1], padding=8))
+    bar = alt.Legend(
+        title=objective, orient="top", gradientLength=220, gradientThickness=9, titleLimit=400, format=".4~g"
+    )
+    colour = alt.Color("objective:Q", sort="ascending" if mode == "max" else "descending", legend=bar)
+    base = alt.Chart(alt.NamedData(POINTS)).encode(x=x, y=y, detail="trial:N")
+    lines = base.mark_line(strokeWidth=1.8, strokeJoin="round", interpolate="monotone").encode(
+        color=colour, opacity=alt.when(hovered).then(alt.value(0.9)).otherwise(alt.value(0.08))
+    )
+    # Wider than the lines, so that they are easily met.
+    targets = base.mark_line(strokeWidth=11, opacity=0.001, interpolate="monotone").encode(
+        tooltip=[
+            alt.Tooltip("trial:N", title="trial"),
+            alt.Tooltip("objective:Q", title=objective, format=",.5~g"),
+            alt.Tooltip("values:N", title="values"),
+        ]
+    )
+    ticks = alt.Chart(alt.NamedData(TICKS)).encode(x=x, y=y)
+    marks = ticks.mark_tick(orient="horizontal", thickness=1, size=9, color=_GREY)
+    texts = ticks.encode(text="text:N")
+    left, right = (texts.transform_filter(alt.datum.side == side) for side in ("left", "right"))
+    labels = [
+        *(left.mark_text(align="right", dx=-9, fontSize=11, style=style) for style in ("halo", "label")),
+        *(right.mark_text(align="left", dx=9, fontSize=11, style=style) for style in ("halo", "label")),
+    ]
+    return alt.LayerChart(layer=[lines, marks, *labels, targets.add_params(hovered).properties(name="targets")])
+
+
+def scatter(
+    x_title: str, y_title: str, x_values: Sequence[str] | None = None, is_log: bool = False, is_small: bool = True
+) -> Chart:
+    """A point for each trial.
+
+    Args:
+        x_title, y_title: of the axes; a small one has them in its tooltip only.
+        x_values: categories in their order; None: `x` is a number.
+        is_log: of the x axis.
+        is_small: for several side by side.
+
+    Rows of `POINTS`: `x`, `y`, `trial`, `values` (text), `marked`.
+    """
+    title = None if is_small else x_title
+    if x_values is None:
+        x = alt.X(
+            "x:Q",
+            title=title,
+            axis=alt.Axis(format=".3~g", tickCount=4 if is_small else 8, grid=False),
+            scale=_scale(is_log),
+        )
+    else:
+        axis = alt.Axis(labelAngle=0, labelLimit=max(40, 280 // max(1, len(x_values))))
+        x = alt.X("x:N", sort=list(x_values), title=title, axis=axis, scale=alt.Scale(type="point", padding=0.5))
+    y = alt.Y("y:Q", title=None if is_small else y_title, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5))
+    tooltip = [
+        alt.Tooltip("trial:N", title="trial"),
+        alt.Tooltip("x:N" if x_values is not None else "x:Q", title=x_title),
+        alt.Tooltip("y:Q", title=y_title, format=",.5~g"),
+        alt.Tooltip("values:N", title="values"),
+    ]
+    base = alt.Chart(alt.NamedData(POINTS)).encode(x=x, y=y)
+    marked = alt.datum.marked
+    points: alt.Chart = base.mark_point(filled=True).encode(
+        color=alt.when(marked).then(alt.value(_COLOURS[1])).otherwise(alt.value(_COLOURS[0])),
+        size=alt.when(marked).then(alt.value(90)).otherwise(alt.value(42)),
+        opacity=alt.when(marked).then(alt.value(1.0)).otherwise(alt.value(0.6)),
+        tooltip=tooltip,
+    )
+    if is_small:
+        return points
+    front = base.transform_filter(marked).mark_line(color=_COLOURS[1], strokeWidth=1.5, strokeDash=[4, 3])
+    return alt.LayerChart(layer=[front, points])
+
+
+def bars(x_title: str, longest: float) -> Chart:
+    """Lengths with texts behind them. Rows of `POINTS`: `name`, `x` up to `longest`, `text`, in their order."""
+    y = alt.Y(
+        "name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False, labelFontSize=12)
+    )
+    room = alt.Scale(domain=[0, 1.2 * longest], nice=False)  # for the text
+    x = alt.X("x:Q", title=x_title, axis=alt.Axis(format="~s", tickCount=6), scale=room)
+    base = alt.Chart(alt.NamedData(POINTS)).encode(x=x, y=y)
+    lengths = base.mark_bar(cornerRadiusEnd=3, height=alt.RelativeBandSize(0.62), color=_COLOURS[0])
+    texts = base.mark_text(align="left", dx=6, fontSize=12).encode(text="text:N")
+    return alt.LayerChart(layer=[lengths, texts])
+
+
+def stacked_areas(series: Sequence[str], x_title: str, y_title: str) -> Chart:
+    """Parts of a whole along an axis. Rows of `POINTS`: `x`, `y`, `series`, `rank` (of the series, from the ground)."""
+    chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
+    legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=260, symbolType="square")
+    areas: alt.Chart = (
+        alt.Chart(alt.NamedData(POINTS), name="areas")
+        .mark_area()
+        .encode(
+            x=alt.X(
+                "x:Q", title=x_title, axis=alt.Axis(format="~s", grid=False, tickCount=8), scale=alt.Scale(nice=False)
+            ),
+            y=alt.Y("y:Q", title=y_title, stack="zero"),
+            color=alt.Color("series:N", scale=alt.Scale(domain=list(series)), legend=legend),
+            order=alt.Order("rank:Q"),
+            opacity=alt.when(chosen).then(alt.value(0.85)).otherwise(alt.value(0.15)),
+            tooltip=_tooltip(x_title, y_title, has_series=True),
+        )
+        .add_params(chosen)
+    )
+    return areas

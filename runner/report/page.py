@@ -1,0 +1,210 @@
+"""A page as plain data, and the HTML file that it becomes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import jinja2
+import vl_convert
+from markupsafe import Markup
+
+from runner.report.charts import THEMES, Chart
+
+_FOLDER = Path(__file__).parent
+_VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])  # what altair writes: v6.4
+_PICTURE_WIDTH = 860
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A number that stands out at the top; `note` is small below it."""
+
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Text:
+    """A paragraph."""
+
+    text: str
+    kind = "text"
+
+
+@dataclass(frozen=True)
+class Code:
+    """Lines to copy or to read; with a title they are folded away under it."""
+
+    text: str
+    title: str = ""
+    kind = "code"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A field of a table; `sort` is what it is ordered by: a number, a text, None for those that come last."""
+
+    text: str
+    sort: float | str | None = None
+
+    @property
+    def is_number(self) -> bool:
+        return isinstance(self.sort, (int, float))
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells, as many as there are columns; a click on a column orders them."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    is_sortable: bool = True
+    kind = "table"
+
+    def is_number(self, column: int) -> bool:
+        """Whether the column is set to the right."""
+        known = [row[column] for row in self.rows if row[column].sort is not None]
+        return bool(known) and all(cell.is_number for cell in known)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart with what it shows.
+
+    Attributes:
+        name: of its picture, without a suffix.
+        chart: one view or several on top of each other, whose data are named.
+        points: these data.
+        caption: what is seen.
+        title: above it.
+        height: in pixels.
+        is_small: several stand side by side; no picture is made.
+    """
+
+    name: str
+    chart: Chart
+    points: Mapping[str, Sequence[Mapping[str, Any]]]
+    caption: str = ""
+    title: str = ""
+    height: int = 340
+    is_small: bool = False
+
+    @property
+    def kind(self) -> str:
+        return "small" if self.is_small else "figure"
+
+    def spec(self, width: int | str = "container") -> dict[str, Any]:
+        """As Vega-Lite, data included, without colours of a theme."""
+        spec = self.chart.to_dict(format="vega-lite")
+        spec.pop("config", None)
+        datasets = {name: list(rows) for name, rows in self.points.items()}
+        return {**spec, "width": width, "height": self.height, "datasets": datasets}
+
+    def to_png(self) -> bytes:
+        """A picture on a white ground, twice as fine as on the page."""
+        config = {**THEMES["light"], "background": "#ffffff", "padding": 14}
+        spec = self.spec(_PICTURE_WIDTH)
+        return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=config))
+
+
+Block = Text | Code | Table | Figure
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading with what is below it."""
+
+    title: str
+    blocks: Sequence[Block]
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report.
+
+    Attributes:
+        kind: of what: sweep or run.
+        title: the name of the experiment.
+        subtitle: where it is.
+        status: how it stands, by status: how often.
+        facts: at the top.
+        sections: in their order.
+        headline: lines for the terminal.
+    """
+
+    kind: str
+    title: str
+    subtitle: str
+    status: Mapping[str, int]
+    facts: Sequence[Fact]
+    sections: Sequence[Section]
+    headline: Sequence[str]
+
+    @property
+    def figures(self) -> list[Figure]:
+        """All charts, in their order."""
+        return [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
+
+
+def render(page: Page) -> str:
+    """The page as one HTML text that needs nothing else.
+
+    Text from configurations is escaped; besides, only the two scripts of the page may run, by their digests, and
+    nothing may be loaded.
+    """
+    figures = page.figures
+    numbers = {id(figure): number for number, figure in enumerate(figures)}
+    scripts = [_library(), (_FOLDER / "page.js").read_text(encoding="utf-8")]
+    template = _environment().get_template("page.html.j2")
+    return template.render(
+        page=page,
+        groups={section.title: _side_by_side(section.blocks) for section in page.sections},
+        number_of=lambda figure: numbers[id(figure)],
+        charts={"themes": THEMES, "specs": [figure.spec() for figure in figures]},
+        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
+        scripts=[Markup(text) for text in scripts],
+        digests=[_digest(text) for text in scripts],
+    )
+
+
+def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:
+    """Blocks one below the other; small figures that follow each other are together."""
+    groups: list[list[Block]] = []
+    for block in blocks:
+        if block.kind == "small" and groups and groups[-1][-1].kind == "small":
+            groups[-1].append(block)
+        else:
+            groups.append([block])
+    return groups
+
+
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    # `tojson` writes <, > and & as \u003c, ...: JSON in a page ends no script.
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment
+
+
+@cache
+def _library() -> str:
+    """Vega, Vega-Lite and Vega-Embed, as a script in a page may hold it; it takes two seconds to bundle."""
+    bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
+    return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
+
+
+def _digest(script: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -1,0 +1,340 @@
+"""The page of a single run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.report import charts
+from runner.report.page import Block, Cell, Code, Fact, Figure, Page, Section, Table, Text
+from runner.report.run_record import RunRecord
+from runner.report.series import Column, axis_of, axis_title, last_values, plain, thin
+from runner.tracking.headline import (
+    ENV_STEPS,
+    EVALUATION_RETURN,
+    ITERATION,
+    RETURN,
+    STEPS_PER_S,
+    count_text,
+    duration_text,
+    number_text,
+)
+from runner.tracking.summary import resume_command
+
+_MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
+_TIME, _ITERATION_S = "time_total_s", "time_this_iter_s"
+_LEARNERS = "learners/"
+_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, "timers/")
+# Axes, and what only counts iterations in other words.
+_COUNTS = (
+    *(ITERATION, ENV_STEPS, STEPS_PER_S, _TIME, _ITERATION_S),
+    *("num_env_steps_sampled", "num_env_steps_trained_lifetime", "num_episodes_lifetime"),
+)
+# Names of what a band reaches from and to, in place of `_mean` or behind the name.
+_BANDS = (("_mean", "_min", "_max", "min and max"), ("", "_low", "_high", "interval"))
+# Timers that are parts of an iteration, or come on top of it, from the first to the last. The update's own has the
+# learner pipeline in it.
+_SAMPLING, _UPDATE, _PIPELINE = "timers/env_runner_sampling", "timers/learner_update", "timers/learner_connector"
+_PHASES = {
+    "sampling": _SAMPLING,
+    "waiting for recorded data": "timers/offline_sampling",
+    "learner pipeline": _PIPELINE,
+    "update": _UPDATE,
+    "weights to env runners": "timers/synch_weights",
+    "evaluation": "timers/evaluation",
+    "evaluation on recorded data": "timers/offline_evaluation",
+}
+_OTHER = "other"
+
+Rows = list[dict[str, Any]]
+
+
+def run_page(record: RunRecord) -> Page:
+    """What is known of a run."""
+    sections = [
+        Section("Learning curves", list(_learning_curves(record))),
+        Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
+        Section("Learner", list(_learner(record))),
+        Section("Time", list(_time(record))),
+        Section("Episodes", list(_metrics(record, "env_runners/", but=_main_metrics(record)))),
+        Section("Other metrics", list(_others(record))),
+        Section("Configuration", list(_configuration(record))),
+        Section("Environment", list(_environment(record))),
+    ]
+    facts = _facts(record)
+    return Page(
+        kind="run",
+        title=record.experiment,
+        subtitle=f"{record.path} · {record.stop_reason.splitlines()[0]}" if record.stop_reason else str(record.path),
+        status={record.status: 1},
+        facts=facts,
+        sections=[section for section in sections if section.blocks],
+        headline=[
+            f"status   {record.status}{f': {record.stop_reason.splitlines()[0]}' if record.stop_reason else ''}",
+            *(f"{fact.name.lower():<8} {fact.value}{f' ({fact.note})' if fact.note else ''}" for fact in facts),
+        ],
+    )
+
+
+def _facts(record: RunRecord) -> list[Fact]:
+    last, columns = last_values(record.columns), record.columns
+    facts = []
+    for title, name in (("Return", RETURN), ("Evaluation", EVALUATION_RETURN)):
+        if name in columns:
+            facts.append(Fact(title, number_text(last[name]), f"last; best {number_text(np.nanmax(columns[name]))}"))
+    steps, seconds = last.get(ENV_STEPS), last.get(_TIME)
+    facts.append(Fact("Iterations", count_text(last.get(ITERATION))))
+    facts.append(Fact("Env steps", count_text(steps), "learned from" if _is_offline(record) else ""))
+    speed = f"{count_text(steps / seconds)} env steps per second" if steps and seconds else ""
+    return [*facts, Fact("Time", "-" if seconds is None else duration_text(seconds), speed)]
+
+
+def _is_offline(record: RunRecord) -> bool:
+    return any(name.startswith("offline_data/") for name in record.columns)
+
+
+# -- learning curves --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Line:
+    """A metric with the metrics of its band."""
+
+    name: str
+    y: Column
+    low: Column | None = None
+    high: Column | None = None
+    band: str = ""
+
+    @classmethod
+    def find(cls, columns: Mapping[str, Column], metric: str, name: str) -> _Line:
+        """The metric with its band, where there is one."""
+        for ending, low_ending, high_ending, band in _BANDS:
+            stem = metric.removesuffix(ending)
+            low, high = columns.get(stem + low_ending), columns.get(stem + high_ending)
+            if metric.endswith(ending) and low is not None and high is not None:
+                return cls(name, columns[metric], low, high, band)
+        return cls(name, columns[metric])
+
+    def rows(self, x: Column, num_points: int) -> Rows:
+        """A point for each iteration that has a value, or the means of several."""
+        is_known = np.isfinite(self.y)
+        is_marked = int(is_known.sum()) <= _FEW_POINTS
+        nothing = np.full_like(self.y, np.nan)
+        given = (x, self.y, nothing if self.low is None else self.low, nothing if self.high is None else self.high)
+        return [
+            {
+                "x": plain(at),
+                "y": plain(y),
+                "low": plain(low),
+                "high": plain(high),
+                "series": self.name,
+                "marked": is_marked,
+            }
+            for at, y, low, high in zip(*thin([own[is_known] for own in given], num_points), strict=True)
+        ]
+
+
+def _main_metrics(record: RunRecord) -> dict[str, str]:
+    """What the first chart shows, with names: returns, else losses."""
+    returns = {RETURN: "training", EVALUATION_RETURN: "evaluation"}
+    found = {name: title for name, title in returns.items() if name in record.columns}
+    if found:
+        return found
+    losses = [name for name in record.columns if name.startswith(_LEARNERS) and name.endswith("/total_loss")]
+    return {name: name.removeprefix(_LEARNERS).removesuffix("/total_loss") for name in losses}
+
+
+def _learning_curves(record: RunRecord) -> Iterator[Block]:
+    main = _main_metrics(record)
+    if not main:
+        yield Text("No iteration has ended with a return or a loss yet.")
+        return
+    first = next(iter(main))
+    title = "mean episode return" if first in (RETURN, EVALUATION_RETURN) else "total loss"
+    yield _figure(record, "learning_curves", [_Line.find(record.columns, *own) for own in main.items()], title)
+    yield from _own_returns(record)
+
+
+def _own_returns(record: RunRecord) -> Iterator[Block]:
+    """Returns of agents and of modules, where there are several."""
+    for kind in ("agent", "module"):
+        prefix = f"env_runners/{kind}_episode_return_mean/"
+        names = [name for name in record.columns if name.startswith(prefix)]
+        if len(names) > 1 or (names and kind == "agent"):
+            lines = [_Line(name.removeprefix(prefix), record.columns[name]) for name in names]
+            yield _figure(record, f"{kind}_returns", lines, f"mean episode return by {kind}", height=260)
+
+
+def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, height: int = 340) -> Figure:
+    x = axis_of(record.columns, record.axis)
+    rows = [line.rows(x, _MOST_POINTS) for line in lines]
+    band = next((line.band for line in lines if line.band), "")
+    longest = max(map(len, rows))
+    is_marked = any(row["marked"] for own in rows for row in own)
+    texts = [f"Bands are from {band.replace(' and ', ' to ')}."] if band in {own[3] for own in _BANDS[:1]} else []
+    num_iterations = len(x)
+    if num_iterations > _MOST_POINTS and longest == _MOST_POINTS:
+        texts.append(f"Each point is the mean of {num_iterations / _MOST_POINTS:.3g} iterations.")
+    return Figure(
+        name=name,
+        chart=charts.curves([line.name for line in lines], axis_title(record.axis), title, band, is_marked=is_marked),
+        points={charts.POINTS: [row for own in rows for row in own]},
+        caption=" ".join(texts),
+        height=height,
+    )
+
+
+# -- small charts -----------------------------------------------------------------------------------------------------
+
+
+def _learner(record: RunRecord) -> Iterator[Block]:
+    """A chart for each metric, with a line for each module."""
+    by_metric: dict[str, list[str]] = {}
+    for name in record.columns:
+        if name.startswith(_LEARNERS):
+            by_metric.setdefault(name.rpartition("/")[2], []).append(name)
+    lines = {
+        metric: [_Line(name.removeprefix(_LEARNERS).rpartition("/")[0], record.columns[name]) for name in names]
+        for metric, names in by_metric.items()
+    }
+    yield from _small_charts(record, lines)
+
+
+def _metrics(record: RunRecord, prefix: str, but: Mapping[str, str]) -> Iterator[Block]:
+    """A chart for each metric of a prefix, its band in the same one."""
+    names = [name for name in record.columns if name.startswith(prefix) and name not in but]
+    names = [name for name in names if "_episode_return_mean/" not in name]  # of agents and modules
+    lines = {name: _Line.find(record.columns, name, name) for name in names}
+    of_bands = {
+        name.removesuffix(ending) + other
+        for name, line in [*lines.items(), *((name, _Line.find(record.columns, name, "")) for name in but)]
+        for ending, low, high, band in _BANDS
+        if line.band == band
+        for other in (low, high)
+    }
+    yield from _small_charts(
+        record, {name.removeprefix(prefix): [line] for name, line in lines.items() if name not in of_bands}
+    )
+
+
+def _others(record: RunRecord) -> Iterator[Block]:
+    names = [name for name in record.columns if not name.startswith(_SHOWN) and name not in _COUNTS]
+    lines = {name: [_Line(name, record.columns[name])] for name in names}
+    yield from _small_charts(record, lines)
+
+
+def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
+    """Those that change as charts, the others in a sentence."""
+    x, constant = axis_of(record.columns, record.axis), []
+    for title, own in lines.items():
+        values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in own]))
+        if len(values) == 1:
+            constant.append(f"{title} {number_text(values[0])}")
+            continue
+        rows = [row for line in own for row in line.rows(x, _MOST_SMALL_POINTS)]
+        band = own[0].band
+        series = [line.name for line in own]
+        is_marked = any(row["marked"] for row in rows)
+        yield Figure(
+            name=title.replace("/", "_"),
+            chart=charts.curves(series, axis_title(record.axis), title, band, is_small=True, is_marked=is_marked),
+            points={charts.POINTS: rows},
+            title=title,
+            height=150 if len(own) == 1 else 190,
+            is_small=True,
+        )
+    if constant:
+        yield Text(f"The same in every iteration: {', '.join(constant)}.")
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def _time(record: RunRecord) -> Iterator[Block]:
+    phases = _phases(record.columns)
+    if phases:
+        yield _shares(phases)
+        if len(axis_of(record.columns, record.axis)) > 1:
+            yield _phases_over_time(record, phases)
+    speed = record.columns.get(STEPS_PER_S)
+    if speed is not None:
+        yield _figure(record, "throughput", [_Line("env steps/s", speed)], "env steps per second", height=220)
+
+
+def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Seconds of each iteration by phase; what no timer tells is `other`."""
+    if _ITERATION_S not in columns:
+        return {}
+    seconds = {title: np.nan_to_num(columns[name]) for title, name in _PHASES.items() if name in columns}
+    if "update" in seconds and "learner pipeline" in seconds:
+        seconds["update"] = np.maximum(0.0, seconds["update"] - seconds["learner pipeline"])
+    within = [own for title, own in seconds.items() if not title.startswith("evaluation")]
+    rest = np.nan_to_num(columns[_ITERATION_S]) - np.sum(within, axis=0, initial=0.0)
+    seconds[_OTHER] = np.maximum(0.0, rest)
+    return {title: own for title, own in seconds.items() if own.sum() > 0}
+
+
+def _shares(phases: Mapping[str, Column]) -> Figure:
+    totals = {title: float(own.sum()) for title, own in phases.items()}
+    whole = sum(totals.values())
+    rows = [
+        {"name": title, "x": plain(seconds), "text": f"{_seconds_text(seconds)} · {seconds / whole:.1%}"}
+        for title, seconds in sorted(totals.items(), key=lambda own: -own[1])
+    ]
+    return Figure(
+        name="time_by_phase",
+        chart=charts.bars("seconds of the whole run", max(totals.values())),
+        points={charts.POINTS: rows},
+        height=26 * len(rows),
+    )
+
+
+def _seconds_text(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds < 60 else duration_text(seconds)
+
+
+def _phases_over_time(record: RunRecord, phases: Mapping[str, Column]) -> Figure:
+    x, *seconds = thin([axis_of(record.columns, record.axis), *phases.values()], _MOST_SMALL_POINTS)
+    rows = [
+        {"x": plain(at), "y": plain(value), "series": title, "rank": rank}
+        for rank, (title, own) in enumerate(zip(phases, seconds, strict=True))
+        for at, value in zip(x, own, strict=True)
+    ]
+    return Figure(
+        name="time_per_iteration",
+        chart=charts.stacked_areas(list(phases), axis_title(record.axis), "seconds per iteration"),
+        points={charts.POINTS: rows},
+        height=240,
+    )
+
+
+# -- what it was made with --------------------------------------------------------------------------------------------
+
+
+def _configuration(record: RunRecord) -> Iterator[Block]:
+    if record.overrides:
+        yield Code("\n".join(record.overrides))
+    if record.checkpoint:
+        yield Code(resume_command(record.path))
+    if record.config:
+        yield Code(record.config, "config.yaml")
+
+
+def _environment(record: RunRecord) -> Iterator[Block]:
+    known = record.environment
+    if not known:
+        return
+    git = known.get("git") or {}
+    revision = git.get("revision")
+    rows = {
+        "git revision": f"{revision}{', with changes' if git.get('dirty') else ''}" if revision else "-",
+        **{name: str(version) for name, version in (known.get("versions") or {}).items()},
+        "python": str(known.get("python", "-")),
+        "platform": str(known.get("platform", "-")),
+        "CPUs": f"{known.get('cpus_available', '-')} of {known.get('cpu_count', '-')}",
+    }
+    yield Table(["", ""], [[Cell(name), Cell(text)] for name, text in rows.items()], is_sortable=False)

@@ -1,0 +1,90 @@
+"""What is known of a run: its metrics, how it ended, what it was made with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from runner.report.series import Column, choose_axis, read_columns
+
+_RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A run as it stands.
+
+    Attributes:
+        path: its run dir.
+        experiment: its name; that of the folder where it is not known.
+        status: finished, failed, interrupted, or unfinished for a run that is going on or was killed.
+        stop_reason: why it ended.
+        columns: metrics by name, a number for each iteration; NaN where one is missing.
+        axis: the metric that they are drawn over.
+        environment: versions and machine.
+        config: the configuration as YAML; empty if it is not there.
+        overrides: the command line's.
+        checkpoint: the newest one; empty if there is none.
+    """
+
+    path: Path
+    experiment: str
+    status: str
+    stop_reason: str
+    columns: Mapping[str, Column]
+    axis: str
+    environment: Mapping[str, Any]
+    config: str
+    overrides: list[str]
+    checkpoint: str
+
+
+def read_run(run_dir: Path) -> RunRecord:
+    """Everything that a page of it shows; what is not there, or cannot be read, is left out."""
+    result, columns = _read_json(run_dir / _RESULT_FILE), read_columns(run_dir)
+    overrides = _read_overrides(run_dir / _HYDRA / "overrides.yaml")
+    return RunRecord(
+        path=run_dir,
+        experiment=_experiment(overrides) or run_dir.absolute().name,
+        status=str(result.get("status") or "unfinished"),
+        stop_reason=str(result.get("stop_reason") or ""),
+        columns=columns,
+        axis=choose_axis(columns),
+        environment=_read_json(run_dir / _ENVIRONMENT_FILE),
+        config=_read_text(run_dir / _HYDRA / "config.yaml"),
+        overrides=overrides,
+        checkpoint=str(result.get("checkpoint") or ""),
+    )
+
+
+def _experiment(overrides: list[str]) -> str:
+    named = [text.partition("=")[2] for text in overrides if text.lstrip("+").startswith("experiment=")]
+    return named[-1] if named else ""
+
+
+def _read_json(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(_read_text(file))
+    except ValueError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _read_overrides(file: Path) -> list[str]:
+    try:
+        content = yaml.safe_load(_read_text(file))
+    except yaml.YAMLError:
+        return []
+    return [str(text) for text in content] if isinstance(content, list) else []

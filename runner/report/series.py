@@ -1,0 +1,114 @@
+"""Metrics over a run: columns of progress.jsonl, their axis, fewer points of them, several seeds on one grid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runner.tracking.headline import ENV_STEPS, ITERATION
+from runner.tracking.plain_values import finite_number
+from runner.tracking.progress_log import ProgressLog
+
+Column = NDArray[np.float64]
+
+PROGRESS_FILE = "progress.jsonl"
+_AXES: Mapping[str, str] = {
+    ENV_STEPS: "env steps",
+    "num_env_steps_trained_lifetime": "rows trained on",
+    ITERATION: "iteration",
+}
+
+
+def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str, Column]:
+    """Metrics of a run by name, float64 [num_iterations]; NaN where one is missing, null or no number.
+
+    Args:
+        run_dir: of the run; without progress.jsonl there are no columns.
+        names: only these, and the axes; None: all that are a number at least once.
+    """
+    lines = ProgressLog(run_dir / PROGRESS_FILE).read()
+    wanted = dict.fromkeys(name for line in lines for name in line) if names is None else [*_AXES, *names]
+    columns = {name: np.array([_number(line.get(name)) for line in lines], np.float64) for name in wanted}
+    return {name: column for name, column in columns.items() if np.isfinite(column).any()}
+
+
+def choose_axis(columns: Mapping[str, Column]) -> str:
+    """The metric that the others are drawn over: env steps where they are counted."""
+    for name in _AXES:
+        column = columns.get(name)
+        if column is not None and np.nanmax(column) > 0:
+            return name
+    return ITERATION
+
+
+def axis_title(name: str) -> str:
+    """What stands below the axis."""
+    return _AXES[name]
+
+
+def axis_of(columns: Mapping[str, Column], name: str) -> Column:
+    """The axis, never falling; the numbers of the lines where there is no such metric."""
+    length = len(next(iter(columns.values()), ()))
+    column = columns.get(name, np.arange(1.0, length + 1))
+    rising: Column = np.maximum.accumulate(np.nan_to_num(column, nan=0.0))
+    return rising
+
+
+def thin(columns: Sequence[Column], num_points: int) -> list[Column]:
+    """At most `num_points` points: means of as many neighbours as it takes; NaN where all of them are."""
+    length = len(columns[0])
+    if length <= num_points:
+        return list(columns)
+    starts = np.linspace(0, length, num_points, endpoint=False).astype(np.int64)
+    return [_means(column, starts) for column in columns]
+
+
+def _means(column: Column, starts: NDArray[np.int64]) -> Column:
+    is_known = np.isfinite(column)
+    num = np.add.reduceat(is_known.astype(np.int64), starts)
+    total = np.add.reduceat(np.where(is_known, column, 0.0), starts)
+    means = np.full(len(starts), np.nan)
+    np.divide(total, num, out=means, where=num > 0)
+    return means
+
+
+def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> tuple[Column, Column]:
+    """Several lines at the same places: the grid [num_points], the values [num_lines, num_points].
+
+    A line is interpolated between its own points, and holds for one step of its own beyond its ends, since seeds never
+    end on the very same step. Further out it is NaN.
+
+    Args:
+        lines: x, which never falls, and y of each; at least one has a point.
+        num_points: of the grid; of a single place there is one.
+    """
+    known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in lines]
+    starts, ends = [x[0] for x, _ in known if len(x)], [x[-1] for x, _ in known if len(x)]
+    grid = np.unique(np.linspace(min(starts), max(ends), num_points))
+    values = np.full((len(lines), len(grid)), np.nan)
+    for row, (x, y) in zip(values, known, strict=True):
+        if len(x):
+            step = float(np.median(np.diff(x))) if len(x) > 1 else 0.0
+            is_near = (grid >= x[0] - step) & (grid <= x[-1] + step)
+            row[is_near] = np.interp(grid[is_near], x, y)
+    return grid, values
+
+
+def plain(value: float) -> float | None:
+    """For JSON: NaN is null; six digits are more than a screen shows."""
+    number = finite_number(float(value))
+    return None if number is None else float(f"{number:.6g}")
+
+
+def last_values(columns: Mapping[str, Column]) -> dict[str, float]:
+    """The newest number of each metric."""
+    return {name: float(column[np.isfinite(column)][-1]) for name, column in columns.items()}
+
+
+def _number(value: Any) -> float:
+    number = finite_number(value)
+    return float("nan") if number is None else number

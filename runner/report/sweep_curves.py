@@ -1,0 +1,181 @@
+"""Learning curves of a sweep, and what a population changed while it learned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from runner.report import charts
+from runner.report.coordinates import short_names, value_text
+from runner.report.page import Block, Figure, Table, Text
+from runner.report.series import axis_of, axis_title, choose_axis, on_common_grid, plain
+from runner.report.sweep_record import TIME, SweepRecord
+from runner.report.sweep_texts import label_groups, last_part
+from runner.report.tables import as_number, count_cell, text_cell
+from runner.sweep.space import Value
+from runner.sweep.statistics import CurveEstimate, SeedGroup, estimate_curve
+from runner.sweep.trials import Trial
+from runner.tracking.headline import ENV_STEPS
+
+_GRID_POINTS, _FEWEST_GRID_POINTS, _MOST_ROWS = 120, 15, 24_000
+_FEW_POINTS = 25
+
+Rows = list[dict[str, Any]]
+
+
+def learning_curves(record: SweepRecord, groups: Sequence[SeedGroup]) -> Iterator[Block]:
+    """The first objective large, then the others that change while a trial runs."""
+    for metric in record.objectives:
+        figure = _curves_of(record, groups, metric)
+        if figure is not None and (metric == record.metric or metric != TIME):
+            yield figure
+
+
+def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) -> Figure | None:
+    axes = [choose_axis(columns) for columns in record.columns.values() if metric in columns]
+    drawn = [group for group in groups if any(metric in record.columns[trial.number] for trial in group.trials)]
+    if not drawn:
+        return None
+    num_points = max(_FEWEST_GRID_POINTS, min(_GRID_POINTS, _MOST_ROWS // len(drawn)))
+    labels = label_groups(record, drawn)
+    estimated = {
+        label: _estimated(record, own, metric, axes[0], num_points) for label, own in zip(labels, drawn, strict=True)
+    }
+    names = list(estimated)
+    coloured, others = names[: charts.MOST_COLOURS], names[charts.MOST_COLOURS :]
+    rows = [row for name in coloured for row in _rows(name, *estimated[name])]
+    num_seeds = [int(curve.num.max()) for _, curve in estimated.values()]
+    return Figure(
+        name=f"learning_curves_{last_part(metric)}",
+        chart=charts.curves(
+            coloured,
+            axis_title(axes[0]),
+            metric,
+            "95 % interval" if max(num_seeds) > 2 else "",
+            is_marked=any(row["marked"] for row in rows),
+            has_others=bool(others),
+        ),
+        points={
+            charts.POINTS: rows,
+            **({charts.OTHERS: [row for name in others for row in _rows(name, *estimated[name])]} if others else {}),
+        },
+        caption=_curves_caption(num_seeds, len(others), any(row["part"] == charts.DASHED for row in rows))
+        + (" Values are those that a trial began with." if record.mutations else ""),
+        title="" if len(record.objectives) == 1 else metric,
+        height=380,
+    )
+
+
+def _estimated(
+    record: SweepRecord, group: SeedGroup, metric: str, axis: str, num_points: int
+) -> tuple[np.ndarray, CurveEstimate]:
+    own = [record.columns[trial.number] for trial in group.trials]
+    lines = [(axis_of(columns, axis), columns[metric]) for columns in own if metric in columns]
+    longest = max(int(np.isfinite(y).sum()) for _, y in lines)
+    grid, values = on_common_grid(lines, min(num_points, longest))
+    return grid, estimate_curve(values)
+
+
+def _rows(name: str, grid: np.ndarray, curve: CurveEstimate) -> Rows:
+    """A point for each place where a seed has been; the dashed part begins where the full one ends."""
+    rows: Rows = []
+    is_marked = len(grid) <= _FEW_POINTS
+    most = int(curve.num.max())
+    for x, y, low, high, num in zip(grid, curve.iqm, curve.low, curve.high, curve.num, strict=True):
+        if num == 0:
+            continue
+        part = "full" if num == most else charts.DASHED
+        point = {"x": plain(x), "y": plain(y), "low": plain(low), "high": plain(high), "series": name}
+        if rows and rows[-1]["part"] != part:
+            rows.append({**rows[-1], "part": part})
+        rows.append({**point, "part": part, "marked": is_marked})
+    return rows
+
+
+def _curves_caption(num_seeds: Sequence[int], num_others: int, is_dashed: bool) -> str:
+    fewest, most = min(num_seeds), max(num_seeds)
+    seeds = f"{most}" if fewest == most else f"{fewest} to {most}"
+    if most == 1:
+        texts = ["One line for each trial, the best one first."]
+    else:
+        texts = [f"One line for each combination, the best one first: the inter-quartile mean over its {seeds} seeds."]
+    if most > 2:
+        texts.append("The band is its 95 % bootstrap confidence interval.")
+    elif most == 2:
+        texts.append("Two seeds are too few for a confidence interval.")
+    if is_dashed:
+        texts.append("Dashed: some of its seeds had ended already.")
+    if num_others:
+        texts.append(f"In grey the other {num_others}.")
+    return " ".join([*texts, "A click on the legend shows one alone."])
+
+
+def population(record: SweepRecord) -> Iterator[Block]:
+    """How each changed value went over time, and a row for each change; nothing where there is none."""
+    if not record.mutations:
+        return
+    mutations = record.mutations
+    keys = list(dict.fromkeys(key for own in mutations for key in own.after if own.after[key] != own.before.get(key)))
+    names = short_names(keys)
+    for key in keys:
+        figure = _value_over_time(record, key)
+        if figure is not None:
+            yield figure
+    yield Table(
+        ["env steps", "trial", "went on from", *names.values()],
+        [
+            [
+                count_cell(own.num_env_steps),
+                count_cell(own.trial),
+                count_cell(own.donor),
+                *(text_cell(_change_text(own.before.get(key), own.after.get(key))) for key in keys),
+            ]
+            for own in record.mutations
+        ],
+    )
+    yield Text("A trial that goes on from another one takes over its module and tries other values.")
+
+
+def _change_text(before: Value | None, after: Value | None) -> str:
+    if after is None or after == before:
+        return ""
+    return value_text(after) if before is None else f"{value_text(before)} → {value_text(after)}"
+
+
+def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
+    """A step line for each trial; None for values that are no numbers."""
+    rows: Rows = []
+    for trial in sorted(record.trials, key=lambda own: own.number):
+        steps = list(_steps_of(record, trial, key))
+        values = [as_number(value) for _, value in steps]
+        if None in values:
+            return None
+        name = f"trial {trial.number}"
+        rows += [{"x": x, "y": plain(y or 0.0), "series": name} for (x, _), y in zip(steps, values, strict=True)]
+    numbers = [row["y"] for row in rows]
+    if not numbers:
+        return None
+    is_log = min(numbers) > 0 and max(numbers) / min(numbers) >= 10
+    series = list(dict.fromkeys(row["series"] for row in rows))
+    return Figure(
+        name=f"population_{last_part(key)}",
+        chart=charts.curves(series, "env steps", key, is_log=is_log, is_stepped=True),
+        points={charts.POINTS: rows},
+        caption=f"{key} of each trial over its env steps{', logarithmic' if is_log else ''}.",
+        title=key,
+        height=260,
+    )
+
+
+def _steps_of(record: SweepRecord, trial: Trial, key: str) -> Iterator[tuple[int, Value]]:
+    own = [mutation for mutation in record.mutations_of(trial) if key in mutation.after]
+    first = own[0].before.get(key) if own else trial.combination.get(key)
+    if first is None:
+        return
+    yield 0, first
+    for mutation in own:
+        yield mutation.num_env_steps, mutation.after[key]
+    end = int(trial.result.get(ENV_STEPS) or 0)
+    yield end, own[-1].after[key] if own else first

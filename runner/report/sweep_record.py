@@ -1,0 +1,115 @@
+"""What is known of a sweep: its trials with their curves, how long it took, what its population changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from runner.report.series import Column, last_values, read_columns
+from runner.sweep.space import SEED, Value
+from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.tracking.plain_values import finite_number
+from runner.tracking.progress_log import ProgressLog
+
+TIME = "time_total_s"
+_TRIALS_FILE = "trials.jsonl"
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A trial of a population that went on from another one with other values."""
+
+    trial: int
+    donor: int
+    num_env_steps: int
+    before: Mapping[str, Value]
+    after: Mapping[str, Value]
+
+
+@dataclass(frozen=True)
+class SweepRecord:
+    """A sweep as it stands.
+
+    Attributes:
+        path: its folder.
+        experiment, objectives, searched: as of `SweepFolder`.
+        trials: best first; those that are not over have the metrics of their last iteration.
+        columns: of each trial by number: the objectives, env steps and iterations.
+        keys: what is searched, without the seed.
+        duration_s: from the start of the first trial to the last change of one.
+        mutations: in their order.
+    """
+
+    path: Path
+    experiment: str
+    objectives: Mapping[str, str]
+    searched: Mapping[str, Any]
+    trials: list[Trial]
+    columns: Mapping[int, Mapping[str, Column]]
+    keys: list[str]
+    duration_s: float
+    mutations: list[Mutation]
+
+    def run_dir(self, trial: Trial) -> Path:
+        """Where a trial writes."""
+        return self.path / str(trial.number)
+
+    @property
+    def metric(self) -> str:
+        """The objective that counts."""
+        return next(iter(self.objectives))
+
+    @property
+    def mode(self) -> str:
+        """Whether its highest or lowest value is best: max or min."""
+        return self.objectives[self.metric]
+
+    @property
+    def best(self) -> Trial | None:
+        """The best trial; None while none has a value."""
+        return next((trial for trial in self.trials if finite_number(trial.result.get(self.metric)) is not None), None)
+
+    def mutations_of(self, trial: Trial) -> list[Mutation]:
+        """What it went on with, in order."""
+        return [mutation for mutation in self.mutations if mutation.trial == trial.number]
+
+
+def read_sweep(folder: SweepFolder) -> SweepRecord:
+    """Everything that a page of it shows."""
+    columns = {trial.number: read_columns(folder.run_dir(trial), [*folder.objectives, TIME]) for trial in folder.trials}
+    trials = [_newest(trial, columns[trial.number]) for trial in folder.trials]
+    keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
+    times = [line["time"] for line in ProgressLog(folder.path / _TRIALS_FILE).read() if "time" in line]
+    return SweepRecord(
+        path=folder.path,
+        experiment=folder.experiment,
+        objectives=folder.objectives,
+        searched=folder.searched,
+        trials=best_first(trials, folder.objectives),
+        columns=columns,
+        keys=[key for key in keys if key != SEED],
+        duration_s=max(times, default=0.0) - min(times, default=0.0),
+        mutations=[_mutation(row) for row in folder.mutations()],
+    )
+
+
+def _newest(trial: Trial, columns: Mapping[str, Column]) -> Trial:
+    """A trial that is not over has done more than its last change tells."""
+    return trial if trial.is_over else replace(trial, result={**trial.result, **last_values(columns)})
+
+
+def _mutation(row: Mapping[str, Any]) -> Mutation:
+    return Mutation(
+        trial=int(row["trial"]),
+        donor=int(row["donor"]),
+        num_env_steps=int(row["num_env_steps"]),
+        before=dict(row["before"]),
+        after=dict(row["after"]),
+    )
+
+
+def total(record: SweepRecord, metric: str) -> float:
+    """The sum over trials; those that do not know it count nothing."""
+    return sum(float(trial.result.get(metric) or 0.0) for trial in record.trials)

@@ -1,0 +1,65 @@
+"""How pages of sweeps name trials, values and metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.report.coordinates import short_names, value_text
+from runner.report.page import Cell
+from runner.report.sweep_record import SweepRecord
+from runner.report.tables import value_cell
+from runner.sweep.space import SEED
+from runner.sweep.statistics import Estimate, SeedGroup
+from runner.sweep.trials import Trial
+from runner.tracking.headline import number_text
+
+
+def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
+    """A name for each group, made of what it tries; with its first trial where two differ in what is cut off."""
+    names = short_names(record.keys)
+    labels: list[str] = []
+    for group in groups:
+        tried = [f"{names.get(key, key)}={value_text(value)}" for key, value in group.combination.items()]
+        label = "  ".join(tried) or record.experiment or "all trials"
+        labels.append(f"{label} (trial {group.trials[0].number})" if label in labels else label)
+    return labels
+
+
+def short_values_text(record: SweepRecord, trial: Trial) -> str:
+    """What a trial tries, in few words, without its seed."""
+    names = short_names(record.keys)
+    return ", ".join(f"{names[key]} {value_text(trial.values[key])}" for key in record.keys if key in trial.values)
+
+
+def values_text(record: SweepRecord, trial: Trial) -> str:
+    """What a trial runs with, whole keys and seed."""
+    return " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
+
+
+def last_part(name: str) -> str:
+    """The last part of a metric or a key."""
+    return name.replace(".", "/").rpartition("/")[2]
+
+
+def large_text(number: float) -> str:
+    """At most four digits."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def value_cells(record: SweepRecord, trial: Trial) -> list[Cell]:
+    """What a trial runs with: a cell for each searched key, and one for the seed where there are seeds."""
+    keys = [*record.keys, *seed_column(record)]
+    return [value_cell(trial.values.get(key)) for key in keys]
+
+
+def seed_column(record: SweepRecord) -> list[str]:
+    """The column of the seed; none where it is the same for all."""
+    return [SEED] if any(SEED in trial.combination for trial in record.trials) else []
+
+
+def interval_text(reached: Estimate) -> str:
+    """Both ends; "-" with fewer than three seeds."""
+    return "-" if reached.num < 3 else f"{number_text(reached.low)} to {number_text(reached.high)}"

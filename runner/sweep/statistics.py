@@ -1,0 +1,163 @@
+"""What several seeds of one combination reach together: inter-quartile means and their confidence intervals.
+
+Imports scipy, which takes half a second: import it where it is needed.
+
+Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
+(https://arxiv.org/abs/2108.13264): a few seeds are best told by the inter-quartile mean and a bootstrap interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.stats  # type: ignore[import-untyped]
+from numpy.typing import ArrayLike, NDArray
+
+from runner.sweep.space import SEED, Combination, override_text
+from runner.sweep.trials import Trial
+from runner.tracking.plain_values import finite_number
+
+CONFIDENCE = 0.95
+FEWEST_VALUES = 3  # below it no interval is given
+_TRIMMED = 0.25  # of the values at each end
+_NUM_RESAMPLES = 2000
+_MOST_NUMBERS = 2_000_000  # resampled numbers in memory at once, 16 MB
+
+Curve = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What seeds reach; NaN is what is not known.
+
+    Attributes:
+        mean: of the values.
+        iqm: their inter-quartile mean: a quarter of them, rounded down, is left out at each end. Up to three values
+            have none to leave out: it is their mean.
+        low, high: ends of the 95 % percentile bootstrap interval of `iqm`. NaN with fewer than three values: resamples
+            of two are made of these two numbers, so that an interval would only repeat them and claim far too much.
+        num: how many values there are.
+    """
+
+    mean: float
+    iqm: float
+    low: float
+    high: float
+    num: int
+
+
+@dataclass(frozen=True)
+class CurveEstimate:
+    """An `Estimate` at each point of a curve: `mean`, `iqm`, `low`, `high` float64 [num_points], `num` int64."""
+
+    mean: Curve
+    iqm: Curve
+    low: Curve
+    high: Curve
+    num: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """The trials that differ in their seeds only.
+
+    Attributes:
+        combination: what they share.
+        trials: in the order of their numbers.
+    """
+
+    combination: Combination
+    trials: tuple[Trial, ...]
+
+    @property
+    def overrides(self) -> list[str]:
+        """What it differs in from other groups, as on the command line."""
+        return [override_text(key, value) for key, value in self.combination.items()]
+
+    def estimate(self, metric: str) -> Estimate:
+        """Of the last values of a metric; trials without one do not count."""
+        return estimate([_number(trial.result.get(metric)) for trial in self.trials])
+
+
+def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
+    """Trials with the same combination but for the seed, in the order of their first ones."""
+    groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
+    for trial in trials:
+        shared = tuple((key, str(value)) for key, value in sorted(trial.combination.items()) if key != SEED)
+        groups.setdefault(shared, []).append(trial)
+    return [SeedGroup(_without_seed(own[0].combination), tuple(own)) for own in groups.values()]
+
+
+def best_groups_first(groups: Sequence[SeedGroup], metric: str, mode: str) -> list[tuple[SeedGroup, Estimate]]:
+    """Groups with their estimates of a metric, by inter-quartile mean; `mode` is max or min; those without last."""
+    sign = -1.0 if mode == "max" else 1.0
+    estimated = [(group, group.estimate(metric)) for group in groups]
+    return sorted(estimated, key=lambda own: (own[1].num == 0, sign * own[1].iqm if own[1].num else 0.0))
+
+
+def estimate(values: ArrayLike) -> Estimate:
+    """What seeds reach.
+
+    Args:
+        values: [num_seeds]; NaN and infinite ones do not count.
+    """
+    column = np.asarray(values, np.float64).reshape(-1, 1)
+    curve = estimate_curve(column)
+    mean, iqm, low, high = (float(own[0]) for own in (curve.mean, curve.iqm, curve.low, curve.high))
+    return Estimate(mean, iqm, low, high, int(curve.num[0]))
+
+
+def estimate_curve(values: ArrayLike) -> CurveEstimate:
+    """What seeds reach at each point of a curve.
+
+    The same values give the same interval, at any time and beside any other points.
+
+    Args:
+        values: [num_seeds, num_points]; NaN where a seed has no value, infinite ones do not count.
+    """
+    numbers = np.asarray(values, np.float64)
+    is_known = np.isfinite(numbers)
+    num = is_known.sum(axis=0)
+    estimated = np.full((4, numbers.shape[1]), np.nan)
+    # Points that the same seeds reach are computed together.
+    for seeds in np.unique(is_known[:, num > 0], axis=1).T:
+        points = np.flatnonzero((is_known == seeds[:, None]).all(axis=0))
+        estimated[:, points] = _estimate_known(numbers[np.ix_(seeds, points)])
+    mean, iqm, low, high = estimated
+    return CurveEstimate(mean, iqm, low, high, num)
+
+
+def _estimate_known(values: Curve) -> Curve:
+    """`mean, iqm, low, high` [4, num_points] of values without gaps [num_seeds, num_points]."""
+    mean, iqm = values.mean(axis=0), _iqm(values, axis=0)
+    nothing = np.full_like(iqm, np.nan)
+    if len(values) < FEWEST_VALUES:
+        return np.stack([mean, iqm, nothing, nothing])
+    interval = scipy.stats.bootstrap(
+        (values,),
+        _iqm,
+        n_resamples=_NUM_RESAMPLES,
+        batch=max(1, _MOST_NUMBERS // values.size),
+        vectorized=True,
+        axis=0,
+        confidence_level=CONFIDENCE,
+        method="percentile",  # it is defined for equal values too, others are not
+        rng=np.random.default_rng(0),
+    ).confidence_interval
+    # Sums of equal numbers in another order differ in their last digits.
+    return np.stack([mean, iqm, np.minimum(interval.low, iqm), np.maximum(interval.high, iqm)])
+
+
+def _iqm(values: Curve, axis: int) -> Curve:
+    return np.asarray(scipy.stats.trim_mean(values, _TRIMMED, axis=axis))
+
+
+def _number(value: object) -> float:
+    number = finite_number(value)
+    return float("nan") if number is None else number
+
+
+def _without_seed(combination: Combination) -> Combination:
+    return {key: value for key, value in combination.items() if key != SEED}

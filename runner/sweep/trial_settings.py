@@ -1,0 +1,42 @@
+"""What Tune is given for a trial, and the names of what it is told; imports neither Ray nor torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.config.compose import Composed
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.config.variants import compose_variant
+from runner.sweep.space import Combination, override_text
+
+RUN = "run"  # key of `TrialSettings` in Tune's configuration of a trial; other keys are for its scheduler
+# What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
+METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
+
+
+@dataclass(frozen=True)
+class TrialSettings:
+    """What a trial is: its values, overrides of all trials, its folder, a folder of files."""
+
+    number: int
+    values: Combination
+    fixed: tuple[str, ...]
+    run_dir: str
+    config_dir: str | None
+
+
+def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
+    """The configuration of a trial; the sweep itself shows and tracks."""
+    overrides = [override_text(key, value) for key, value in settings.values.items()]
+    folder = None if settings.config_dir is None else Path(settings.config_dir)
+    composed = compose_variant(settings.fixed, overrides, folder)
+    experiment = build_experiment_config(composed)
+    tracking = replace(experiment.tracking, mlflow=False, display="none")
+    return composed, replace(experiment, tracking=tracking)
+
+
+def clone_folder(run_dir: Path) -> Path:
+    """Where the checkpoint of another trial lies, that this one is to go on from."""
+    return run_dir / "clone"

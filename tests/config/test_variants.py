@@ -1,0 +1,73 @@
+"""Configurations that differ in a few values are composed as if each were the only one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.overrides import MOST_COMBINATIONS, expand_sweep, parse_overrides
+from runner.config.paths import search_dirs
+from runner.config.variants import compose_variant
+
+SHARED = ("+experiment=ppo_cartpole", "stop.num_env_steps_sampled_lifetime=60000", "module.fcnet_hiddens=[8]")
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        ("algorithm.lr=1e-3", "seed=3"),
+        ("algorithm.lr=[[0,1e-3],[1000,1e-4]]", "evaluation=none"),
+        ("env=stateless_cartpole", "env_runners.num_envs_per_env_runner=2"),
+        ("stop.env_runners.episode_return_mean=20",),
+        ("env.env_config={sutton_barto_reward:true}", "env.env_config.render_mode=null"),
+        ("algorithm.schema=runner.config.algorithms.BCConfig", "algorithm.lr=1"),
+        ("algorithm.no_such_key=1", "algorithm.lr=fast"),
+        ("no_such_group=x",),
+        ("algorithm.lr=1e-3,2e-3",),
+    ],
+)
+def test_a_variant_is_what_it_is_alone(own: tuple[str, ...]) -> None:
+    variant, alone = compose_variant(SHARED, own, None), compose_experiment([*SHARED, *own])
+    assert variant.values == alone.values
+    assert variant.unresolved == alone.unresolved
+    assert variant.experiment == alone.experiment
+    assert sorted(variant.overrides) == sorted(alone.overrides)
+    assert set(variant.problems) == set(alone.problems)
+    assert variant.unread == alone.unread
+    for key in ("algorithm.lr", "stop", "env", "algorithm.grad_clip", "env.env_config", "module.fcnet_hiddens"):
+        assert variant.where(key) == alone.where(key)
+
+
+def combinations_of(*texts: str) -> list[tuple[str, ...]]:
+    lines, problems = parse_overrides(texts, search_dirs(None))
+    assert not problems
+    return list(expand_sweep(lines, search_dirs(None)))
+
+
+def test_all_combinations_are_made_and_each_seed_once() -> None:
+    made = combinations_of("algorithm.lr=1e-3,2e-3", "algorithm.gamma=0.9,0.95,0.99", "seed=range(5)")
+    pairs = {(lr, gamma) for lr, gamma, _ in made}
+    assert len(pairs) == 6
+    assert {seed for *_, seed in made} == {f"seed={number}" for number in range(5)}
+    assert len(made) == len(set(made)) <= 6 + 5
+
+
+def test_of_very_many_combinations_each_value_is_made() -> None:
+    texts = [f"algorithm.{name}=range(0.1,0.9,0.05)" for name in ("gamma", "lambda_", "clip_param", "kl_coeff")]
+    made = combinations_of(*texts)
+    assert MOST_COMBINATIONS <= len(made) <= MOST_COMBINATIONS + 16
+    for column in zip(*made, strict=True):
+        assert len(set(column)) == 16
+    assert len(made) == len(set(made))
+
+
+def test_a_combination_that_only_fails_together_is_found() -> None:
+    made = combinations_of("algorithm.minibatch_size=64,4096", "algorithm.train_batch_size_per_learner=256,8192")
+    assert set(made) == set(
+        itertools.product(
+            ("algorithm.minibatch_size=64", "algorithm.minibatch_size=4096"),
+            ("algorithm.train_batch_size_per_learner=256", "algorithm.train_batch_size_per_learner=8192"),
+        )
+    )

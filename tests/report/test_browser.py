@@ -1,0 +1,80 @@
+"""Pages in a real browser: every chart is drawn, nothing complains, tables can be ordered."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from runner.report.page import render
+from runner.report.run_page import run_page
+from runner.report.run_record import read_run
+from runner.report.sweep_page import sweep_page
+from runner.report.sweep_record import read_sweep
+from runner.sweep.trials import SweepFolder
+from tests.report.folders import progress_line, write_everything, write_run
+
+_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+BROWSER = next((found for found in map(shutil.which, _NAMES) if found), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser on PATH: {', '.join(_NAMES)}")
+
+# Appended to a page, in place of a reader: orders the first table that can be ordered by its second column, twice.
+_CLICKS = """
+const header = document.querySelector("table.sortable th:nth-child(1) button");
+header.click();
+const column = () => [...header.closest("table").tBodies[0].rows].map((row) => row.cells[0].textContent);
+const ascending = column();
+header.click();
+document.documentElement.dataset.ordered = JSON.stringify([ascending, column()]);
+"""
+
+
+def visit(html: str, folder: Path) -> tuple[str, list[str]]:
+    """The page's elements after it has been drawn, and what the browser's console says."""
+    file = folder / "page.html"
+    file.write_text(html)
+    assert BROWSER is not None
+    command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000", "--dump-dom", file.as_uri()]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    return ended.stdout, [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.parametrize("kind", ["sweep", "run"])
+def test_every_chart_is_drawn(kind: str, tmp_path: Path) -> None:
+    if kind == "sweep":
+        page = sweep_page(read_sweep(SweepFolder.open(write_everything(tmp_path / "s"))))
+    else:
+        page = run_page(read_run(write_run(tmp_path / "r", [progress_line(number) for number in range(1, 30)])))
+    dom, complaints = visit(render(page), tmp_path)
+    assert complaints == []
+    assert 'data-charts="drawn"' in dom
+    drawn = re.findall(r'<div class="chart[^>]*id="chart-\d+".*?<svg[^>]*class="marks"', dom, flags=re.DOTALL)
+    assert len(drawn) == len(page.figures) > 3
+    assert dom.count('class="marks"') == len(page.figures)
+
+
+def test_a_script_that_is_not_ours_does_not_run(tmp_path: Path) -> None:
+    """Even if text got out of its place: the page allows its own two scripts only."""
+    page = run_page(read_run(write_run(tmp_path / "r", [progress_line(1)])))
+    evil = "<script>document.documentElement.dataset.evil = 'ran'</script></body>"
+    dom, complaints = visit(render(page).replace("</body>", evil), tmp_path)
+    assert "data-evil" not in dom
+    assert any("Content Security Policy" in line for line in complaints)
+
+
+def test_tables_are_ordered_by_a_click(tmp_path: Path) -> None:
+    page = sweep_page(read_sweep(SweepFolder.open(write_everything(tmp_path / "s"))))
+    html = re.sub(r"<meta http-equiv[^>]*>", "", render(page))  # so that the test's own script runs
+    dom, _ = visit(html.replace("</body>", f"<script>{_CLICKS}</script></body>"), tmp_path)
+    found = re.search(r'data-ordered="([^"]*)"', dom)
+    assert found is not None
+    texts = re.findall(r"&quot;([^&]*)&quot;", found[1])
+    half = len(texts) // 2
+    numbers = [float(text) for text in texts]
+    assert numbers[:half] == sorted(numbers[:half])
+    assert numbers[half:] == sorted(numbers[half:], reverse=True)
+    assert len(set(numbers)) > 3
