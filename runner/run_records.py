@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.checkpoints import CheckpointFolder
 from runner.checkpoints.module_source import module_sources
@@ -18,8 +18,6 @@ from runner.config.compose import Composed
 from runner.config.errors import UserError
 from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
-from runner.dataflow.run_metrics import Result
-from runner.loaded_modules import LoadedModule
 from runner.tracking import (
     DataSet,
     DisplayInfo,
@@ -37,7 +35,11 @@ from runner.tracking import (
     summary_lines,
     write_result,
 )
-from runner.trainer import Trainer
+
+if TYPE_CHECKING:  # a sweep's own process does without torch
+    from runner.dataflow.run_metrics import Result
+    from runner.loaded_modules import LoadedModule
+    from runner.trainer import Trainer
 
 Status = Literal["finished", "failed", "interrupted"]
 

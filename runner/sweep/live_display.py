@@ -47,10 +47,11 @@ class LiveSweepDisplay(SweepDisplay):
         super().start(folder)
         self._folder = folder
         self._num_over_before = sum(trial.is_over for trial in folder.trials)
-        self._live.start()
-        atexit.register(self._live.stop)  # the cursor comes back also where nobody calls finish
 
     def change(self, folder: SweepFolder, trial: Trial) -> None:
+        if not self._live.is_started:
+            self._live.start()
+            atexit.register(self._live.stop)  # the cursor comes back also where nobody calls finish
         if trial.status == "failed":
             super().change(folder, trial)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
-from runner.offline.workers import resources_asked_for
 
 
 def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
@@ -16,6 +15,8 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
     learners = config.learners
     bundles += [{"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}] * learners.num_learners
     if learns_offline(config):
+        from runner.offline.workers import resources_asked_for  # imports Ray Data's libraries
+
         for_data = resources_asked_for(config.offline)
         bundles.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
     return bundles

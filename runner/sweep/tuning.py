@@ -57,8 +57,8 @@ def run_sweep(
     config = configs[0]
     largest = [total(bundles_of(one)) for one in configs]
     asked_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
-    started = ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by)
     display.start(folder)
+    started = ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by)
     sweep = _Sweep(space, config, folder, config_dir, display)
     status: RunStatus = "FAILED"
     try:
