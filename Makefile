@@ -17,8 +17,9 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/python -m runner $(ARGS)
 
+# In two processes, each test file in one of them; a torch thread each.
 test: setup
-	$(BIN)/python -m pytest -m "not learning"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not learning" --numprocesses 2 --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

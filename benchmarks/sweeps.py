@@ -138,7 +138,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     bc.log(f"{num_trials} trials, two at a time: {two_s:.1f} s, half the sum of the plain ones {expected_s:.1f} s")
     grid_s, full = sweep((*experiment(grid_steps), *grid))
     best = max(trial.progress[-1][RETURN] or float("-inf") for trial in full)
-    asha_s, halved = sweep((*experiment(grid_steps), *grid, "sweep.scheduler=asha"))
+    # The same combinations in random order: a grid begins with the worst ones, so that each next one is promoted.
+    asha_s, halved = sweep((*experiment(grid_steps), *grid, "sweep=asha", f"sweep.num_samples={len(full)}"))
     return {
         "num_steps": num_steps,
         "plain_training_s": training,

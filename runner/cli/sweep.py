@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,13 +19,17 @@ from runner.cli.main import EXIT_INTERRUPTED
 from runner.cli.train import run_with_hydra
 from runner.cli.validate import check_experiments
 from runner.config.compose import SWEEP_DIGEST
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.overrides import parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import POPULATIONS
 from runner.interrupts import is_interrupted
 from runner.sweep.space import Choices, SearchSpace, read_search_space
+from runner.sweep.sweep_lock import held
+
+if TYPE_CHECKING:
+    from runner.sweep.trials import SweepFolder
 
 # Overrides that say how a sweep is run, not what it searches: they may differ when it goes on.
 _NOT_SEARCHED = ("sweep.on_change=", "sweep.max_concurrent_trials=", "sweep.max_failures=", "tracking", "debug=")
@@ -39,13 +45,14 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     configs = [config for _, config in check_experiments(arguments)]
     if configs[0].sweep.search == "grid":
         space.grid()
-    problems = _population_problems(space, configs[0])
+    problems = [*_disagreements(configs), *_too_few(space, configs[0]), *_population_problems(space, configs)]
     if problems:
         raise ConfigError(problems)
     codes: list[int] = []
 
     def run(folder: Path) -> int:
-        codes.append(_run(space, configs, folder, arguments, verdict))
+        with _own(folder):
+            codes.append(_run(space, configs, folder, arguments, verdict))
         return codes[-1]
 
     token = SWEEP_DIGEST.set(_digest(space))
@@ -69,6 +76,7 @@ def _run(
     folder = SweepFolder.start_in(
         path, config.experiment_name or "", config.objectives, _searched(space), may_change=may_change
     )
+    _check_extension(space, config, folder)
     verdict.judge_sweep(folder)
     num_trials = space.num_trials(config.sweep.num_samples)
     display = make_sweep_display(config, _facts(space, config, path), num_trials)
@@ -78,6 +86,25 @@ def _run(
         display.finish(folder)
         return 0 if is_over else EXIT_INTERRUPTED
     return run_sweep(space, configs, folder, arguments.config_dir, display)
+
+
+@contextmanager
+def _own(folder: Path) -> Iterator[None]:
+    """Within, the folder is this process's.
+
+    Raises:
+        UserError: it is another one's, or cannot be written.
+    """
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            is_ours = stack.enter_context(held(folder))
+        except OSError as error:
+            raise UserError(f"the sweep's folder cannot be used: {error}") from error
+        if not is_ours:
+            allowed = "wait until it has ended, or another sweep.name"
+            raise UserError(f"another process runs the sweep in {folder}\n   allowed  {allowed}")
+        yield
 
 
 def _checked_space(arguments: Arguments) -> SearchSpace:
@@ -113,27 +140,55 @@ def _problems_of(space: SearchSpace) -> list[Problem]:
     return problems
 
 
-def _population_problems(space: SearchSpace, config: ExperimentConfig) -> list[Problem]:
+def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
+    """Trials are compared with each other: what that goes by is the same for all."""
+    sweep = configs[0].sweep
+    bases: dict[str, list[object]] = {
+        "sweep.metric and sweep.mode": [config.objectives for config in configs],
+        "sweep": [config.sweep for config in configs],
+    }
+    if sweep.scheduler != "none":
+        bases[f"stop.{sweep.time_attr}"] = [config.stop.get(sweep.time_attr) for config in configs]
+    for name, values in bases.items():
+        if any(value != values[0] for value in values):
+            what = f"{name} differs between trials, and they are judged by it"
+            yield Problem(what, got="; ".join(dict.fromkeys(map(str, values))), allowed=f"an override of {name}")
+
+
+def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
+    """Draws are of different combinations."""
+    num_samples, num_all = config.sweep.num_samples, space.num_combinations
+    if num_samples is not None and num_all is not None and num_all < num_samples:
+        what = "sweep.num_samples is more than the combinations there are"
+        yield Problem(what, got=str(num_samples), allowed=f"up to {num_all}; or intervals; or sweep.search=grid")
+
+
+def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
     """Where `sweep.scheduler` is pbt or pb2: something has to be there that it can change."""
-    scheduler = config.sweep.scheduler
+    scheduler = configs[0].sweep.scheduler
     if scheduler not in POPULATIONS:
-        return []
+        return
     if not space.mutable:
         what = f"{scheduler} changes settings of the algorithm while trials go on, and none is searched"
-        return [Problem(what, "override", allowed="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")]
-    options = {one.name: one.metadata["option"] for one in dataclasses.fields(config.algorithm)}
-    problems = []
+        yield Problem(what, "override", allowed="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")
+    options = {one.name: one.metadata["option"] for config in configs for one in dataclasses.fields(config.algorithm)}
     for domain in space.mutable:
         name = domain.key.removeprefix("algorithm.")
         if name in options and options[name].is_adapted:
             what = f"{domain.key} is where training begins: a state that is taken over brings its own value"
-            allowed = "another key; or sweep=random, asha, tpe"
-            problems.append(Problem(what, f"override {domain.key}", allowed=allowed))
+            yield Problem(what, f"override {domain.key}", allowed="another key; or sweep=random, asha, tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):
             what = f"{domain.key}: pb2 chooses numbers between two ends"
             allowed = "interval(1e-5,1e-2), int(interval(1,10)); or sweep=pbt"
-            problems.append(Problem(what, f"override {domain.key}", ", ".join(domain.values), allowed))
-    return problems
+            yield Problem(what, f"override {domain.key}", ", ".join(domain.values), allowed)
+
+
+def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: SweepFolder) -> None:
+    """Raise `UserError` where a population would have members without a value that it changes."""
+    new = {domain.key for domain in space.mutable} - {key for trial in folder.trials for key in trial.values}
+    if folder.trials and new and config.sweep.scheduler in POPULATIONS:
+        what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} have no value of it"
+        raise UserError(f"{what}\n   allowed  another sweep.name")
 
 
 def _searched(space: SearchSpace) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -49,8 +50,9 @@ def _overrides_of(trial: Trial) -> list[str]:
 def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) -> None:
     """Write the experiment file; an existing one is left alone."""
     metric = next(iter(folder.objectives))
-    if file.suffix not in (".yaml", ".yml"):
-        raise UserError(f"--emit {file}: an experiment is a YAML file\n   allowed  DIR/experiment/NAME.yaml")
+    if file.suffix != ".yaml" or file.parent.name != "experiment":
+        what = "an experiment is a YAML file in a folder named experiment"
+        raise UserError(f"--emit {file}: {what}\n   allowed  conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml")
     about = f"{folder.experiment} as trial {best.number} of {folder.path}: {metric} {best.result[metric]:.6g}"
     own_dir = None if config_dir is None else Path(config_dir)
     text = experiment_text([*folder.searched["overrides"], *_overrides_of(best)], about, own_dir)
@@ -63,7 +65,7 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error}") from error
     own_folder = file.absolute().parent.parent
-    folder_text = "" if own_folder == conf_dir() else f" --config-dir {file.parent.parent}"
+    folder_text = "" if own_folder == conf_dir() else f" --config-dir {shlex.quote(str(file.parent.parent))}"
     print(f"  wrote    {file}")
     print(f"           python -m runner +experiment={file.stem}{folder_text}")
 

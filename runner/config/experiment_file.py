@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml  # type: ignore[import-untyped]
+from omegaconf import OmegaConf
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
-from runner.config.stored import compose_stored
+from runner.config.stored import set_values
 
 # How a run is made and recorded, which is not the experiment.
 _NOT_THE_EXPERIMENT = ("experiment", "hydra", "sweep", "tracking", "debug")
@@ -36,15 +37,16 @@ def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | Non
     kept = [line for line in lines if line.key.partition(".")[0].partition("/")[0] not in _NOT_THE_EXPERIMENT]
     defaults: list[Any] = [*bases, *({f"override /{line.key}": line.options[0]} for line in kept if line.is_group)]
     body = {"defaults": defaults, **_values([line for line in kept if not line.is_group])}
-    return (
-        f"# @package _global_\n# {about}\n{yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)}"
-    )
+    content = yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=120)
+    return f"# @package _global_\n# {about}\n{content}"
 
 
 def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
     """Overrides of single keys as nested values."""
-    composed = compose_stored({}, [line.text for line in lines], [], None)
-    if composed.problems:
-        raise ConfigError(list(composed.problems))
-    values = dict(composed.unresolved)
-    return {name: value for name, value in values.items() if name != "stop" or value}
+    config = OmegaConf.create({})
+    what = "an experiment file cannot take a key away"
+    problems = [Problem(what, line.where) for line in lines if line.parsed.is_delete()]
+    problems += set_values(config, lines)
+    if problems:
+        raise ConfigError(problems)
+    return cast(dict[str, Any], OmegaConf.to_container(config))

@@ -145,7 +145,7 @@ def _combination(choices: Sequence[Sequence[str]], index: int) -> tuple[str, ...
     return tuple(reversed(reversed_combination))
 
 
-def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 200) -> list[str]:
+def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 1000) -> list[str]:
     if not line.parsed.is_sweep_override():
         return [line.text]
     prefix = "+" if line.text.startswith("+") else ""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Composed, compose_experiment
@@ -40,11 +40,20 @@ def compose_stored(
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
     places = dict.fromkeys(_leaves(unresolved), _CHECKPOINT_SOURCE) | dict(sources)
+    usable = [line for line in lines if _find_unusable(line) is None]
+    problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
+    problems += set_values(config, usable)
+    places |= {line.key: line.where for line in usable}
+    values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+    values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
+    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
+    texts = (*earlier, *(line.text for line in lines))
+    return Composed(values, places, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
+
+
+def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
+    """Apply overrides of single keys; a removed one becomes null."""
     for line in lines:
-        problem = _find_unusable(line)
-        if problem is not None:
-            problems.append(problem)
-            continue
         block, _, name = line.key.partition(".")
         # A metric is one key with slashes in it, everything else a dotted path.
         key = f"stop[{name.replace('.', '/')}]" if block == "stop" and name else line.key
@@ -52,13 +61,7 @@ def compose_stored(
         try:
             OmegaConf.update(config, key, value, force_add=True)
         except OmegaConfBaseException as error:
-            problems.append(Problem(f"this override cannot be applied: {error}", line.where))
-        places[line.key] = line.where
-    values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
-    values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
-    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
-    texts = (*earlier, *(line.text for line in lines))
-    return Composed(values, places, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
+            yield Problem(f"this override cannot be applied: {error}", line.where)
 
 
 def compose_new_run(

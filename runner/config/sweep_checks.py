@@ -33,6 +33,10 @@ def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if sweep.scheduler == "asha" and sweep.max_t is None and sweep.time_attr not in config.stop:
         what = f"sweep.scheduler asha needs sweep.max_t, or {ends_by}"
         yield Problem(what, composed.where("sweep.max_t"), "null", "sweep.max_t=50000")
+    end = sweep.max_t or config.stop.get(sweep.time_attr)
+    if sweep.scheduler == "asha" and end is not None and end <= (sweep.grace_period or 0):
+        what = "sweep.grace_period is not before the end of a trial (sweep.max_t or its stop criterion)"
+        yield Problem(what, composed.where("sweep.grace_period"), str(sweep.grace_period or 0), f"below {end:g}")
     if sweep.scheduler in POPULATIONS:
         yield from _find_population_problems(sweep, composed, sweep.time_attr in config.stop, ends_by)
 

@@ -29,10 +29,11 @@ def compose_variant(shared: Sequence[str], own: Sequence[str], config_dir: Path 
     if problems or not singles:
         return compose_experiment([*shared, *own], config_dir)
     base = _composed_once((*shared, *others), config_dir)
+    if base.problems:  # perhaps because of what is missing: an interpolation of a key of `own`
+        return compose_experiment([*shared, *own], config_dir)
     composed = compose_stored(base.unresolved, singles, base.overrides, base.experiment, base.sources)
     return replace(
         composed,
-        problems=(*base.problems, *composed.problems),
         unread=base.unread,
         config_dir=config_dir,
         block_sources=base.block_sources,

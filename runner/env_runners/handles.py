@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
@@ -188,10 +189,14 @@ def _connect(local_cpus: int) -> None:
     arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     is_named = bool(os.environ.get("RAY_ADDRESS"))
     local: dict[str, Any] = {} if is_named else {"num_cpus": local_cpus, "include_dashboard": False}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**arguments, **local)
     except ValueError:  # a cluster runs on this machine (`ray start`); it has its own number of CPUs
         ray.init(address="auto", **arguments)
+    if callable(handler):  # that of `interrupts`: Ray has put its own there, which ends the process at once
+        with suppress(ValueError):  # not in the main thread
+            signal.signal(signal.SIGTERM, handler)
 
 
 def stop_ray() -> None:

@@ -44,7 +44,7 @@ def _commands(record: SweepRecord, trial: Trial) -> Iterator[str]:
     run_dir, python = record.run_dir(trial), python_command()
     yield f"# go on with it\n{resume_command(run_dir)}"
     yield f"# evaluate it\n{python} -m runner evaluate {shlex.quote(str(run_dir))}"
-    tuned = shlex.quote(f"{record.experiment or 'experiment'}_tuned.yaml")
+    tuned = shlex.quote(f"conf/experiment/{record.experiment or 'experiment'}_tuned.yaml")
     folder = shlex.quote(str(record.path))
     yield f"# an experiment file with the best values\n{python} -m runner sweep best {folder} --emit {tuned}"
     if not record.mutations_of(trial):  # values that changed on the way are no overrides

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TextIO
 
 from runner.config.schemas import ExperimentConfig
@@ -118,7 +119,8 @@ class SweepDisplay:
 
     def _print(self, *lines: str) -> None:
         if self._stream is not None:
-            print(*lines, sep="\n", file=self._stream, flush=True)
+            with suppress(OSError, ValueError):  # the reader of a pipe has left: the sweep goes on
+                print(*lines, sep="\n", file=self._stream, flush=True)
 
 
 def values_text(trial: Trial) -> str:

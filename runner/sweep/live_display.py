@@ -40,13 +40,13 @@ class LiveSweepDisplay(SweepDisplay):
         self._num_trials = num_trials
         self._console = console or Console(force_terminal=True, highlight=False)
         self._folder: SweepFolder | None = None
-        self._num_over_before = 0
+        self._done_before: dict[int, float] = {}
         self._live = Live(console=self._console, refresh_per_second=4, get_renderable=self.render)
 
     def start(self, folder: SweepFolder) -> None:
         super().start(folder)
         self._folder = folder
-        self._num_over_before = sum(trial.is_over for trial in folder.trials)
+        self._done_before = {trial.number: self._fraction_done(trial) for trial in folder.trials}
 
     def change(self, folder: SweepFolder, trial: Trial) -> None:
         if not self._live.is_started:
@@ -81,22 +81,23 @@ class LiveSweepDisplay(SweepDisplay):
 
     def _progress_text(self, folder: SweepFolder) -> str:
         """Counts, the best trial, and the time that is left at the pace of the trials so far."""
-        texts = [f"{counts_text(folder)} of {self._num_trials}"]
+        texts = [f"{counts_text(folder)} of {max(self._num_trials, len(folder.trials))}"]
         metric = next(iter(self._objectives))
         best = next(iter(best_first(folder.trials, self._objectives)), None)
         if best is not None and best.result.get(metric) is not None:
             texts.append(f"best {best.result[metric]:.6g} (trial {best.number})")
         elapsed_s = time.monotonic() - self._started_s
         texts.append(f"{duration_text(elapsed_s)} elapsed")
-        done = sum(map(self._fraction_done, folder.trials)) - self._num_over_before
-        left = max(0.0, self._num_trials - self._num_over_before - done)
+        before = sum(self._done_before.values())
+        done = sum(map(self._fraction_done, folder.trials)) - before
+        left = max(0.0, max(self._num_trials, len(folder.trials)) - before - done)
         texts.append(f"about {duration_text(elapsed_s * left / done)} left" if done > 0.0 else "-:--:-- left")
         return "   ".join(texts)
 
     def _fraction_done(self, trial: Trial) -> float:
-        """0 to 1; an early end counts as a whole trial."""
-        if trial.status != "running":
-            return float(trial.is_over or trial.status == "failed")
+        """0 to 1; an early end counts as a whole trial, but not a failure of an earlier start: it is tried again."""
+        if trial.is_over or (trial.status == "failed" and self._live.is_started):
+            return 1.0
         progress = TimeLeft(self._stop, {}, 0.0)
         progress.update(trial.result, 0.0)
         return progress.fraction_done or 0.0

@@ -6,7 +6,9 @@ et al. 2020 (https://arxiv.org/abs/2002.02518), lets a Gaussian process choose t
 
 from __future__ import annotations
 
+import json
 import math
+import random
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -25,10 +27,13 @@ from runner.checkpoints.folder import list_checkpoints
 from runner.config.schemas import ExperimentConfig
 from runner.sweep.space import SEED, Choices, Combination, Domain, Interval, SearchSpace, Value
 from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME, TrialSettings, clone_folder
-from runner.sweep.trials import SweepFolder, Trial
+from runner.sweep.trials import SweepFolder, Trial, unfinished
+from runner.tracking import write_result
 
 # Lines of progress.jsonl of the trials of an earlier start as `OBJECTIVE` and `TIME`, by trial number.
 Earlier = Mapping[int, Iterable[Mapping[str, Any]]]
+_MUTATION_FILE = "mutation.json"
+Tell = Callable[[Trial, Mapping[str, Any]], None]
 Coordinates = Mapping[str, Value]  # what Tune's schedulers calculate with, by key
 
 
@@ -39,10 +44,10 @@ class Population:
         space: what is searched; its `mutable` keys change.
         folder: of the sweep.
         time_attr: the metric that time is counted in.
-        tell: called with each trial that has changed.
+        tell: called with each trial that has changed and its row of `mutations.jsonl`.
     """
 
-    def __init__(self, space: SearchSpace, folder: SweepFolder, time_attr: str, tell: Callable[[Trial], None]) -> None:
+    def __init__(self, space: SearchSpace, folder: SweepFolder, time_attr: str, tell: Tell) -> None:
         self._time_attr = time_attr
         self.domains = {domain.key: domain for domain in space.mutable}
         self._folder = folder
@@ -62,19 +67,32 @@ class Population:
         values = {**donor.values, **mutated}
         if SEED in settings.values:
             values[SEED] = settings.values[SEED]
-        manifest = self._stage_clone(Path(donor.run_dir), Path(settings.run_dir), until)
+        run_dir = Path(settings.run_dir)
+        manifest = self._stage_clone(Path(donor.run_dir), run_dir, until)
         if manifest is None:
             return settings
-        own, other = self._folder.trials[settings.number], self._folder.trials[donor.number]
         result = manifest["result"]
         at = {"num_env_steps": result["num_env_steps_sampled_lifetime"], "iteration": result["training_iteration"]}
-        self._folder.mutate(own, other, values, at)
-        _let_clone_begin(Path(settings.run_dir))
-        self._tell(own)
+        write_result(_staged(run_dir) / _MUTATION_FILE, {"donor": donor.number, "values": values, "at": at})
+        shutil.rmtree(clone_folder(run_dir), ignore_errors=True)
+        _staged(run_dir).rename(clone_folder(run_dir))  # from now on the trial goes on from it, also after a kill
+        self._record(self._folder.trial(settings.number))
         return replace(settings, values=values)
 
+    def recover(self) -> None:
+        """Record what was taken over right before a kill."""
+        for trial in unfinished(self._folder.trials):
+            self._record(trial)
+
+    def _record(self, trial: Trial) -> None:
+        file = clone_folder(self._folder.run_dir(trial)) / _MUTATION_FILE
+        mutation: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        if mutation and mutation["values"] != trial.values:
+            row = self._folder.mutate(trial, mutation["donor"], mutation["values"], mutation["at"])
+            self._tell(trial, row)
+
     def _stage_clone(self, donor_dir: Path, run_dir: Path, until: float) -> dict[str, Any] | None:
-        """Copy the donor's checkpoint to where `_let_clone_begin` finds it; its manifest."""
+        """Copy the donor's checkpoint beside the trial's own ones; its manifest."""
         staged = _staged(run_dir)
         for _ in range(3):  # the donor trains on and drops old checkpoints meanwhile
             with suppress(FileNotFoundError, shutil.Error, CheckpointError):
@@ -87,12 +105,6 @@ class Population:
                 shutil.copytree(chosen, staged / chosen.name)
                 return manifests[chosen]
         return None
-
-
-def _let_clone_begin(run_dir: Path) -> None:
-    """From now on the trial goes on from the copy, also after a kill."""
-    shutil.rmtree(clone_folder(run_dir), ignore_errors=True)
-    _staged(run_dir).rename(clone_folder(run_dir))
 
 
 def _staged(run_dir: Path) -> Path:
@@ -111,15 +123,22 @@ def _to_coordinates(domains: Mapping[str, Domain], values: Combination, are_loga
 
 
 def _coordinate(domain: Domain, value: Value, are_logarithms: bool) -> Value:
-    """PB2 calculates with logarithms where the domain does."""
-    return math.log(float(value)) if are_logarithms and isinstance(domain, Interval) and domain.is_log else value
+    """Numbers of intervals are real ones for Tune; PB2 calculates with logarithms where the domain does."""
+    if isinstance(domain, Choices):
+        return value
+    return math.log(float(value)) if are_logarithms and domain.is_log else float(value)
 
 
-def _value(domain: Domain, coordinate: Value, are_logarithms: bool) -> Value:
+def _value(domain: Domain, coordinate: Value, before: Value, are_logarithms: bool) -> Value:
+    """A value of the domain; a whole number that is to change does so by 1 at least."""
     if isinstance(domain, Choices):
         return coordinate
     number = float(coordinate)
-    return domain.clipped(math.exp(number) if are_logarithms and domain.is_log else number)
+    number = math.exp(number) if are_logarithms and domain.is_log else number
+    change = number - float(before)
+    if domain.is_integer and 1e-6 < abs(change) < 1:
+        number = float(before) + math.copysign(1, change)
+    return domain.clipped(number)
 
 
 class _Takeover:
@@ -136,13 +155,13 @@ class _Takeover:
     def __init__(self, population: Population, earlier: Earlier, **settings: Any) -> None:
         super().__init__(**settings)
         self._population = population
-        self._earlier = earlier
+        self._earlier = dict(earlier)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Tune refuses searchers, because its own know nothing of populations."""
         super().on_trial_add(SimpleNamespace(search_alg=None), trial)  # type: ignore[misc]
         state = self._trial_state[trial]
-        for report in self._earlier.get(trial.config[RUN].number, ()):
+        for report in self._earlier.pop(trial.config[RUN].number, ()):  # not again where Tune tries a trial again
             if report[TIME] - state.last_perturbation_time >= self._perturbation_interval:
                 self._save_trial_state(state, report[TIME], dict(report), trial)  # type: ignore[attr-defined]
                 state.last_perturbation_time = report[TIME]
@@ -152,7 +171,10 @@ class _Takeover:
     def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         proposed, operations = super()._get_new_config(trial, trial_to_clone)  # type: ignore[misc]
         domains, are_logarithms = self._population.domains, self._are_logarithms
-        mutated = {key: _value(domain, proposed[key], are_logarithms) for key, domain in domains.items()}
+        donor_values = trial_to_clone.config[RUN].values
+        mutated = {
+            key: _value(domain, proposed[key], donor_values[key], are_logarithms) for key, domain in domains.items()
+        }
         until = self._trial_state[trial_to_clone].last_train_time
         settings = self._population.take_over(trial.config[RUN], trial_to_clone.config[RUN], mutated, until)
         return {**_to_coordinates(domains, settings.values, are_logarithms), RUN: settings}, operations
@@ -183,6 +205,7 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
         intervals = {key: domain for key, domain in domains.items() if isinstance(domain, Interval)}
         ends = {key: [_coordinate(one, end, True) for end in one.examples] for key, one in intervals.items()}
         return _PB2(population, earlier, hyperparam_bounds=ends, **common)
+    random.seed(sweep.seed)  # Tune draws donors and factors from it
     generator = np.random.default_rng([sweep.seed, 2])
     mutations = {key: _mutation(domain, generator) for key, domain in domains.items()}
     probability = sweep.resample_probability

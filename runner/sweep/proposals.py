@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -23,18 +22,18 @@ class Proposals(Protocol):
 
 
 def make_proposals(space: SearchSpace, config: SweepConfig, mode: str, num_known: int) -> Proposals:
-    """Those of `sweep.search`.
+    """Those of `sweep.search`; random and tpe propose without end.
 
     Args:
         space: what is searched.
         config: the `sweep` block.
         mode: whether `max` or `min` is better.
-        num_known: combinations of earlier starts, which are not proposed again.
+        num_known: combinations of earlier starts.
     """
     if config.search == "tpe":
-        return OptunaProposals(space, (config.num_samples or 0) - num_known, config.seed, mode)
+        return OptunaProposals(space, [config.seed, num_known] if num_known else config.seed, mode)
     if config.search == "random":
-        return ListedProposals(itertools.islice(space.samples(np.random.default_rng(config.seed)), config.num_samples))
+        return ListedProposals(space.samples(np.random.default_rng(config.seed)))
     return ListedProposals(space.grid())
 
 
@@ -56,12 +55,11 @@ class OptunaProposals:
 
     Args:
         space: what is searched.
-        num_samples: how many combinations are proposed.
-        seed: of the sampler.
+        seed: of the sampler; another one in a later start, or it would propose the same again.
         mode: `max` or `min`.
     """
 
-    def __init__(self, space: SearchSpace, num_samples: int, seed: int, mode: str) -> None:
+    def __init__(self, space: SearchSpace, seed: int | Sequence[int], mode: str) -> None:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -80,16 +78,12 @@ class OptunaProposals:
                     domain.start, domain.end, log=domain.is_log
                 )
         self._domains = {domain.key: domain for domain in space.domains}
-        sampler = optuna.samplers.TPESampler(seed=seed)
+        sampler = optuna.samplers.TPESampler(seed=int(np.random.SeedSequence(seed).generate_state(1)[0]))
         direction = "maximize" if mode == "max" else "minimize"
         self._study = optuna.create_study(sampler=sampler, direction=direction)
         self._asked: dict[tuple[tuple[str, Value], ...], optuna.trial.Trial] = {}
-        self._num_left = num_samples
 
     def propose(self) -> Combination | None:
-        if self._num_left <= 0:
-            return None
-        self._num_left -= 1
         trial = self._study.ask(self._distributions)
         combination = {key: self._value(key, trial.params[key]) for key in self._distributions}
         self._asked[tuple(combination.items())] = trial
@@ -102,8 +96,12 @@ class OptunaProposals:
         if trial is not None:
             self._study.tell(trial, value)
             return
-        params = {key: self._param(key, combination[key]) for key in self._distributions}
-        self._study.add_trial(optuna.trial.create_trial(params=params, distributions=self._distributions, value=value))
+        try:
+            params = {key: self._param(key, combination[key]) for key in self._distributions}
+            told = optuna.trial.create_trial(params=params, distributions=self._distributions, value=value)
+        except (KeyError, ValueError):
+            return  # `sweep.on_change=extend` has taken it out of the search space
+        self._study.add_trial(told)
 
     def _value(self, key: str, param: int | float | str) -> Value:
         domain = self._domains[key]

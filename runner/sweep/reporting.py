@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections.abc import Mapping
 from typing import Any
 
-from ray.tune import Callback
+from ray.tune import Callback, Stopper
 
+from runner.config.schemas import ExperimentConfig
 from runner.interrupts import reason_to_end
 from runner.sweep.display import SweepDisplay
 from runner.sweep.tracking import SweepTracking
@@ -24,6 +24,7 @@ class Reporting(Callback):
         by_trial_id: trials by Tune's id.
         display: shows them.
         tracking: records them in MLflow.
+        config: of one of them.
     """
 
     def __init__(
@@ -32,23 +33,31 @@ class Reporting(Callback):
         by_trial_id: Mapping[str, Trial],
         display: SweepDisplay,
         tracking: SweepTracking,
+        config: ExperimentConfig,
     ) -> None:
         self._folder = folder
         self._by_trial_id = by_trial_id
         self._display = display
         self._tracking = tracking
+        self._time_attr = config.sweep.time_attr
+        self._max_t = config.sweep.max_t if config.sweep.scheduler == "asha" else None
         self._end_reason: str | None = None
+        self._last_to_end: list[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles what it is given, for a restore that is never asked for."""
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """SIGTERM and a budget that is used up end the sweep as Ctrl-C does, which Tune handles while it is here."""
-        if self._end_reason is None:
+        """Once an end is asked for, remember which trials are in the middle of an iteration."""
+        if self._last_to_end is None and reason_to_end() is not None:
             self._end_reason = reason_to_end()
-            if self._end_reason is not None:
-                signal.raise_signal(signal.SIGINT)
+            self._last_to_end = [trial for trial in trials if trial.status == "RUNNING"]
+
+    @property
+    def can_end(self) -> bool:
+        """Whether an end was asked for, and the iterations that went on then are done."""
+        return self._last_to_end is not None and all(trial.status != "RUNNING" for trial in self._last_to_end)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         own = self._by_trial_id[trial.trial_id]
@@ -67,8 +76,14 @@ class Reporting(Callback):
         own = self._by_trial_id[trial.trial_id]
         if own.reason:
             self._change(own, "finished", own.reason)
-        else:
+        elif self._max_t is not None and own.result.get(self._time_attr, 0) >= self._max_t:
+            self._change(own, "finished", f"sweep.max_t {self._max_t:g} reached")
+        elif reason_to_end() is None:
             self._change(own, "stopped", "its scheduler stopped it: others were better")
+        # else it is interrupted, see `interrupt_running`
+
+    def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._by_trial_id[trial.trial_id].num_failures += 1
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         own = self._by_trial_id[trial.trial_id]
@@ -91,9 +106,8 @@ class Reporting(Callback):
         self._tracking.change(trial)
         self._display.change(self._folder, trial)
 
-    def tell_mutation(self, trial: Trial) -> None:
-        """A trial of a population goes on from another one's state."""
-        row = self._folder.mutations()[-1]
+    def tell_mutation(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
         self._tracking.mutate(trial, row)
         self._display.mutate(trial, row)
 
@@ -110,3 +124,20 @@ def _last_line(trial: Any) -> str:
     error = trial.get_error()
     text = str(error) if error is not None else "it ended without saying why"
     return next((line for line in reversed(text.splitlines()) if line.strip()), text)
+
+
+class EndsWhenAsked(Stopper):
+    """Ends trials after the iteration that goes on when an end is asked for, however long it takes; then the rest."""
+
+    def __init__(self, reporting: Reporting) -> None:
+        self._reporting = reporting
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Tune pickles what it is given, for a restore that is never asked for."""
+        return {}
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return reason_to_end() is not None
+
+    def stop_all(self) -> bool:
+        return self._reporting.can_end

@@ -162,11 +162,15 @@ class SearchSpace:
         """The combination with each seed."""
         yield from ({**combination, SEED: seed} for seed in self.seeds) if self.seeds else [combination]
 
+    @property
+    def num_combinations(self) -> int | None:
+        """How many there are, without seeds; None: without end."""
+        values = [domain.values for domain in self.domains]
+        return None if None in values else math.prod(len(own) for own in values if own is not None)
+
     def num_trials(self, num_samples: int | None) -> int:
         """How many trials a sweep has: of `num_samples` combinations, None: of the grid."""
-        if num_samples is None:
-            num_samples = math.prod(len(domain.values or ()) for domain in self.domains)
-        return num_samples * max(1, len(self.seeds))
+        return (self.num_combinations or 0 if num_samples is None else num_samples) * max(1, len(self.seeds))
 
     @property
     def mutable(self) -> tuple[Domain, ...]:

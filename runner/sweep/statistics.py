@@ -15,7 +15,7 @@ import numpy as np
 import scipy.stats  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike, NDArray
 
-from runner.sweep.space import SEED, Combination, override_text
+from runner.sweep.space import Combination, combination_key, override_text, without_seed
 from runner.sweep.trials import Trial
 from runner.tracking.plain_values import finite_number
 
@@ -85,9 +85,8 @@ def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
     """Trials with the same combination but for the seed, in the order of their first ones."""
     groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
-        shared = tuple((key, str(value)) for key, value in sorted(trial.combination.items()) if key != SEED)
-        groups.setdefault(shared, []).append(trial)
-    return [SeedGroup(_without_seed(own[0].combination), tuple(own)) for own in groups.values()]
+        groups.setdefault(combination_key(without_seed(trial.combination)), []).append(trial)
+    return [SeedGroup(without_seed(own[0].combination), tuple(own)) for own in groups.values()]
 
 
 def best_groups_first(groups: Sequence[SeedGroup], metric: str, mode: str) -> list[tuple[SeedGroup, Estimate]]:
@@ -157,7 +156,3 @@ def _iqm(values: Curve, axis: int) -> Curve:
 def _number(value: object) -> float:
     number = finite_number(value)
     return float("nan") if number is None else number
-
-
-def _without_seed(combination: Combination) -> Combination:
-    return {key: value for key, value in combination.items() if key != SEED}

@@ -15,8 +15,8 @@ from runner.run_records import find_store, information_tags, known_run, mlflow_s
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_parameters, run_info
+from runner.tracking.headline import ENV_STEPS
 
-_ENV_STEPS = "num_env_steps_sampled_lifetime"
 _STATISTICS = ("mean", "iqm", "low", "high")
 _NUM_POINTS = 100  # of the curves over seeds
 _STATUS: Mapping[str, RunStatus] = {
@@ -69,7 +69,7 @@ class SweepTracking:
         if trial.status == "running":
             self._tracker.start_child(str(trial.number), self._settings_of(trial))
             if self._config.perturbation_interval is not None:
-                self._log_values(trial, int(trial.result.get(_ENV_STEPS, 0)))
+                self._log_values(trial, int(trial.result.get(ENV_STEPS, 0)))
         else:
             self._tracker.finish_child(str(trial.number), _STATUS[trial.status])
 
@@ -85,7 +85,7 @@ class SweepTracking:
     def update(self, trial: Trial) -> None:
         """A trial has done an iteration."""
         if self._tracker is not None:
-            self._tracker.log_metrics(int(trial.result.get(_ENV_STEPS, 0)), trial.result, child=str(trial.number))
+            self._tracker.log_metrics(int(trial.result.get(ENV_STEPS, 0)), trial.result, child=str(trial.number))
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
@@ -113,7 +113,7 @@ class SweepTracking:
             best = ranked[0]
             params = {f"best.{key}": value for key, _, value in (text.partition("=") for text in best.overrides)}
             self._tracker.describe({"best.trial": str(best.number), **params}, {})
-            self._tracker.log_metrics(int(best.result.get(_ENV_STEPS, 0)), best.result)
+            self._tracker.log_metrics(int(best.result.get(ENV_STEPS, 0)), best.result)
         warning = self._tracker.finish(status)
         if warning:
             print(warning, file=sys.stderr, flush=True)
@@ -131,8 +131,8 @@ class SweepTracking:
             table.append([" ".join(group.overrides), metric, *numbers, str(own.num)])
         tracker.log_artifact(_write_table(self._folder.path / "seeds.csv", table))
         best = [trial for group, _ in ranked[:1] for trial in group.trials]
-        read = [read_columns(self._folder.run_dir(trial), [metric, _ENV_STEPS]) for trial in best]
-        lines = [(columns[_ENV_STEPS], columns[metric]) for columns in read if metric in columns]
+        read = [read_columns(self._folder.run_dir(trial), [metric, ENV_STEPS]) for trial in best]
+        lines = [(columns[ENV_STEPS], columns[metric]) for columns in read if metric in columns]
         if not lines:
             return
         steps, values = on_common_grid(lines, _NUM_POINTS)

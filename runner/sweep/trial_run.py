@@ -28,6 +28,7 @@ from runner.sweep.trial_settings import (
     TrialSettings,
     clone_folder,
     compose_trial,
+    remove_clone,
 )
 from runner.tracking import write_result
 from runner.tracking.log_file import log_to_file
@@ -50,10 +51,10 @@ class TrialRun(tune.Trainable):
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
         """Another trial begins in this process, where everything is loaded already."""
-        if self._is_paused:  # it may run in another process by now
-            self._stack.close()
-        else:
+        try:
             self.cleanup()
+        except Exception:
+            _log.exception("the trial before could not be closed")
         self._open(new_config[RUN])
         return True
 
@@ -68,6 +69,7 @@ class TrialRun(tune.Trainable):
             checkpoints = cloned or list_checkpoints(run_dir / "checkpoints")
             resume_from = checkpoints[-1] if checkpoints else None
             _prepare_folder(run_dir, composed, resume_from is not None)
+            self._run_dir = run_dir
             self._stack.callback(log_to_file(run_dir))
             stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
             last_result = manifest.get("result", {})
@@ -83,7 +85,8 @@ class TrialRun(tune.Trainable):
             self._run.begin()
             if cloned:
                 self._records.save_checkpoint(self._trainer)  # of its own, with its own values
-                shutil.rmtree(clone_folder(run_dir))
+                remove_clone(run_dir)
+            self._newest = self._newest_on_disk()
             self._saved_at = self._time
             self._is_over = False
         except Exception as error:
@@ -98,11 +101,6 @@ class TrialRun(tune.Trainable):
     def _time(self) -> float:
         """What schedulers go by."""
         return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
-
-    @property
-    def _is_paused(self) -> bool:
-        """Whether its population has had it stop for now: right after a checkpoint, and nowhere else."""
-        return not self._is_over and self._experiment.perturbation_interval is not None
 
     def step(self) -> dict[str, Any]:
         """An iteration: its metrics, the objective where it is known, and the time that schedulers go by.
@@ -137,33 +135,56 @@ class TrialRun(tune.Trainable):
     def _save_for_population(self) -> None:
         """A checkpoint wherever it may be paused, give its state to another trial, or lose it."""
         interval = self._experiment.perturbation_interval
-        if interval is not None and self._time - self._saved_at >= interval:
-            self._records.save_checkpoint(self._trainer)
-            self._saved_at = self._time
+        if interval is None:
+            return
+        if self._time - self._saved_at >= interval:
+            self._save()
+        self._newest = self._newest_on_disk()
+
+    def _save(self) -> None:
+        self._records.save_checkpoint(self._trainer)
+        self._saved_at = self._time
+        self._newest = self._newest_on_disk()
 
     def _end(self, status: Any, reason: str) -> None:
         self._is_over = True
         self._run.end(status, reason)
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Nothing: the run writes checkpoints of its own."""
+        """The run writes a checkpoint of its own: its population pauses it, or gives its state to another trial."""
+        if not self._is_over:
+            self._save()
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Nothing: `setup` goes on from the run's newest one."""
 
     def cleanup(self) -> None:
         """The scheduler, or the end of the sweep, ends this trial."""
-        if not self._is_over and not (self._is_paused and self._saved_at == self._time):
-            self._end("interrupted", "ended by the sweep")
-        self._stack.close()
+        try:
+            if not self._is_over and not self._goes_on_elsewhere:
+                self._end("interrupted", "ended by the sweep")
+        finally:
+            self._is_over = True
+            self._stack.close()
+
+    @property
+    def _goes_on_elsewhere(self) -> bool:
+        """Whether its population has paused it, so that this run dir may be another process's by now."""
+        if self._experiment.perturbation_interval is None:
+            return False
+        is_saved = self._saved_at == self._time
+        return is_saved or clone_folder(self._run_dir).exists() or self._newest != self._newest_on_disk()
+
+    def _newest_on_disk(self) -> list[Path]:
+        return list_checkpoints(self._run_dir / "checkpoints")[-1:]
 
 
 def _prepare_folder(run_dir: Path, composed: Composed, goes_on: bool) -> None:
     """What Hydra writes for a run; what a killed run left without a checkpoint is done again."""
     run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "result.json").unlink(missing_ok=True)  # of an earlier end
     if not goes_on:
-        for name in ("progress.jsonl", "result.json"):
-            (run_dir / name).unlink(missing_ok=True)
+        (run_dir / "progress.jsonl").unlink(missing_ok=True)
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
     hydra_dir = run_dir / ".hydra"
     hydra_dir.mkdir(exist_ok=True)

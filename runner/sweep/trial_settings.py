@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,3 +41,11 @@ def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
 def clone_folder(run_dir: Path) -> Path:
     """Where the checkpoint of another trial lies, that this one is to go on from."""
     return run_dir / "clone"
+
+
+def remove_clone(run_dir: Path) -> None:
+    """It has been taken over. A kill in the middle leaves nothing that looks like one."""
+    removed = run_dir / ".clone.removed.tmp"
+    shutil.rmtree(removed, ignore_errors=True)
+    clone_folder(run_dir).rename(removed)
+    shutil.rmtree(removed, ignore_errors=True)

@@ -8,10 +8,14 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
+from runner.interrupts import reason_to_end
 from runner.sweep.proposals import Proposals
 from runner.sweep.space import Combination, SearchSpace, combination_key, without_seed
 from runner.sweep.trial_settings import OBJECTIVE
 from runner.sweep.trials import SweepFolder, Trial, unfinished
+from runner.tracking.plain_values import finite_number
+
+_MOST_TRIES = 50  # to come upon a combination that is not known
 
 
 class TrialSource(Searcher):
@@ -21,6 +25,7 @@ class TrialSource(Searcher):
         space: what is searched.
         folder: of the sweep, with its trials so far.
         proposals: combinations to try, and where their results go.
+        num_samples: how many combinations are tried, those of earlier starts among them; None: all that are proposed.
         metric: that trials are judged by.
         to_config: a trial's configuration for Tune.
 
@@ -34,6 +39,7 @@ class TrialSource(Searcher):
         space: SearchSpace,
         folder: SweepFolder,
         proposals: Proposals,
+        num_samples: int | None,
         metric: str,
         to_config: Callable[[Trial], dict[str, Any]],
     ) -> None:
@@ -45,14 +51,13 @@ class TrialSource(Searcher):
         self._to_config = to_config
         self._going_on: Iterator[Trial] = iter(unfinished(folder.trials))
         self._known = {combination_key(trial.combination) for trial in folder.trials}
-        combinations = {
-            combination_key(own): own for own in (without_seed(trial.combination) for trial in folder.trials)
-        }
-        self._seeds_left: Iterator[Combination] = itertools.chain.from_iterable(
-            map(space.with_seeds, combinations.values())
-        )
+        begun = (without_seed(trial.combination) for trial in folder.trials)
+        combinations = {combination_key(own): own for own in begun}.values()
+        self._seeds_left = itertools.chain.from_iterable(map(space.with_seeds, combinations))
+        self._num_left = None if num_samples is None else max(0, num_samples - len(combinations))
         self.by_trial_id: dict[str, Trial] = {}
         self.is_exhausted = False
+        self._ended = {trial.number for trial in folder.trials if trial.is_over}
         for trial in folder.trials:
             if trial.is_over:
                 self._tell(trial)
@@ -62,11 +67,14 @@ class TrialSource(Searcher):
 
         While others run it is None instead: after FINISHED Tune would give up processes that paused trials need again.
         """
+        if reason_to_end() is not None:
+            return str(Searcher.FINISHED)
         trial = self._next()
         if trial is None:
             self.is_exhausted = True
-            is_over = all(own.status != "running" for own in self.by_trial_id.values())
+            is_over = all(own.status not in ("waiting", "running") for own in self.by_trial_id.values())
             return str(Searcher.FINISHED) if is_over else None
+        trial.status = "waiting"
         self.by_trial_id[trial_id] = trial
         return self._to_config(trial)
 
@@ -75,7 +83,7 @@ class TrialSource(Searcher):
         while trial is None:
             combination = next(self._seeds_left, None)
             if combination is None:
-                proposed = self._proposals.propose()
+                proposed = self._propose()
                 if proposed is None:
                     return None
                 self._seeds_left = itertools.chain(self._space.with_seeds(proposed))
@@ -84,16 +92,31 @@ class TrialSource(Searcher):
                 trial = self._folder.add(combination)
         return trial
 
+    def _propose(self) -> Combination | None:
+        """The next combination that is not known."""
+        if self._num_left == 0:
+            return None
+        tries = (self._proposals.propose() for _ in range(_MOST_TRIES))
+        rest = self._space.grid() if self._space.num_combinations is not None else ()  # a search may insist on one
+        for proposed in itertools.chain(tries, rest):
+            if proposed is None:
+                return None
+            if not any(combination_key(own) in self._known for own in self._space.with_seeds(proposed)):
+                self._num_left = None if self._num_left is None else self._num_left - 1
+                return proposed
+        return None
+
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         """The combination is judged once all its seeds have run."""
         trial = self.by_trial_id.get(trial_id)
-        if trial is not None and not error:
+        if trial is not None and not error and reason_to_end() is None:
+            self._ended.add(trial.number)
             self._tell(trial)
 
     def _tell(self, trial: Trial) -> None:
         combination = without_seed(trial.combination)
         of_all_seeds = [own for own in self._folder.trials if without_seed(own.combination) == combination]
-        values = [own.result.get(self._objective) for own in of_all_seeds]
+        values = [finite_number(own.result.get(self._objective)) for own in of_all_seeds if own.number in self._ended]
         numbers = [value for value in values if value is not None]
         if len(numbers) == max(1, len(self._space.seeds)):
             self._proposals.tell(combination, sum(numbers) / len(numbers))

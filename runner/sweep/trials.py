@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from runner.config.errors import Problem, RunFailure, UserError
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text
+from runner.sweep.sweep_lock import is_held
 from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number
 
@@ -73,8 +74,9 @@ class SweepFolder:
         trials: by number.
     """
 
-    def __init__(self, path: Path, described: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, described: Mapping[str, Any], is_new: bool = False) -> None:
         self.path = path
+        self._to_describe = dict(described) if is_new else None
         self.experiment = str(described["experiment"])
         self.objectives: dict[str, str] = dict(described["objectives"])
         self.searched: dict[str, Any] = dict(described["searched"])
@@ -91,13 +93,15 @@ class SweepFolder:
         """
         if not (path / FOLDER_FILE).is_file():
             raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
-        return cls(path, _read_json(path / FOLDER_FILE))
+        folder = cls(path, _read_json(path / FOLDER_FILE))
+        folder._catch_up(is_running=is_held(path))
+        return folder
 
     @classmethod
     def start_in(
         cls, path: Path, experiment: str, objectives: Mapping[str, str], searched: Mapping[str, Any], may_change: bool
     ) -> SweepFolder:
-        """The folder for a sweep that begins or goes on; made if it is not there.
+        """The folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
 
         Args:
             path: the folder.
@@ -120,14 +124,14 @@ class SweepFolder:
                 _check_same(path, _read_json(file)["searched"], searched, may_change)
             else:
                 _check_empty(path)
-            write_result(file, described)
-            (path / _TRIALS_FILE).touch()
-            return cls(path, described)
+            folder = cls(path, described, is_new=True)
         except OSError as error:
             raise UserError(f"the sweep's folder cannot be used: {error}") from error
+        folder._catch_up(is_running=False)
+        return folder
 
     def _read(self) -> list[Trial]:
-        """The trials of an earlier start; what ran then is interrupted."""
+        """The trials as they were written last."""
         trials: dict[int, Trial] = {}
         for number, read in enumerate(self._log.read()):
             try:
@@ -137,40 +141,57 @@ class SweepFolder:
             except (KeyError, TypeError) as error:
                 where = f"{self._log.path}:{number + 1}"
                 raise RunFailure(Problem("this line is no trial", where, str(error))) from error
-        for trial in trials.values():
-            if trial.status == "running":
-                trial.status = "interrupted"
         return [trials[number] for number in sorted(trials)]
 
+    def _catch_up(self, is_running: bool) -> None:
+        """What trials reached that are not over is in their own files; without a process they have been killed."""
+        for trial in unfinished(self.trials):
+            for line in ProgressLog(self.run_dir(trial) / "progress.jsonl").read():
+                trial.result |= {name: value for name, value in line.items() if value is not None}
+            if trial.status == "running" and not is_running:
+                trial.status = "interrupted"
+
+    def trial(self, number: int) -> Trial:
+        """The trial of this number."""
+        return next(trial for trial in self.trials if trial.number == number)
+
     def add(self, combination: Combination) -> Trial:
-        """A new trial."""
-        trial = Trial(len(self.trials), combination)
+        """A new trial, written down before anything of it can run."""
+        trial = Trial(max((trial.number for trial in self.trials), default=-1) + 1, combination)
         self.trials.append(trial)
+        self.write(trial)
         return trial
 
     def write(self, trial: Trial) -> None:
         """Write down what has become of a trial."""
+        if self._to_describe is not None:
+            write_result(self.path / FOLDER_FILE, self._to_describe)
+            self._to_describe = None
         _append(self._log, dataclasses.asdict(trial))
 
     def mutations(self) -> list[dict[str, Any]]:
         """The rows of `mutate`, oldest first."""
         return self._mutations_log.read()
 
-    def mutate(self, trial: Trial, donor: Trial, values: Combination, at: Mapping[str, Any]) -> None:
+    def mutate(self, trial: Trial, donor: int, values: Combination, at: Mapping[str, Any]) -> dict[str, Any]:
         """Write down that a trial goes on from the state of another one, with other values.
 
         Args:
             trial: it has its own values so far.
-            donor: that it goes on from.
+            donor: number of the one that it goes on from.
             values: what it goes on with.
             at: where the donor was, by name.
+
+        Returns:
+            The row of `mutations`.
         """
         changed = {key: value for key, value in values.items() if trial.values[key] != value}
         before = {key: trial.values[key] for key in changed}
-        row = {"trial": trial.number, "donor": donor.number, **at, "before": before, "after": changed}
+        row = {"trial": trial.number, "donor": donor, **at, "before": before, "after": changed}
         _append(self._mutations_log, row)
         trial.changed = {**trial.changed, **changed}
         self.write(trial)
+        return row
 
     def run_dir(self, trial: Trial) -> Path:
         """Where a trial writes."""
@@ -209,7 +230,7 @@ def _read_json(file: Path) -> dict[str, Any]:
             raise ValueError(f"version {content['version']}, not {_VERSION}")
         if not content["objectives"] or not set(content["objectives"].values()) <= {"max", "min"}:
             raise ValueError("its objectives are none")
-        str(content["experiment"])
+        dict(content["searched"]["space"]), str(content["experiment"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} cannot be read: {error}\n   allowed  another sweep.name") from error
     return dict(content)
@@ -235,7 +256,7 @@ def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[T
     sign = -1 if mode == "max" else 1
 
     def rank(trial: Trial) -> tuple[bool, float, int]:
-        value = trial.result.get(metric)
+        value = finite_number(trial.result.get(metric))
         return value is None, 0.0 if value is None else sign * value, trial.number
 
     return sorted(trials, key=rank)

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,8 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # trials write their own files
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # no episode may have ended in the first iterations
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `EndsWhenAsked`: Tune's own kills what takes longer than ten seconds
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths of the configuration are relative to where the command was typed
     "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the sweep's folder has everything that is gone on from
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
@@ -58,18 +61,15 @@ def run_sweep(
     largest = [total(bundles_of(one)) for one in configs]
     asked_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
     display.start(folder)
-    started = ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by)
-    sweep = _Sweep(space, config, folder, config_dir, display)
-    status: RunStatus = "FAILED"
-    try:
+    with ExitStack() as stack:
+        stack.enter_context(interrupts())
+        if ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by):
+            stack.callback(stop_ray)
+        sweep = _Sweep(space, config, folder, config_dir, display)
+        stack.callback(sweep.finish)
+        stack.callback(display.finish, folder)
         sweep.run()
-        status = "KILLED" if sweep.is_interrupted else "FINISHED"
-    finally:
-        display.finish(folder)
-        sweep.tracking.finish(status)
-        if started:
-            stop_ray()
-    if sweep.is_interrupted:
+    if sweep.status == "KILLED":
         return EXIT_INTERRUPTED
     return EXIT_FAILED if any(trial.status == "failed" for trial in folder.trials) else EXIT_FINISHED
 
@@ -90,8 +90,12 @@ class _Sweep:
         self._folder = folder
         self._config_dir = None if config_dir is None else str(config_dir.absolute())
         self._display = display
-        self.is_interrupted = False
-        self.tracking = SweepTracking(config, folder, self._config_of)
+        self.status: RunStatus = "FAILED"
+        self._tracking = SweepTracking(config, folder, self._config_of)
+
+    def finish(self) -> None:
+        """Close what is open, whatever became of it."""
+        self._tracking.finish(self.status)
 
     def run(self) -> None:
         """Run trials until none is left."""
@@ -115,7 +119,7 @@ class _Sweep:
 
         from runner.sweep.population import Population
         from runner.sweep.proposals import make_proposals
-        from runner.sweep.reporting import Reporting
+        from runner.sweep.reporting import EndsWhenAsked, Reporting
         from runner.sweep.schedulers import make_scheduler, read_earlier
         from runner.sweep.trial_run import TrialRun
         from runner.sweep.trial_source import TrialSource
@@ -124,9 +128,10 @@ class _Sweep:
         metric, mode = next(iter(config.objectives.items()))
         num_known = len({combination_key(without_seed(trial.combination)) for trial in folder.trials})
         proposals = make_proposals(self._space, sweep, mode, num_known)
-        source = TrialSource(self._space, folder, proposals, metric, self._to_tune)
-        reporting = Reporting(folder, source.by_trial_id, self._display, self.tracking)
+        source = TrialSource(self._space, folder, proposals, sweep.num_samples, metric, self._to_tune)
+        reporting = Reporting(folder, source.by_trial_id, self._display, self._tracking, config)
         population = Population(self._space, folder, sweep.time_attr, reporting.tell_mutation)
+        population.recover()
         for leftover in folder.path.glob(f"{_SCRATCH}*"):  # of a sweep that was killed
             shutil.rmtree(leftover, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder.path.absolute()))
@@ -144,16 +149,20 @@ class _Sweep:
                     name="sweep",
                     storage_path=str(scratch),
                     callbacks=[reporting],
+                    stop=EndsWhenAsked(reporting),
                     failure_config=tune.FailureConfig(max_failures=sweep.max_failures),
                     checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
                     verbose=0,
                 ),
             )
-            with interrupts():  # of SIGTERM; Tune takes SIGINT itself
-                tuner.fit()
+            tuner.fit()
+            self.status = "FINISHED"
+        except KeyboardInterrupt:  # the second one
+            self.status = "KILLED"
         finally:
+            if reporting.interrupt_running() or not source.is_exhausted:
+                self.status = "KILLED" if self.status == "FINISHED" else self.status
             shutil.rmtree(scratch, ignore_errors=True)
-        self.is_interrupted = reporting.interrupt_running() or not source.is_exhausted
 
     def _config_of(self, trial: Trial) -> ExperimentConfig:
         return compose_trial(self._settings_of(trial))[1]

@@ -53,7 +53,7 @@ def parameters_of(run_dir: Path) -> dict[str, np.ndarray]:
 def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -> None:
     folder = SweepFolder.start_in(tmp_path, "ppo_cartpole", {"m": "max"}, SPACE.to_dict(), may_change=False)
     told: list[Trial] = []
-    population = Population(SPACE, folder, STEPS, told.append)
+    population = Population(SPACE, folder, STEPS, lambda trial, _: told.append(trial))
     combinations = ({"algorithm.lr": 1e-3, "seed": "1"}, {"algorithm.lr": 5e-3, "seed": "2"})
     lagging, donor = (
         TrialSettings(own.number, own.values, FIXED, str(folder.run_dir(own)), None)
@@ -65,6 +65,11 @@ def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -
         for _ in range(5):
             trial.step()
         changed = population.take_over(lagging, donor, {"algorithm.lr": 0.0}, until=last[STEPS])
+        population.recover()
+        assert len(told) == 1
+        folder.trials[0].changed = {}  # as if it had been killed before it was recorded
+        population.recover()
+        assert folder.trials[0].values == changed.values
         assert trial.reset_config({RUN: changed})
         assert not clone_folder(Path(lagging.run_dir)).exists()
         assert changed.values == {"algorithm.lr": 0.0, "seed": "2" if lagging.number else "1"}
@@ -76,8 +81,8 @@ def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -
         assert trial.step()[METRICS]["training_iteration"] == 4
     np.testing.assert_equal(parameters_of(Path(lagging.run_dir)), taken)  # no step of size 0 moves them
     assert [line["training_iteration"] for line in progress_of(Path(lagging.run_dir))] == [1, 2, 3, 4]
-    assert told == [folder.trials[0]]
-    (row,) = folder.mutations()
+    assert told == [folder.trials[0]] * 2
+    row = folder.mutations()[0]
     assert (row["trial"], row["donor"], row["iteration"], row["num_env_steps"]) == (0, 1, 3, last[STEPS])
     assert (row["before"], row["after"]) == ({"algorithm.lr": 1e-3}, {"algorithm.lr": 0.0})
     assert SweepFolder.open(tmp_path).trials[0].values == changed.values
@@ -89,7 +94,7 @@ def test_a_donor_without_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
         TrialSettings(one.number, one.values, FIXED, str(folder.run_dir(one)), None)
         for one in (folder.add({"algorithm.lr": 1e-3}), folder.add({"algorithm.lr": 2e-3}))
     )
-    assert Population(SPACE, folder, STEPS, lambda _: None).take_over(own, other, {"algorithm.lr": 0.0}, 1.0) is own
+    assert Population(SPACE, folder, STEPS, lambda *_: None).take_over(own, other, {"algorithm.lr": 0.0}, 1.0) is own
     assert folder.mutations() == []
 
 
@@ -99,7 +104,14 @@ def test_what_pb2_calculates_with_comes_back(value: float, is_log: bool, are_log
     scheduler = "pb2" if are_logarithms else "pbt"
     overrides = ["+experiment=ppo_cartpole", f"sweep={scheduler}"]
     (coordinate,) = coordinates(config_of(tuple(overrides)), SearchSpace((), (domain,)), {domain.key: value}).values()
-    assert _value(domain, coordinate, are_logarithms) == pytest.approx(value, rel=1e-9)
+    assert _value(domain, coordinate, value, are_logarithms) == pytest.approx(value, rel=1e-9)
+
+
+def test_small_whole_numbers_change_too() -> None:
+    domain = Interval("algorithm.num_epochs", 1, 10, is_integer=True)
+    assert [_value(domain, number * factor, number, False) for number in (1, 2, 9) for factor in (0.8, 1.2)] == [
+        *(1, 2, 1, 3, 7, 10),
+    ]
 
 
 CONFIGS: dict[tuple[str, ...], Any] = {}
@@ -189,6 +201,7 @@ def test_pb2_in_step(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
         (["sweep=pb2", "algorithm.lr=1e-3,2e-3"], "pb2 chooses numbers between two ends"),
         (["sweep=pbt", "algorithm.kl_coeff=interval(0.1,0.3)"], "brings its own value"),
         (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "sweep.max_concurrent_trials=1"], "cannot be limited"),
+        (["sweep=pbt", "algorithm.lr=1e-3,2e-3"], "more than the combinations there are"),
         (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "sweep.search=tpe"], "nothing is left for tpe"),
         (["sweep=pbt", "algorithm.lr=1e-3,2e-3", "stop.num_env_steps_sampled_lifetime=null"], "perturbation_interval"),
     ],

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from runner.sweep.sweep_lock import held, is_held
+from runner.sweep.trials import SweepFolder
 from tests.conftest import QUICK, Outcome, progress_of, result_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future
@@ -73,7 +75,7 @@ def check_mlflow(tmp_path: Path, folder: Path, ids: dict[str, str]) -> None:
 
 
 def test_a_trial_that_fails_is_tried_again(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
-    once = f"{{fault:raise_in_step,once_file:{tmp_path / 'once'}}}"
+    once = "{fault:raise_in_step,once_file:once}"  # relative to where the command was typed
     settings = ("tracking.mlflow=false", "sweep.max_failures=1", "stop.training_iteration=2")
     sweep = start_main(*SWEEP, *FAULTY, f"env.env_config={once},{{fault:raise_in_step}}", *settings)
     out, err = sweep.communicate(timeout=120)
@@ -84,6 +86,8 @@ def test_a_trial_that_fails_is_tried_again(start_main: Callable[..., subprocess.
     assert [trials_of(folder)[number]["status"] for number in (0, 1)] == ["finished", "failed"]
     assert "the arm has left its rail" in result_of(folder / "1")["stop_reason"]
     assert (folder / "1" / "runner.log").exists()
+    assert trials_of(folder)[1]["num_failures"] == 2
+    assert (tmp_path / "once").exists()
 
 
 def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
@@ -92,8 +96,10 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     first = start_main(*command, *settings)
     wait_until(lambda: any((folder / number / "checkpoints").exists() for number in "01"))
+    assert [trial.status for trial in SweepFolder.open(folder).trials[:1]] == ["running"]
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
+    assert is_held(folder) is False
     killed = trials_of(folder)
     assert {trial["status"] for trial in killed.values()} <= {"running", "finished"}
     assert len(killed) < 4 or any(trial["status"] == "running" for trial in killed.values())
@@ -112,6 +118,41 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     alone.communicate(timeout=100)
     number = next(n for n, own in trials.items() if own["combination"] == {"algorithm.lr": "0.001", "seed": "1"})
     assert losses_of(tmp_path / "alone") == losses_of(folder / str(number))  # as if it had never been killed
+
+
+def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
+    start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    command = (*SWEEP, "seed=1,2", "sweep.max_concurrent_trials=1", "stop.training_iteration=400")
+    folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    first = start_main(*command, "tracking.mlflow=false")
+    wait_until(lambda: (folder / "0" / "progress.jsonl").exists())
+    first.send_signal(signal.SIGTERM)
+    out, err = first.communicate(timeout=60)
+    assert first.returncode == 130, err
+    assert "1 interrupted" in out
+    reached = progress_of(folder / "0")[-1]["training_iteration"]
+    assert (folder / "0" / "checkpoints" / f"iteration_{reached:06d}").exists()
+    assert result_of(folder / "0")["status"] == "interrupted"
+    second = start_main(*command, "tracking.mlflow=false")
+    assert second.stdout is not None
+    assert second.stdout.readline() == "sweep\n"
+    time.sleep(4.0)  # Ray starts, and nothing runs yet
+    second.send_signal(signal.SIGINT)
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 130, err
+    assert "Traceback" not in err
+    assert trials_of(folder)[0]["status"] == "interrupted"
+    assert progress_of(folder / "0")[-1]["training_iteration"] >= reached
+
+
+def test_a_reader_that_leaves_ends_nothing(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
+    sweep = start_main(*SWEEP, "seed=1,2", "tracking.mlflow=false", "stop.training_iteration=1")
+    assert sweep.stdout is not None
+    sweep.stdout.close()
+    assert sweep.wait(timeout=90) == 0
+    folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    assert [trials_of(folder)[number]["status"] for number in (0, 1)] == ["finished", "finished"]
 
 
 def losses_of(run_dir: Path) -> list[float]:
@@ -134,6 +175,11 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 90.0) -> None:
         (["seed=1,2", "sweep.metrik=x"], "unknown key sweep.metrik"),
         (["seed=1,2", "sweep.metric=env_runners/episode_return_men"], "no part of this run produces the metric"),
         (["seed=1,2", "sweep.seed=1,2"], "is the same for all trials"),
+        (["sweep=asha", "algorithm.lr=interval(1e-4,1e-3)", "sweep.max_t=5", "sweep.grace_period=9"], "grace_period"),
+        (
+            ["seed=1", "stop.num_env_steps_sampled_lifetime=10,20", "sweep.scheduler=asha"],
+            "differs between",
+        ),
         (["seed=1,2", "learners.num_learners=1", "learners.num_gpus_per_learner=64"], "GPU 64"),
         (["seed=1,2", "algorithm.lr=tag(lag,interval(1,2))"], "unknown tag lag"),
     ],
@@ -154,6 +200,10 @@ def test_the_folder_of_another_sweep(run_main: Run, tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     quick = (*SWEEP, "tracking.mlflow=false", "stop.training_iteration=1")
     assert run_main(*quick, "seed=1,2").code == 0
+    with held(folder):
+        same = run_main(*quick, "seed=1,2")
+    assert same.code == 2
+    assert "another process runs the sweep" in same.err
     refused = run_main(*quick, "seed=1,2,3")
     assert refused.code == 2
     assert '+ seed: ["1", "2", "3"]' in refused.err
