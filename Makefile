@@ -17,9 +17,11 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/python -m runner $(ARGS)
 
-# In two processes, each test file in one of them; a torch thread each.
+# TEST_PROCESSES=2 shares the test files among two processes: two thirds of the time on two cores.
+TEST_PROCESSES ?= 0
+
 test: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not learning" --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not learning" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
 
 lint: setup
 	$(BIN)/ruff check .

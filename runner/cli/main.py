@@ -98,8 +98,11 @@ _MODULES = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code of the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    code = 0
     try:
-        return _run(arguments)
+        code = _run(arguments)
+        sys.stdout.flush()
+        return code
     except RunnerError as error:
         report_error(error, arguments)
         return error.exit_code
@@ -107,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `python -m runner list | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+        return code
 
 
 def _run(argv: list[str]) -> int:

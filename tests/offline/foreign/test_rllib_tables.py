@@ -46,7 +46,7 @@ def test_a_file_of_rllib() -> None:
         np.testing.assert_array_equal(to_numpy(plain[name]), by_hand(table[name]))
     logits = plain["action_dist_inputs"]
     assert logits.type == pa.list_(pa.float32(), 2)
-    assert logits.to_pylist() == table["action_dist_inputs"].to_pylist()
+    np.testing.assert_array_equal(logits.to_pylist(), table["action_dist_inputs"].to_pylist())
     for name in ("eps_id", "actions", "rewards", "terminateds", "action_logp"):
         assert plain[name].equals(table[name])
     assert len(set(plain["eps_id"].to_pylist())) == 2
