@@ -11,7 +11,6 @@ import numpy as np
 from runner.report import charts
 from runner.report.page import Block, Cell, Code, Fact, Figure, Page, Section, Table, Text
 from runner.report.run_record import RunRecord
-from runner.report.series import Column, axis_of, axis_title, last_values, plain, thin
 from runner.tracking.headline import (
     ENV_STEPS,
     EVALUATION_RETURN,
@@ -22,6 +21,7 @@ from runner.tracking.headline import (
     duration_text,
     number_text,
 )
+from runner.tracking.series import Column, axis_of, axis_title, last_values, plain, thin
 from runner.tracking.summary import resume_command
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25

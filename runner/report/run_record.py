@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from runner.report.series import Column, choose_axis, read_columns
+from runner.tracking.series import Column, choose_axis, read_columns
 
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
 

@@ -10,7 +10,6 @@ import numpy as np
 from runner.report import charts
 from runner.report.coordinates import short_names, value_text
 from runner.report.page import Block, Figure, Table, Text
-from runner.report.series import axis_of, axis_title, choose_axis, on_common_grid, plain
 from runner.report.sweep_record import TIME, SweepRecord
 from runner.report.sweep_texts import label_groups, last_part
 from runner.report.tables import as_number, count_cell, text_cell
@@ -18,6 +17,7 @@ from runner.sweep.space import Value
 from runner.sweep.statistics import CurveEstimate, SeedGroup, estimate_curve
 from runner.sweep.trials import Trial
 from runner.tracking.headline import ENV_STEPS
+from runner.tracking.series import axis_of, axis_title, choose_axis, on_common_grid, plain
 
 _GRID_POINTS, _FEWEST_GRID_POINTS, _MOST_ROWS = 120, 15, 24_000
 _FEW_POINTS = 25

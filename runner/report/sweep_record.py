@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.report.series import Column, last_values, read_columns
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking.plain_values import finite_number
 from runner.tracking.progress_log import ProgressLog
+from runner.tracking.series import Column, read_columns
 
 TIME = "time_total_s"
 _TRIALS_FILE = "trials.jsonl"
@@ -79,7 +79,7 @@ class SweepRecord:
 def read_sweep(folder: SweepFolder) -> SweepRecord:
     """Everything that a page of it shows."""
     columns = {trial.number: read_columns(folder.run_dir(trial), [*folder.objectives, TIME]) for trial in folder.trials}
-    trials = [_newest(trial, columns[trial.number]) for trial in folder.trials]
+    trials = folder.trials
     keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
     times = [line["time"] for line in ProgressLog(folder.path / _TRIALS_FILE).read() if "time" in line]
     return SweepRecord(
@@ -93,11 +93,6 @@ def read_sweep(folder: SweepFolder) -> SweepRecord:
         duration_s=max(times, default=0.0) - min(times, default=0.0),
         mutations=[_mutation(row) for row in folder.mutations()],
     )
-
-
-def _newest(trial: Trial, columns: Mapping[str, Column]) -> Trial:
-    """A trial that is not over has done more than its last change tells."""
-    return trial if trial.is_over else replace(trial, result={**trial.result, **last_values(columns)})
 
 
 def _mutation(row: Mapping[str, Any]) -> Mutation:

@@ -9,7 +9,7 @@ from runner.report.page import Cell
 from runner.report.sweep_record import SweepRecord
 from runner.report.tables import value_cell
 from runner.sweep.space import SEED
-from runner.sweep.statistics import Estimate, SeedGroup
+from runner.sweep.statistics import FEWEST_VALUES, Estimate, SeedGroup
 from runner.sweep.trials import Trial
 from runner.tracking.headline import number_text
 
@@ -62,4 +62,4 @@ def seed_column(record: SweepRecord) -> list[str]:
 
 def interval_text(reached: Estimate) -> str:
     """Both ends; "-" with fewer than three seeds."""
-    return "-" if reached.num < 3 else f"{number_text(reached.low)} to {number_text(reached.high)}"
+    return "-" if reached.num < FEWEST_VALUES else f"{number_text(reached.low)} to {number_text(reached.high)}"

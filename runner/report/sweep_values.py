@@ -8,12 +8,12 @@ from typing import Any
 from runner.report import charts
 from runner.report.coordinates import Axis, short_names
 from runner.report.page import Block, Figure, Table, Text
-from runner.report.series import plain
 from runner.report.sweep_record import SweepRecord
 from runner.report.sweep_texts import last_part, seed_column, value_cells, values_text
 from runner.report.tables import as_number, count_cell, number_cell
 from runner.sweep.space import Value
 from runner.sweep.trials import Trial, pareto_front
+from runner.tracking.series import plain
 
 Rows = list[dict[str, Any]]
 

@@ -120,8 +120,8 @@ class SweepTracking:
 
     def _log_seeds(self, tracker: MLflowTracker) -> None:
         """What seeds reach together: a table of all combinations, and of the best one curves over env steps."""
-        from runner.report.series import on_common_grid, read_columns  # scipy takes half a second
         from runner.sweep.statistics import best_groups_first, estimate_curve, group_by_combination
+        from runner.tracking.series import on_common_grid, read_columns  # scipy takes half a second
 
         metric, mode = next(iter(self._config.objectives.items()))
         ranked = best_groups_first(group_by_combination(self._folder.trials), metric, mode)

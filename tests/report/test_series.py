@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from runner.report.coordinates import Axis, short_names
-from runner.report.series import choose_axis, on_common_grid, read_columns, thin
+from runner.tracking.series import choose_axis, on_common_grid, read_columns, thin
 from tests.report.folders import progress_line, write_run
 
 NUMBERS = st.floats(-1e6, 1e6)
