@@ -16,8 +16,9 @@ from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
 from runner.interrupts import Interrupted, interrupts, reason_to_end
 from runner.rllink.announcement import external_text
-from runner.run_records import EVALUATION_RETURN, RunRecords, Status
+from runner.run_records import RunRecords, Status
 from runner.stop_criteria import met_criteria
+from runner.tracking.headline import EVALUATION_RETURN
 from runner.trainer import Trainer
 
 EXIT_FINISHED, EXIT_INTERRUPTED = 0, 130

@@ -35,6 +35,7 @@ from runner.tracking import (
     summary_lines,
     write_result,
 )
+from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
 
 if TYPE_CHECKING:  # a sweep's own process does without torch
     from runner.dataflow.run_metrics import Result
@@ -43,10 +44,6 @@ if TYPE_CHECKING:  # a sweep's own process does without torch
 
 Status = Literal["finished", "failed", "interrupted"]
 
-RETURN = "env_runners/episode_return_mean"
-EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
-_ENV_STEPS = "num_env_steps_sampled_lifetime"
-_ROWS_READ = "offline_data/num_rows_read_lifetime"
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 _MLFLOW_FILE = "mlflow_run.json"
 _MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
@@ -175,7 +172,7 @@ class RunRecords:
             self._best_return = value
         if self._tracker is not None:
             numbers = {name: number for name, number in result.items() if number is not None}
-            self._tracker.log_metrics(int(result[_ENV_STEPS] or 0), numbers)
+            self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint of the last iteration unless there is none or it has one."""
@@ -242,13 +239,13 @@ class RunRecords:
 
     def _summary(self, status: Status, reason: str) -> RunSummary:
         earlier_s = float(self._first_result.get("time_total_s") or 0.0)
-        seconds, rows_read = time.perf_counter() - self._started, self.last_result.get(_ROWS_READ)
+        seconds, rows_read = time.perf_counter() - self._started, self.last_result.get(ROWS_READ)
         is_streaming = self.last_result.get(_QUEUED_LEARNER) is not None
         return RunSummary(
             status=status,
             stop_reason=(reason.splitlines() or [""])[0],
             iterations=int(self.last_result.get("training_iteration") or 0),
-            env_steps=int(self.last_result.get(_ENV_STEPS) or 0),
+            env_steps=int(self.last_result.get(ENV_STEPS) or 0),
             time_s=earlier_s + seconds,
             rows_read=None if rows_read is None else int(rows_read),
             rows_per_s=rows_read / seconds if rows_read is not None and is_streaming else None,

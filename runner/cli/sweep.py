@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,7 @@ from runner.cli.train import run_with_hydra
 from runner.cli.validate import check_experiments
 from runner.config.compose import SWEEP_DIGEST
 from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.fields import adapted_names
 from runner.config.overrides import parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.schemas import ExperimentConfig
@@ -171,10 +171,9 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     if not space.mutable:
         what = f"{scheduler} changes settings of the algorithm while trials go on, and none is searched"
         yield Problem(what, "override", allowed="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")
-    options = {one.name: one.metadata["option"] for config in configs for one in dataclasses.fields(config.algorithm)}
+    adapted = {f"algorithm.{name}" for config in configs for name in adapted_names(type(config.algorithm))}
     for domain in space.mutable:
-        name = domain.key.removeprefix("algorithm.")
-        if name in options and options[name].is_adapted:
+        if domain.key in adapted:
             what = f"{domain.key} is where training begins: a state that is taken over brings its own value"
             yield Problem(what, f"override {domain.key}", allowed="another key; or sweep=random, asha, tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):

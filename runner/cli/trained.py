@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.cli.junit import Case
+from runner.tracking.headline import ENV_STEPS, TOTAL_S
 
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder, Trial
-
-_ENV_STEPS, _TIME = "num_env_steps_sampled_lifetime", "time_total_s"
 
 
 class Trained(Protocol):
@@ -112,7 +111,7 @@ class TrainedSweep:
 
 def _case_of(trial: Trial) -> Case:
     name = " ".join([f"trial {trial.number}", *trial.overrides])
-    seconds = float(trial.result.get(_TIME) or 0.0)
+    seconds = float(trial.result.get(TOTAL_S) or 0.0)
     if trial.status == "failed":
         return failure(name, trial.reason, seconds)
     if trial.is_over:
@@ -127,8 +126,8 @@ def failure(name: str, reason: str, time_s: float = 0.0) -> Case:
 
 
 def _totals(results: Sequence[Mapping[str, Any]]) -> dict[str, object]:
-    steps = [result[_ENV_STEPS] for result in results if result.get(_ENV_STEPS) is not None]
-    seconds = [result[_TIME] for result in results if result.get(_TIME) is not None]
+    steps = [result[ENV_STEPS] for result in results if result.get(ENV_STEPS) is not None]
+    seconds = [result[TOTAL_S] for result in results if result.get(TOTAL_S) is not None]
     return {
         "env_steps": sum(steps) if steps else None,
         "training_time_s": round(sum(seconds), 3) if seconds else None,

@@ -50,3 +50,9 @@ def option_of(field: dataclasses.Field[Any]) -> Option | None:
 def names_of(schema: type) -> Sequence[str]:
     """The field names of a dataclass, in order."""
     return [field.name for field in dataclasses.fields(schema)]
+
+
+def adapted_names(schema: type) -> set[str]:
+    """The fields of a dataclass whose values are where training begins: a checkpoint has what they have become."""
+    options = {field.name: option_of(field) for field in dataclasses.fields(schema)}
+    return {name for name, option in options.items() if option is not None and option.is_adapted}

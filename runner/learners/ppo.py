@@ -23,7 +23,7 @@ class PPOLoss(Loss):
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config
-        self.kl_coeff = config.kl_coeff if config.use_kl_loss else 0.0
+        self.kl_coeff = config.kl_coeff
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> PPOMetrics:
@@ -54,7 +54,7 @@ class PPOLoss(Loss):
         total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
         if self.entropy_coeff:
             total_loss = total_loss - self.entropy_coeff * pi.entropy(theta).mean()
-        if self.kl_coeff:
+        if cfg.use_kl_loss and self.kl_coeff:
             total_loss = total_loss + self.kl_coeff * pi.kl(batch["action_dist_inputs"], theta).mean()
         if not is_reporting:
             return PPOMetrics(total_loss, policy_loss, vf_loss, None, None)
@@ -68,7 +68,8 @@ class PPOLoss(Loss):
 
     def coefficients(self) -> dict[str, float]:
         """The coefficients of this update, to be reported."""
-        return {"curr_kl_coeff": self.kl_coeff, "curr_entropy_coeff": self.entropy_coeff}
+        kl_coeff = self.kl_coeff if self._config.use_kl_loss else 0.0
+        return {"curr_kl_coeff": kl_coeff, "curr_entropy_coeff": self.entropy_coeff}
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
         """Adapt the KL coefficient to the mean KL of the last epoch (section 4 of the paper, RLlib's factors)."""

@@ -98,7 +98,7 @@ def shorten(text: str, length: int = _LONGEST_TEXT) -> str:
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
-def value_text(value: Value) -> str:
+def value_label(value: Value) -> str:
     """A value for a label."""
     return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 60)
 

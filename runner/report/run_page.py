@@ -17,6 +17,7 @@ from runner.tracking.headline import (
     ITERATION,
     RETURN,
     STEPS_PER_S,
+    TOTAL_S,
     count_text,
     duration_text,
     number_text,
@@ -25,12 +26,12 @@ from runner.tracking.series import Column, axis_of, axis_title, last_values, pla
 from runner.tracking.summary import resume_command
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
-_TIME, _ITERATION_S = "time_total_s", "time_this_iter_s"
+_ITERATION_S = "time_this_iter_s"
 _LEARNERS = "learners/"
 _SHOWN = ("env_runners/", "evaluation/", _LEARNERS, "timers/")
 # Axes, and what only counts iterations in other words.
 _COUNTS = (
-    *(ITERATION, ENV_STEPS, STEPS_PER_S, _TIME, _ITERATION_S),
+    *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
     *("num_env_steps_sampled", "num_env_steps_trained_lifetime", "num_episodes_lifetime"),
 )
 # Names of what a band reaches from and to, in place of `_mean` or behind the name.
@@ -85,7 +86,7 @@ def _facts(record: RunRecord) -> list[Fact]:
     for title, name in (("Return", RETURN), ("Evaluation", EVALUATION_RETURN)):
         if name in columns:
             facts.append(Fact(title, number_text(last[name]), f"last; best {number_text(np.nanmax(columns[name]))}"))
-    steps, seconds = last.get(ENV_STEPS), last.get(_TIME)
+    steps, seconds = last.get(ENV_STEPS), last.get(TOTAL_S)
     facts.append(Fact("Iterations", count_text(last.get(ITERATION))))
     facts.append(Fact("Env steps", count_text(steps), "learned from" if _is_offline(record) else ""))
     speed = f"{count_text(steps / seconds)} env steps per second" if steps and seconds else ""

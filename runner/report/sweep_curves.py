@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from runner.report import charts
-from runner.report.coordinates import short_names, value_text
+from runner.report.coordinates import short_names, value_label
 from runner.report.page import Block, Figure, Table, Text
-from runner.report.sweep_record import TIME, SweepRecord
+from runner.report.sweep_record import SweepRecord
 from runner.report.sweep_texts import label_groups, last_part
 from runner.report.tables import as_number, count_cell, text_cell
 from runner.sweep.space import Value
 from runner.sweep.statistics import CurveEstimate, SeedGroup, estimate_curve
 from runner.sweep.trials import Trial
-from runner.tracking.headline import ENV_STEPS
+from runner.tracking.headline import ENV_STEPS, TOTAL_S
 from runner.tracking.series import axis_of, axis_title, choose_axis, on_common_grid, plain
 
 _GRID_POINTS, _FEWEST_GRID_POINTS, _MOST_ROWS = 120, 15, 24_000
@@ -29,7 +29,7 @@ def learning_curves(record: SweepRecord, groups: Sequence[SeedGroup]) -> Iterato
     """The first objective large, then the others that change while a trial runs."""
     for metric in record.objectives:
         figure = _curves_of(record, groups, metric)
-        if figure is not None and (metric == record.metric or metric != TIME):
+        if figure is not None and (metric == record.metric or metric != TOTAL_S):
             yield figure
 
 
@@ -141,7 +141,7 @@ def population(record: SweepRecord) -> Iterator[Block]:
 def _change_text(before: Value | None, after: Value | None) -> str:
     if after is None or after == before:
         return ""
-    return value_text(after) if before is None else f"{value_text(before)} → {value_text(after)}"
+    return value_label(after) if before is None else f"{value_label(before)} → {value_label(after)}"
 
 
 def _value_over_time(record: SweepRecord, key: str) -> Figure | None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from runner.report.page import Fact, Page, Section
 from runner.report.sweep_curves import learning_curves, population
-from runner.report.sweep_record import TIME, SweepRecord, total
+from runner.report.sweep_record import SweepRecord, total
 from runner.report.sweep_tables import all_trials, best_trial, failed_trials, over_seeds, search_space
 from runner.report.sweep_texts import interval_text, large_text, short_values_text
 from runner.report.sweep_values import pareto, values_and_objective
 from runner.sweep.statistics import Estimate, SeedGroup, best_groups_first, group_by_combination
-from runner.tracking.headline import ENV_STEPS, count_text, duration_text, number_text
+from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text, number_text
 
 _STATUSES = ("finished", "stopped", "interrupted", "failed", "waiting")
 
@@ -44,7 +44,7 @@ def sweep_page(record: SweepRecord) -> Page:
 
 
 def _facts(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) -> list[Fact]:
-    num_trials, seconds = len(record.trials), total(record, TIME)
+    num_trials, seconds = len(record.trials), total(record, TOTAL_S)
     best = record.best
     facts = []
     if best is not None:
@@ -78,6 +78,6 @@ def _headline(record: SweepRecord, counts: Mapping[str, int]) -> list[str]:
         f"trials   {', '.join(f'{counts[status]} {status}' for status in _STATUSES if counts[status]) or 'none'}",
         f"best     {reached}",
         *([] if best is None else [f"values   {' '.join(best.overrides)}"]),
-        f"cost     {count_text(total(record, ENV_STEPS))} env steps, {duration_text(total(record, TIME))} of training "
-        f"in {duration_text(record.duration_s)}",
+        f"cost     {count_text(total(record, ENV_STEPS))} env steps, "
+        f"{duration_text(total(record, TOTAL_S))} of training in {duration_text(record.duration_s)}",
     ]

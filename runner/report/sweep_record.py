@@ -9,11 +9,11 @@ from typing import Any
 
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.tracking.headline import TOTAL_S
 from runner.tracking.plain_values import finite_number
 from runner.tracking.progress_log import ProgressLog
 from runner.tracking.series import Column, read_columns
 
-TIME = "time_total_s"
 _TRIALS_FILE = "trials.jsonl"
 
 
@@ -78,8 +78,8 @@ class SweepRecord:
 
 def read_sweep(folder: SweepFolder) -> SweepRecord:
     """Everything that a page of it shows."""
-    columns = {trial.number: read_columns(folder.run_dir(trial), [*folder.objectives, TIME]) for trial in folder.trials}
-    trials = folder.trials
+    trials, metrics = folder.trials, [*folder.objectives, TOTAL_S]
+    columns = {trial.number: read_columns(folder.run_dir(trial), metrics) for trial in trials}
     keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
     times = [line["time"] for line in ProgressLog(folder.path / _TRIALS_FILE).read() if "time" in line]
     return SweepRecord(

@@ -8,12 +8,12 @@ from typing import Any
 
 from runner.report.coordinates import short_names, shorten
 from runner.report.page import Block, Cell, Code, Table, Text
-from runner.report.sweep_record import TIME, SweepRecord
+from runner.report.sweep_record import SweepRecord
 from runner.report.sweep_texts import interval_text, last_part, seed_column, value_cells
 from runner.report.tables import count_cell, duration_cell, number_cell, text_cell, value_cell
 from runner.sweep.statistics import Estimate, SeedGroup
 from runner.sweep.trials import Trial
-from runner.tracking.headline import ENV_STEPS, number_text
+from runner.tracking.headline import ENV_STEPS, TOTAL_S, number_text
 from runner.tracking.mlflow_store import python_command
 from runner.tracking.summary import resume_command
 
@@ -96,7 +96,7 @@ def _trial_row(record: SweepRecord, trial: Trial) -> list[Cell]:
         text_cell(trial.status),
         *(number_cell(trial.result.get(name)) for name in record.objectives),
         count_cell(trial.result.get(ENV_STEPS)),
-        duration_cell(trial.result.get(TIME)),
+        duration_cell(trial.result.get(TOTAL_S)),
         *value_cells(record, trial),
         text_cell(shorten((trial.reason.splitlines() or [""])[0], 90)),
     ]

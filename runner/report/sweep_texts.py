@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from runner.report.coordinates import short_names, value_text
+from runner.report.coordinates import short_names, value_label
 from runner.report.page import Cell
 from runner.report.sweep_record import SweepRecord
 from runner.report.tables import value_cell
@@ -19,7 +19,7 @@ def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
     names = short_names(record.keys)
     labels: list[str] = []
     for group in groups:
-        tried = [f"{names.get(key, key)}={value_text(value)}" for key, value in group.combination.items()]
+        tried = [f"{names.get(key, key)}={value_label(value)}" for key, value in group.combination.items()]
         label = "  ".join(tried) or record.experiment or "all trials"
         labels.append(f"{label} (trial {group.trials[0].number})" if label in labels else label)
     return labels
@@ -28,12 +28,7 @@ def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
 def short_values_text(record: SweepRecord, trial: Trial) -> str:
     """What a trial tries, in few words, without its seed."""
     names = short_names(record.keys)
-    return ", ".join(f"{names[key]} {value_text(trial.values[key])}" for key in record.keys if key in trial.values)
-
-
-def values_text(record: SweepRecord, trial: Trial) -> str:
-    """What a trial runs with, whole keys and seed."""
-    return " ".join(f"{key}={value_text(value)}" for key, value in trial.values.items())
+    return ", ".join(f"{names[key]} {value_label(trial.values[key])}" for key in record.keys if key in trial.values)
 
 
 def last_part(name: str) -> str:

@@ -9,7 +9,7 @@ from runner.report import charts
 from runner.report.coordinates import Axis, short_names
 from runner.report.page import Block, Figure, Table, Text
 from runner.report.sweep_record import SweepRecord
-from runner.report.sweep_texts import last_part, seed_column, value_cells, values_text
+from runner.report.sweep_texts import last_part, seed_column, value_cells
 from runner.report.tables import as_number, count_cell, number_cell
 from runner.sweep.space import Value
 from runner.sweep.trials import Trial, pareto_front
@@ -45,7 +45,7 @@ def _parallel_coordinates(
     objective = Axis.of_metric(last_part(record.metric), [value for _, value in reached])
     rows: Rows = []
     for trial, value in reached:
-        shared = {"trial": trial.number, "objective": plain(value), "values": values_text(record, trial)}
+        shared = {"trial": trial.number, "objective": plain(value), "values": trial.values_text}
         places = [(axis.title, _place(axis, trial.values.get(key))) for key, axis in axes.items()]
         places.append((objective.title, objective.position(value)))
         rows += [{"axis": title, "y": plain(y), **shared} for title, y in places if y is not None]
@@ -77,7 +77,7 @@ def _against_objective(record: SweepRecord, key: str, axis: Axis, reached: Seque
         own = trial.values.get(key)
         x = None if own is None else str(own) if axis.categories is not None else as_number(own)
         if x is not None:
-            shared = {"trial": trial.number, "values": values_text(record, trial), "marked": trial is best}
+            shared = {"trial": trial.number, "values": trial.values_text, "marked": trial is best}
             rows.append({"x": x, "y": plain(value), **shared})
     return Figure(
         name=f"objective_by_{last_part(key)}",
@@ -104,7 +104,7 @@ def pareto(record: SweepRecord) -> Iterator[Block]:
     for trial in record.trials:
         x, y = as_number(trial.result.get(second)), as_number(trial.result.get(first))
         if x is not None and y is not None:
-            shared = {"trial": trial.number, "values": values_text(record, trial), "marked": trial.number in marked}
+            shared = {"trial": trial.number, "values": trial.values_text, "marked": trial.number in marked}
             rows.append({"x": plain(x), "y": plain(y), **shared})
     modes = record.objectives
     more = f" of these two, of {len(record.objectives)} objectives" if others else ""

@@ -9,12 +9,10 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from runner.config.schemas import ExperimentConfig
-from runner.sweep.space import Value
+from runner.sweep.space import value_text
 from runner.sweep.trials import SweepFolder, Trial, best_first, pareto_front
 from runner.tracking.display import is_capable_terminal
-from runner.tracking.headline import ENV_STEPS, count_text, duration_text
-
-_TIME = "time_total_s"
+from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text
 
 
 def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_trials: int) -> SweepDisplay:
@@ -59,7 +57,7 @@ class SweepDisplay:
         """A trial has begun or ended."""
         texts = [f"trial {trial.number:>3}  {trial.status:<11}"]
         if trial.status == "running":
-            texts.append(values_text(trial))
+            texts.append(trial.values_text)
         else:
             texts.append(self._result_text(trial))
             if trial.status == "failed":
@@ -68,9 +66,7 @@ class SweepDisplay:
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
         """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
-        changes = [
-            f"{key} {_value_text(row['before'][key])} -> {_value_text(new)}" for key, new in row["after"].items()
-        ]
+        changes = [f"{key} {value_text(row['before'][key])} -> {value_text(new)}" for key, new in row["after"].items()]
         self._print(f"trial {trial.number:>3}  takes over trial {row['donor']}  {', '.join(changes)}")
 
     def update(self, folder: SweepFolder, trial: Trial) -> None:
@@ -101,11 +97,11 @@ class SweepDisplay:
 
     def cells(self, trial: Trial) -> list[str]:
         """A trial as a row of a table."""
-        return [str(trial.number), trial.status, *self._result_cells(trial), values_text(trial)]
+        return [str(trial.number), trial.status, *self._result_cells(trial), trial.values_text]
 
     def _result_cells(self, trial: Trial) -> list[str]:
         values = [trial.result.get(name) for name in self._objectives]
-        seconds = trial.result.get(_TIME)
+        seconds = trial.result.get(TOTAL_S)
         return [
             *("-" if value is None else f"{value:.6g}" for value in values),
             count_text(trial.result.get(ENV_STEPS)),
@@ -121,15 +117,6 @@ class SweepDisplay:
         if self._stream is not None:
             with suppress(OSError, ValueError):  # the reader of a pipe has left: the sweep goes on
                 print(*lines, sep="\n", file=self._stream, flush=True)
-
-
-def values_text(trial: Trial) -> str:
-    """What a trial differs in, for reading; `Trial.overrides` is for the command line."""
-    return " ".join(f"{key}={_value_text(value)}" for key, value in trial.values.items())
-
-
-def _value_text(value: Value) -> str:
-    return value if isinstance(value, str) else f"{value:.6g}"
 
 
 def counts_text(folder: SweepFolder) -> str:

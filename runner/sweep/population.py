@@ -7,6 +7,7 @@ et al. 2020 (https://arxiv.org/abs/2002.02518), lets a Gaussian process choose t
 from __future__ import annotations
 
 import json
+import logging
 import math
 import random
 import shutil
@@ -32,6 +33,8 @@ from runner.tracking import write_result
 
 # Lines of progress.jsonl of the trials of an earlier start as `OBJECTIVE` and `TIME`, by trial number.
 Earlier = Mapping[int, Iterable[Mapping[str, Any]]]
+_log = logging.getLogger(__name__)
+
 _MUTATION_FILE = "mutation.json"
 Tell = Callable[[Trial, Mapping[str, Any]], None]
 Coordinates = Mapping[str, Value]  # what Tune's schedulers calculate with, by key
@@ -70,6 +73,7 @@ class Population:
         run_dir = Path(settings.run_dir)
         manifest = self._stage_clone(Path(donor.run_dir), run_dir, until)
         if manifest is None:
+            _log.warning("trial %d goes on as it is: trial %d has no checkpoint", settings.number, donor.number)
             return settings
         result = manifest["result"]
         at = {"num_env_steps": result["num_env_steps_sampled_lifetime"], "iteration": result["training_iteration"]}
@@ -201,11 +205,12 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
         "log_config": False,
         "require_attrs": False,  # no episode may have ended in the first iterations
     }
+    random.seed(sweep.seed)  # Tune draws donors and factors from it
+    np.random.seed(sweep.seed)  # and PB2 from this one
     if sweep.scheduler == "pb2":
         intervals = {key: domain for key, domain in domains.items() if isinstance(domain, Interval)}
         ends = {key: [_coordinate(one, end, True) for end in one.examples] for key, one in intervals.items()}
         return _PB2(population, earlier, hyperparam_bounds=ends, **common)
-    random.seed(sweep.seed)  # Tune draws donors and factors from it
     generator = np.random.default_rng([sweep.seed, 2])
     mutations = {key: _mutation(domain, generator) for key, domain in domains.items()}
     probability = sweep.resample_probability

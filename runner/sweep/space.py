@@ -27,6 +27,11 @@ Value = str | int | float  # text as it stands behind the `=` of an override, or
 Combination = Mapping[str, Value]
 
 
+def value_text(value: Value) -> str:
+    """A value for reading; `override_text` is for the command line."""
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
 def override_text(key: str, value: Value) -> str:
     """A value of a combination as an override."""
     return f"{key}={value if isinstance(value, str) else repr(value)}"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.config.errors import Problem, RunFailure, UserError
-from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text
+from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
 from runner.sweep.sweep_lock import is_held
 from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number
@@ -49,6 +49,11 @@ class Trial:
     def values(self) -> Combination:
         """What it runs with now."""
         return {**self.combination, **self.changed}
+
+    @property
+    def values_text(self) -> str:
+        """What it differs in, for reading."""
+        return " ".join(f"{key}={value_text(value)}" for key, value in self.values.items())
 
     @property
     def overrides(self) -> list[str]:

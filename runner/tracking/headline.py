@@ -9,6 +9,7 @@ from runner.tracking.plain_values import finite_number
 
 ITERATION = "training_iteration"
 ENV_STEPS = "num_env_steps_sampled_lifetime"
+TOTAL_S = "time_total_s"
 RETURN = "env_runners/episode_return_mean"
 EPISODE_LENGTH = "env_runners/episode_len_mean"
 STEPS_PER_S = "env_steps_per_s"

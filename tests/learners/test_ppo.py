@@ -149,6 +149,14 @@ def test_kl_coefficient_stays_without_kl_loss() -> None:
     assert loss.coefficients()["curr_kl_coeff"] == 0.0
 
 
+@pytest.mark.parametrize("uses_kl", [True, False])
+def test_whether_there_is_a_kl_loss_is_not_taken_from_a_state(uses_kl: bool) -> None:
+    before = PPOLoss(PPOConfig(kl_coeff=0.2, use_kl_loss=not uses_kl))
+    after = PPOLoss(PPOConfig(kl_coeff=0.3, use_kl_loss=uses_kl))
+    after.set_state(before.get_state())
+    assert after.coefficients()["curr_kl_coeff"] == (0.2 if uses_kl else 0.0)
+
+
 def test_entropy_coefficient_follows_its_schedule() -> None:
     loss = PPOLoss(PPOConfig(entropy_coeff=[[0, 0.1], [1000, 0.0]]))
     coefficients = []

@@ -50,6 +50,19 @@ def parameters_of(run_dir: Path) -> dict[str, np.ndarray]:
     return parameters
 
 
+def test_a_trial_goes_on_as_it_is_where_its_donor_has_no_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = SweepFolder.start_in(tmp_path, "ppo_cartpole", {"m": "max"}, SPACE.to_dict(), may_change=False)
+    lagging, donor = (
+        TrialSettings(number, {"algorithm.lr": 1e-3 * (1 + number)}, FIXED, str(tmp_path / str(number)), None)
+        for number in (0, 1)
+    )
+    population = Population(SPACE, folder, STEPS, lambda trial, row: pytest.fail("nothing was taken over"))
+    assert population.take_over(lagging, donor, {"algorithm.lr": 0.0}, until=1e9) == lagging
+    assert "trial 0 goes on as it is: trial 1 has no checkpoint" in caplog.text
+
+
 def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -> None:
     folder = SweepFolder.start_in(tmp_path, "ppo_cartpole", {"m": "max"}, SPACE.to_dict(), may_change=False)
     told: list[Trial] = []
