@@ -38,7 +38,10 @@ _log = logging.getLogger(__name__)
 
 
 class TrialRun(tune.Trainable):
-    """Trains in `TrialSettings.run_dir`, and goes on from the checkpoint that is there."""
+    """Trains in `TrialSettings.run_dir`, and goes on from the checkpoint that is there.
+
+    A trial begins with its first step: before that Tune may have given it to another process, which has the folder.
+    """
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
@@ -46,22 +49,26 @@ class TrialRun(tune.Trainable):
         return tune.PlacementGroupFactory(bundles_of(compose_trial(config[RUN])[1]))
 
     def setup(self, config: Mapping[str, Any]) -> None:
-        """A process for trials: the first one begins."""
-        self._open(config[RUN])
+        """A process for trials, the first of them known."""
+        self._expect(config[RUN])
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
-        """Another trial begins in this process, where everything is loaded already."""
+        """Another trial comes into this process, where everything is loaded already."""
         try:
             self.cleanup()
         except Exception:
             _log.exception("the trial before could not be closed")
-        self._open(new_config[RUN])
+        self._expect(new_config[RUN])
         return True
 
-    def _open(self, settings: TrialSettings) -> None:
+    def _expect(self, settings: TrialSettings) -> None:
+        self._settings: TrialSettings | None = settings
         self._stack = ExitStack()
         self._is_over = True  # until it has begun
         self._known: dict[str, float] = {}
+
+    def _begin(self, settings: TrialSettings) -> None:
+        self._settings = None
         run_dir = Path(settings.run_dir)
         try:
             composed, self._experiment = compose_trial(settings)
@@ -107,6 +114,8 @@ class TrialRun(tune.Trainable):
 
         The last one brings `done` and `stop_reason`.
         """
+        if self._settings is not None:
+            self._begin(self._settings)
         run = self._run
         if run.stop_reason is None:  # a run that goes on may have met it already
             try:

@@ -28,7 +28,7 @@ EXPERIMENT = "+experiment=ppo_external_cartpole"
 _EXPORTED: dict[str, OnnxPolicy] = {}
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="module")  # not "package": that ends with the last test of all
 def _one_export_for_equal_modules() -> Iterator[None]:
     """An export takes seconds; servers with equal modules share one."""
     export = OnnxPolicy.of_parts

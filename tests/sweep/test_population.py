@@ -50,19 +50,6 @@ def parameters_of(run_dir: Path) -> dict[str, np.ndarray]:
     return parameters
 
 
-def test_a_trial_goes_on_as_it_is_where_its_donor_has_no_checkpoint(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = SweepFolder.start_in(tmp_path, "ppo_cartpole", {"m": "max"}, SPACE.to_dict(), may_change=False)
-    lagging, donor = (
-        TrialSettings(number, {"algorithm.lr": 1e-3 * (1 + number)}, FIXED, str(tmp_path / str(number)), None)
-        for number in (0, 1)
-    )
-    population = Population(SPACE, folder, STEPS, lambda trial, row: pytest.fail("nothing was taken over"))
-    assert population.take_over(lagging, donor, {"algorithm.lr": 0.0}, until=1e9) == lagging
-    assert "trial 0 goes on as it is: trial 1 has no checkpoint" in caplog.text
-
-
 def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -> None:
     folder = SweepFolder.start_in(tmp_path, "ppo_cartpole", {"m": "max"}, SPACE.to_dict(), may_change=False)
     told: list[Trial] = []
@@ -84,14 +71,14 @@ def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -
         population.recover()
         assert folder.trials[0].values == changed.values
         assert trial.reset_config({RUN: changed})
+        assert clone_folder(Path(lagging.run_dir)).exists()
+        assert trial.step()[METRICS]["training_iteration"] == 4
         assert not clone_folder(Path(lagging.run_dir)).exists()
         assert changed.values == {"algorithm.lr": 0.0, "seed": "2" if lagging.number else "1"}
         (own,) = list_checkpoints(Path(lagging.run_dir) / "checkpoints")[-1:]
         assert own.name == "iteration_000003"
         assert "algorithm.lr=0.0" in read_manifest(own)["overrides"]
         taken = parameters_of(Path(donor.run_dir))
-        np.testing.assert_equal(parameters_of(Path(lagging.run_dir)), taken)
-        assert trial.step()[METRICS]["training_iteration"] == 4
     np.testing.assert_equal(parameters_of(Path(lagging.run_dir)), taken)  # no step of size 0 moves them
     assert [line["training_iteration"] for line in progress_of(Path(lagging.run_dir))] == [1, 2, 3, 4]
     assert told == [folder.trials[0]] * 2
@@ -101,7 +88,19 @@ def test_a_trial_takes_over_state_and_values_and_keeps_its_own(tmp_path: Path) -
     assert SweepFolder.open(tmp_path).trials[0].values == changed.values
 
 
-def test_a_donor_without_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
+def test_a_process_that_is_not_needed_leaves_the_run_dir_to_the_one_that_is(tmp_path: Path) -> None:
+    """Tune asks for a process, and gives the trial to one that has become free while that one starts."""
+    settings = TrialSettings(0, {"algorithm.lr": 1e-3, "seed": "1"}, FIXED, str(tmp_path / "0"), None)
+    with open_trial(settings) as trial:
+        trial.step()
+        trial.save_checkpoint("")
+        before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+        with open_trial(settings) as other:
+            other.reset_config({RUN: settings})
+        assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_donor_without_a_checkpoint_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = SweepFolder.start_in(tmp_path, "e", {"m": "max"}, SPACE.to_dict(), may_change=False)
     own, other = (
         TrialSettings(one.number, one.values, FIXED, str(folder.run_dir(one)), None)
@@ -109,6 +108,7 @@ def test_a_donor_without_a_checkpoint_changes_nothing(tmp_path: Path) -> None:
     )
     assert Population(SPACE, folder, STEPS, lambda *_: None).take_over(own, other, {"algorithm.lr": 0.0}, 1.0) is own
     assert folder.mutations() == []
+    assert "trial 0 goes on as it is: trial 1 has no checkpoint" in caplog.text
 
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.booleans())
