@@ -17,8 +17,8 @@ $(STAMP): pyproject.toml constraints.txt
 run: setup
 	$(BIN)/python -m runner $(ARGS)
 
-# TEST_PROCESSES=2 shares the test files among two processes: two thirds of the time on two cores.
-TEST_PROCESSES ?= 0
+# Test files are shared among so many processes; 0: one after the other, also in this process, as a debugger wants it.
+TEST_PROCESSES ?= 2
 
 test: setup
 	$(BIN)/python -m pytest -m "not learning" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)

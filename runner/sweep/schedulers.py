@@ -10,8 +10,8 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialSch
 
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import POPULATIONS
-from runner.sweep.population import Earlier, Population, make_population
-from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME
+from runner.sweep.population import Population
+from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME, Earlier
 from runner.sweep.trials import SweepFolder
 from runner.tracking import ProgressLog
 
@@ -26,6 +26,8 @@ def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Popul
     """
     sweep = config.sweep
     if sweep.scheduler in POPULATIONS:
+        from runner.sweep.population_schedulers import make_population  # imports scikit-learn
+
         return make_population(config, population, earlier)
     if sweep.scheduler == "asha":
         end = sweep.max_t or config.stop[sweep.time_attr]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from runner.config.compose import Composed
 from runner.config.schemas import ExperimentConfig
@@ -15,6 +17,9 @@ from runner.sweep.space import Combination, override_text
 RUN = "run"  # key of `TrialSettings` in Tune's configuration of a trial; other keys are for its scheduler
 # What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
 METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
+
+# Lines of progress.jsonl of the trials of an earlier start as `OBJECTIVE` and `TIME`, by trial number.
+Earlier = Mapping[int, Iterable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)

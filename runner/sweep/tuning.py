@@ -15,6 +15,7 @@ from typing import Any
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.handles import ensure_ray, stop_ray
 from runner.interrupts import interrupts
+from runner.sweep.coordinates import coordinates
 from runner.sweep.display import SweepDisplay
 from runner.sweep.resources import bundles_of, total
 from runner.sweep.space import SearchSpace, combination_key, without_seed
@@ -172,6 +173,4 @@ class _Sweep:
         return TrialSettings(trial.number, trial.values, self._space.fixed, run_dir, self._config_dir)
 
     def _to_tune(self, trial: Trial) -> dict[str, Any]:
-        from runner.sweep.population import coordinates
-
         return {**coordinates(self._config, self._space, trial.values), RUN: self._settings_of(trial)}

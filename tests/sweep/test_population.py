@@ -20,7 +20,8 @@ from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from runner.sweep.population import Population, _value, coordinates
+from runner.sweep.coordinates import coordinates, from_coordinate
+from runner.sweep.population import Population
 from runner.sweep.space import Interval, SearchSpace, read_search_space
 from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import METRICS, RUN, TrialSettings, clone_folder
@@ -117,12 +118,14 @@ def test_what_pb2_calculates_with_comes_back(value: float, is_log: bool, are_log
     scheduler = "pb2" if are_logarithms else "pbt"
     overrides = ["+experiment=ppo_cartpole", f"sweep={scheduler}"]
     (coordinate,) = coordinates(config_of(tuple(overrides)), SearchSpace((), (domain,)), {domain.key: value}).values()
-    assert _value(domain, coordinate, value, are_logarithms) == pytest.approx(value, rel=1e-9)
+    assert from_coordinate(domain, coordinate, value, are_logarithms) == pytest.approx(value, rel=1e-9)
 
 
 def test_small_whole_numbers_change_too() -> None:
     domain = Interval("algorithm.num_epochs", 1, 10, is_integer=True)
-    assert [_value(domain, number * factor, number, False) for number in (1, 2, 9) for factor in (0.8, 1.2)] == [
+    assert [
+        from_coordinate(domain, number * factor, number, False) for number in (1, 2, 9) for factor in (0.8, 1.2)
+    ] == [
         *(1, 2, 1, 3, 7, 10),
     ]
 

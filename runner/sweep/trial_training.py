@@ -1,0 +1,171 @@
+"""What a trial does in its process: a run with a folder of its own, an iteration at a time."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from runner.checkpoints import load_checkpoint
+from runner.checkpoints.folder import list_checkpoints
+from runner.config.compose import Composed
+from runner.config.errors import RunnerError
+from runner.run import Run
+from runner.run_records import RunRecords, Status
+from runner.sweep.trial_settings import (
+    METRICS,
+    OBJECTIVE,
+    STOP_REASON,
+    TIME,
+    TrialSettings,
+    clone_folder,
+    compose_trial,
+    remove_clone,
+)
+from runner.tracking import write_result
+from runner.tracking.log_file import log_to_file
+from runner.trainer import Trainer
+
+_log = logging.getLogger(__name__)
+
+
+class TrialTraining:
+    """Trains in `TrialSettings.run_dir`, and goes on from the checkpoint that is there.
+
+    Args:
+        settings: of the trial.
+
+    Raises:
+        Exception: it cannot begin; its `result.json` says why.
+    """
+
+    def __init__(self, settings: TrialSettings) -> None:
+        self._run_dir = Path(settings.run_dir)
+        self._known: dict[str, float] = {}
+        with ExitStack() as stack:
+            try:
+                self._begin(settings, stack)
+            except Exception as error:
+                _log.exception("the trial could not begin")
+                stack.close()
+                reason = str(error) if isinstance(error, RunnerError) else f"{type(error).__name__}: {error}"
+                self._run_dir.mkdir(parents=True, exist_ok=True)
+                write_result(self._run_dir / "result.json", {"status": "failed", "stop_reason": reason})
+                raise
+            self._stack = stack.pop_all()
+        self._is_over = False
+
+    def _begin(self, settings: TrialSettings, stack: ExitStack) -> None:
+        composed, self._experiment = compose_trial(settings)
+        run_dir = self._run_dir
+        cloned = list_checkpoints(clone_folder(run_dir))
+        checkpoints = cloned or list_checkpoints(run_dir / "checkpoints")
+        resume_from = checkpoints[-1] if checkpoints else None
+        _prepare_folder(run_dir, composed, resume_from is not None)
+        stack.callback(log_to_file(run_dir))
+        stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
+        last_result = manifest.get("result", {})
+        self._records = stack.enter_context(
+            RunRecords(self._experiment, composed, run_dir, last_result, resume_from, 0.0)
+        )
+        self._trainer = stack.enter_context(
+            Trainer(self._experiment, loads_modules=resume_from is None, run_dir=run_dir)
+        )
+        if stored is not None:
+            self._trainer.set_state(stored)
+        self._run = Run(self._experiment, self._trainer, self._records)
+        self._run.begin()
+        if cloned:
+            self._records.save_checkpoint(self._trainer)  # of its own, with its own values
+            remove_clone(run_dir)
+        self._newest = self._newest_on_disk()
+        self._saved_at = self._time
+
+    @property
+    def _time(self) -> float:
+        """What schedulers go by."""
+        return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
+
+    def step(self) -> dict[str, Any]:
+        """An iteration, as `TrialRun.step` reports it."""
+        run = self._run
+        if run.stop_reason is None:  # a run that goes on may have met it already
+            try:
+                with run.failure_recorded():
+                    run.advance()
+                    self._save_for_population()
+            except Exception:
+                self._is_over = True
+                raise
+        metrics = {name: value for name, value in self._records.last_result.items() if value is not None}
+        objectives = self._experiment.objectives
+        # Evaluations do not come with every iteration.
+        self._known |= {name: metrics[name] for name in objectives if name in metrics}
+        reason = run.stop_reason
+        if reason is not None:
+            self._end("finished", reason)
+        report = {
+            METRICS: {**self._known, **metrics},
+            TIME: self._time,
+            STOP_REASON: reason or "",
+            "done": reason is not None,
+        }
+        objective = self._known.get(next(iter(objectives)))
+        return report if objective is None else {**report, OBJECTIVE: objective}
+
+    def save(self) -> None:
+        """Write a checkpoint, unless it is over."""
+        if not self._is_over:
+            self._records.save_checkpoint(self._trainer)
+            self._saved_at = self._time
+            self._newest = self._newest_on_disk()
+
+    def close(self) -> None:
+        """End it as interrupted, unless it is over."""
+        try:
+            if not self._is_over and not self._goes_on_elsewhere:
+                self._end("interrupted", "ended by the sweep")
+        finally:
+            self._is_over = True
+            self._stack.close()
+
+    def _end(self, status: Status, reason: str) -> None:
+        self._is_over = True
+        self._run.end(status, reason)
+
+    def _save_for_population(self) -> None:
+        """A checkpoint wherever it may be paused, give its state to another trial, or lose it."""
+        interval = self._experiment.perturbation_interval
+        if interval is None:
+            return
+        if self._time - self._saved_at >= interval:
+            self.save()
+        self._newest = self._newest_on_disk()
+
+    @property
+    def _goes_on_elsewhere(self) -> bool:
+        """Whether its population has paused it, so that this run dir may be another process's by now."""
+        if self._experiment.perturbation_interval is None:
+            return False
+        is_saved = self._saved_at == self._time
+        return is_saved or clone_folder(self._run_dir).exists() or self._newest != self._newest_on_disk()
+
+    def _newest_on_disk(self) -> list[Path]:
+        return list_checkpoints(self._run_dir / "checkpoints")[-1:]
+
+
+def _prepare_folder(run_dir: Path, composed: Composed, goes_on: bool) -> None:
+    """What Hydra writes for a run; what a killed run left without a checkpoint is done again."""
+    run_dir.mkdir(parents=True, exist_ok=True)
+    (run_dir / "result.json").unlink(missing_ok=True)  # of an earlier end
+    if not goes_on:
+        (run_dir / "progress.jsonl").unlink(missing_ok=True)
+        shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
+    hydra_dir = run_dir / ".hydra"
+    hydra_dir.mkdir(exist_ok=True)
+    OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), hydra_dir / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(composed.overrides)), hydra_dir / "overrides.yaml")
