@@ -10,6 +10,7 @@ End of stdin without `finish` means that the trainer died: the run ends as KILLE
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -209,4 +210,6 @@ def _ignore_signals() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    gc.freeze()  # the interpreter's last collections would look at all modules once more, and the run waits for it
+    sys.exit(code)
