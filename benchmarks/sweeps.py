@@ -10,6 +10,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,13 @@ def plain_runs(num_runs: int, num_steps: int) -> tuple[list[float], list[float]]
     return training, whole
 
 
+def side_by_side(num_steps: int) -> list[float]:
+    """Training seconds of two single runs at the same time: what the machine takes from two of anything."""
+    with ThreadPoolExecutor(2) as pool:
+        pair = [pool.submit(plain_runs, 1, num_steps) for _ in range(2)]
+        return [seconds for future in pair for seconds in future.result()[0]]
+
+
 def sweep(overrides: Sequence[str]) -> tuple[float, list[Trial]]:
     """Seconds of the whole command, and its trials in the order in which they ended."""
     with tempfile.TemporaryDirectory(prefix="bench-sweeps-") as tmp:
@@ -128,6 +136,8 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     )
     training, whole = plain_runs(num_plain, num_steps)
     bc.log(f"plain runs: training {bc.spread(training, 1)} s, whole command {bc.spread(whole, 1)} s")
+    pair = side_by_side(num_steps)
+    bc.log(f"two plain runs side by side: training {bc.spread(pair, 1)} s")
     seeds = f"seed=range({num_trials})"
     one_s, one = sweep((*experiment(num_steps), f"seed=range({num_plain})", "sweep.max_concurrent_trials=1"))
     ends = [0.0, *(trial.ended_s for trial in one)]
@@ -144,6 +154,7 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
         "num_steps": num_steps,
         "plain_training_s": training,
         "plain_whole_s": whole,
+        "side_by_side_training_s": pair,
         "first_overhead_s": overheads[0],
         "later_overheads_s": overheads[1:] or overheads,
         "two_at_a_time_s": two_s,
@@ -169,6 +180,12 @@ def rows(result: dict[str, Any]) -> list[list[str]]:
     )
     return [
         ["a plain run: the command without its training", f"{plain_extra:.1f} s", ""],
+        [
+            "two plain runs side by side: their training",
+            f"{statistics.mean(result['side_by_side_training_s']) / statistics.mean(result['plain_training_s']):.2f} "
+            "of what it is alone",
+            "",
+        ],
         ["first trial of a sweep, less its plain training", f"{result['first_overhead_s']:.1f} s", ""],
         ["a later trial, less its plain training", bc.spread(result["later_overheads_s"], 1) + " s", "below 3 s"],
         [

@@ -8,7 +8,6 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -65,12 +64,10 @@ def run_sweep(
     display.start(folder)
     with ExitStack() as stack:
         stack.enter_context(interrupts())
-        meanwhile = stack.enter_context(ThreadPoolExecutor(1))
-        is_own = ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by)
+        if ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by):
+            stack.callback(stop_ray)
         sweep = _Sweep(space, config, folder, config_dir, display)
         stack.callback(sweep.finish)
-        if is_own:
-            stack.callback(meanwhile.submit, stop_ray)  # a second or two, as MLflow needs to finish
         stack.callback(display.finish, folder)
         sweep.run()
     if sweep.status == "KILLED":
