@@ -1,11 +1,17 @@
-"""`python -m runner`."""
+"""`python -m runner`, and the installed command `runner`."""
 
 import gc
 import sys
 
 from runner.cli.main import main
 
-if __name__ == "__main__":
+
+def command() -> int:
+    """Run what the command line says; the exit code."""
     code = main()
     gc.freeze()  # the interpreter's last collections would look at all modules once more: most of a second
-    sys.exit(code)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(command())

@@ -197,7 +197,7 @@ def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Pat
         ("unknown_key", ["algorithm.gama=0.9"]),
         ("out_of_range", ["algorithm.gamma=1.5"]),
         ("group", ["env=pendulum"]),
-        ("adapted", ["algorithm.kl_coeff=0.5"]),
+        ("adapted", ["seed=4", "algorithm.kl_coeff=0.5", "algorithm.gamma=1.5"]),
     ],
 )
 def test_what_a_resume_refuses(

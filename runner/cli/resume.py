@@ -13,8 +13,6 @@ from runner.cli.arguments import Arguments, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, naming_changes, open_run
-from runner.config.errors import ConfigError, Problem
-from runner.config.fields import adapted_names
 from runner.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.log_file import log_to_file
 from runner.tracking.mlflow_store import python_command
@@ -37,8 +35,7 @@ def main(argv: Sequence[str]) -> int:
 def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_module_only:
         return module_only.main(arguments, verdict)
-    stored = open_run(argv, _FIXED)
-    _check_not_adapted(stored)
+    stored = open_run(argv, _FIXED, trains_on=True)
     check_assertions(arguments.assertions, stored.config)
     met = met_criteria(stored.config.stop, stored.manifest["result"])
     if met and _is_finished(stored.checkpoint.parent.parent):
@@ -54,23 +51,6 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
     verdict.judge_run(stored.config.experiment_name, stored.run_dir)
     with naming_changes(stored):
         return run_experiment(stored.config, stored.composed, stored.run_dir, stored.checkpoint)
-
-
-def _check_not_adapted(stored: StoredRun) -> None:
-    """Raise `ConfigError` where the checkpoint would undo an override."""
-    adapted = {f"algorithm.{name}" for name in adapted_names(type(stored.config.algorithm))}
-    problems = [
-        Problem(
-            f"{name} is where training began: the checkpoint has what it has become since",
-            where=stored.composed.where(name),
-            got=new,
-            allowed=f"{old}; {_ADVICE}",
-        )
-        for name, (old, new) in stored.changes.items()
-        if name in adapted
-    ]
-    if problems:
-        raise ConfigError(problems)
 
 
 def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:

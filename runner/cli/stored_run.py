@@ -14,12 +14,15 @@ from runner.checkpoints.folder import check_intact, newest_checkpoint
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.fields import adapted_names
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
 
 if TYPE_CHECKING:
     from runner.trainer import Trainer  # imports torch
+
+_OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_module.")
 
 
 @dataclass(frozen=True)
@@ -39,12 +42,13 @@ class StoredRun:
         return [f"  {name:<{width}}  {old} -> {new}" for name, (old, new) in self.changes.items()]
 
 
-def open_run(argv: Sequence[str], fixed: Mapping[str, str]) -> StoredRun:
+def open_run(argv: Sequence[str], fixed: Mapping[str, str], trains_on: bool = False) -> StoredRun:
     """The run of `RUN_DIR [overrides]`; RUN_DIR may also be one of its checkpoints.
 
     Args:
         argv: the command line after the verb.
         fixed: start of dotted keys that overrides may not change -> the reason.
+        trains_on: neither may they change what training adapts, since its state is in the checkpoint.
 
     Raises:
         UserError: there is no checkpoint.
@@ -61,7 +65,8 @@ def open_run(argv: Sequence[str], fixed: Mapping[str, str]) -> StoredRun:
     before = compose_stored(stored[0], [], stored[1], stored[2])
     composed = compose_stored(stored[0], overrides, stored[1], stored[2])
     changes = describe_changes(before.values, composed.values)
-    config = _checked(composed, _refused(composed, changes, fixed))
+    refused = _refused(composed, changes, fixed) + (_undone(before, composed, changes) if trains_on else [])
+    config = _checked(composed, refused)
     return StoredRun(checkpoint, manifest, composed, config, changes, run_dir or checkpoint.parent.parent)
 
 
@@ -101,6 +106,21 @@ def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: 
         for name, (old, new) in changes.items()
         for prefix, reason in fixed.items()
         if name.startswith(prefix)
+    ]
+
+
+def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[str, str]]) -> list[Problem]:
+    """Changes that the checkpoint's state would undo."""
+    adapted = adapted_names(type(build_experiment_config(before).algorithm))
+    return [
+        Problem(
+            f"{name} is where training begins: the checkpoint has a value of its own by now",
+            where=composed.where(name),
+            got=new,
+            allowed=f"{old}; or `resume --module-only`, which begins a new run with its module",
+        )
+        for name, (old, new) in changes.items()
+        if name.startswith(_OF_ALGORITHMS) and name.rpartition(".")[2] in adapted
     ]
 
 

@@ -29,7 +29,7 @@ Combination = Mapping[str, Value]
 
 def value_text(value: Value) -> str:
     """A value for reading; `override_text` is for the command line."""
-    return value if isinstance(value, str) else f"{value:.6g}"
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def override_text(key: str, value: Value) -> str:

@@ -1,4 +1,7 @@
-"""What Tune is given for a trial, and the names of what it is told; imports neither Ray nor torch."""
+"""What Tune is given for a trial, and the names of what it is told, now and of earlier starts.
+
+Imports neither Ray nor torch.
+"""
 
 from __future__ import annotations
 

@@ -102,8 +102,8 @@ class _Sweep:
         """Run trials until none is left."""
         import ray
 
-        # Trials that wait for a place: all of a population; one would have each wait until the one before it has
-        # loaded everything.
+        # Trials that wait for a place: all of a population; one would have each wait until the process of the
+        # one before it has started.
         num_waiting = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
         if self._config.perturbation_interval is not None:
             num_waiting = _MOST_WAITING

@@ -68,7 +68,7 @@ def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what:
 
 
 def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
-    overrides = [*SMALL, "offline.dataset_num_iters_per_learner=8"]
+    overrides = [*SMALL, "offline.dataset_num_iters_per_learner=8", "algorithm.lr=1e-2"]
     with Trainer.from_experiment("marwil_cartpole", overrides) as trainer:
         lines = trained(trainer, 2)
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 8 * 512  # more than two passes

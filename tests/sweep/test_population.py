@@ -205,7 +205,8 @@ def test_pb2_in_step(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     mutations = folder.mutations()
     assert mutations
     for row in mutations:
-        assert row["iteration"] % 4 == 0  # all stop where the last one has come
+        # All stop where the last one has come, or an iteration later: iterations have some env steps more or less.
+        assert row["iteration"] % 4 <= 1
         assert 1e-5 <= row["after"].get("algorithm.lr", 1e-3) <= 1e-2
         assert 0.9 <= row["after"].get("algorithm.gamma", 0.9) <= 0.99
 
