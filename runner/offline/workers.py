@@ -19,7 +19,8 @@ from runner.config.offline import OfflineConfig
 from runner.offline.foreign.data_error import first_line
 
 _CPUS_FOR_READING = 1.0
-_BLOCKS_AHEAD = 16
+# With sixteen, Ray Data's estimates leave nothing for pre-learners until all has stood still for 20 s.
+_BLOCKS_AHEAD = 32
 _STDERR = 2
 _log = logging.getLogger(__name__)
 
@@ -47,7 +48,7 @@ def limited_stream(block_bytes: int) -> Iterator[None]:
     limit is a quarter of the object store.
 
     Args:
-        block_bytes: size of a block; some sixteen are held at a time. A read task must not give more than a few, else
+        block_bytes: size of a block; some thirty are held at a time. A read task must not give more than a few, else
             the execution waits for minutes.
     """
     from ray.data import DataContext, ExecutionResources
