@@ -287,6 +287,14 @@ def _prepare_recording(config: ExperimentConfig) -> None:
     prepare_output(config.offline)
 
 
+def check_own_gpus(config: ExperimentConfig) -> None:
+    """Raise `ConfigError` where the learner in this process asks for GPUs that are not there."""
+    asked, there = config.learners.num_gpus_per_learner, torch.cuda.device_count()
+    if config.learners.num_learners == 0 and asked > there:
+        what = "the learner in this process asks for GPUs that are not there"
+        raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {there}")])
+
+
 def start_ray(config: ExperimentConfig) -> bool:
     """Make sure of a Ray cluster where the configuration needs one; true when this call started it.
 

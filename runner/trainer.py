@@ -65,6 +65,7 @@ class Trainer:
         self._run_dir = run_dir
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
+        builder.check_own_gpus(config)
         self._parts = builder.build_parts(config)
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
         agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}

@@ -86,6 +86,19 @@ def test_a_device_that_is_not_there(run_main: Run) -> None:
     assert "where    learners.device" in outcome.err
 
 
+def test_gpus_that_are_not_there(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main(*TRAIN, "learners.num_gpus_per_learner=64")
+    assert outcome.code == 2
+    assert "the learner in this process asks for GPUs that are not there" in outcome.err
+    assert not (tmp_path / "run" / "progress.jsonl").exists()
+
+
+def test_a_policy_that_was_trained_on_a_gpu_is_evaluated_without_one(run_main: Run) -> None:
+    assert run_main(*TRAIN, "stop.training_iteration=1").code == 0
+    outcome = run_main("evaluate", "run", "evaluation.evaluation_duration=1", "learners.num_gpus_per_learner=64")
+    assert outcome.code == 0, outcome.err
+
+
 def test_a_reward_that_is_not_finite(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*FAULTY, "env.env_config={fault: nan_reward, fault_step: 150}", "stop.training_iteration=9")
     assert outcome.code == 1

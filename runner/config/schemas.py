@@ -88,7 +88,11 @@ class LearnersConfig:
         0, "remote learners (Ray actors) that update in step on parts of the data; 0: one in the driver", minimum=0
     )
     num_cpus_per_learner: float = option(1.0, "logical CPUs asked of Ray for each remote learner", minimum=0)
-    num_gpus_per_learner: float = option(0.0, "GPUs asked of Ray for each remote learner", minimum=0)
+    num_gpus_per_learner: float = option(
+        0.0,
+        "GPUs asked of Ray for each remote learner, or for the process of a trial that learns in it",
+        minimum=0,
+    )
     device: str = option("auto", "torch device of each learner; auto takes a GPU where it has one")
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1

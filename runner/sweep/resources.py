@@ -7,12 +7,13 @@ from runner.config.schemas import ExperimentConfig
 
 
 def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
-    """A CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
+    """A CPU for the trainer and the GPUs of its own learner; a bundle for each remote runner, learner, pre-learner."""
     runners = config.env_runners
     num_remote = runners.num_env_runners + config.evaluation.evaluation_num_env_runners
     remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
-    bundles = [{"CPU": 1.0}, *([remote] * (0 if config.engine == "inline" else num_remote))]
     learners = config.learners
+    own_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
+    bundles = [{"CPU": 1.0, "GPU": own_gpus}, *([remote] * (0 if config.engine == "inline" else num_remote))]
     bundles += [{"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}] * learners.num_learners
     if learns_offline(config):
         from runner.offline.workers import resources_asked_for  # imports Ray Data's libraries

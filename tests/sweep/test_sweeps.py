@@ -181,6 +181,7 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 90.0) -> None:
             "differs between",
         ),
         (["seed=1,2", "learners.num_learners=1", "learners.num_gpus_per_learner=64"], "GPU 64"),
+        (["seed=1,2", "learners.num_gpus_per_learner=64"], "GPU 64"),
         (["seed=1,2", "algorithm.lr=tag(lag,interval(1,2))"], "unknown tag lag"),
     ],
 )
