@@ -16,6 +16,7 @@ from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_parameters, run_info
 from runner.tracking.headline import ENV_STEPS
+from runner.tracking.series import on_common_grid, read_columns
 
 _STATISTICS = ("mean", "iqm", "low", "high")
 _NUM_POINTS = 100  # of the curves over seeds
@@ -120,8 +121,8 @@ class SweepTracking:
 
     def _log_seeds(self, tracker: MLflowTracker) -> None:
         """What seeds reach together: a table of all combinations, and of the best one curves over env steps."""
+        # Imports scipy, which takes half a second.
         from runner.sweep.statistics import best_groups_first, estimate_curve, group_by_combination
-        from runner.tracking.series import on_common_grid, read_columns  # scipy takes half a second
 
         metric, mode = next(iter(self._config.objectives.items()))
         ranked = best_groups_first(group_by_combination(self._folder.trials), metric, mode)
