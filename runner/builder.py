@@ -24,6 +24,7 @@ from runner.env_runners.handles import LocalHandle, RemoteHandle, ensure_ray
 from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.vector_envs import make_multi_agent_env, make_vector_env
+from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.loss import Loss
@@ -329,15 +330,18 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     named = config.multi_agent.modules_to_train
     to_train = list(parts) if named is None else named
     pipelines = {module_id: own.learner for module_id, own in parts.items()}
+    # External simulators may act with older weights, or with a policy of their own.
+    is_checked = config.learners.check_acted_outputs and not config.env.is_external
+    acted_outputs = ActedOutputs({id_: own.env_to_module for id_, own in parts.items()}) if is_checked else None
     if config.learners.num_learners == 0:
         learners = {module_id: _build_learner(config, own, Alone()) for module_id, own in parts.items()}
-        return LearnerGroup(learners, pipelines, to_train)
+        return LearnerGroup(learners, pipelines, to_train, acted_outputs=acted_outputs)
     plans = {module_id: own.plan for module_id, own in parts.items()}
     modules = {module_id: own.module for module_id, own in parts.items()}
     reads = {module_id: _columns_of_learner(own.plan, own.module) for module_id, own in parts.items()}
     weights = {module_id: own.weights() for module_id, own in parts.items()}
     make_learners = PlannedLearners(config, plans, weights, tuple(to_train))
-    return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners)
+    return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners, acted_outputs)
 
 
 @dataclass(frozen=True)

@@ -97,6 +97,9 @@ class LearnersConfig:
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
     )
+    check_acted_outputs: bool = option(
+        True, "at a run's first update, check that the module puts out for the sampled rows what it did when it acted"
+    )
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,10 @@ class MultiAgentChunks(MultiAgentGetters):
         Negative values count from the end; the range is clipped to the env steps 0 to T. An agent's step belongs to
         the slice that has the observation it answers: where the slice ends before that step does, its action and
         (whole) reward hang. An agent is in the slice if it is observed in it, and did not end at its start; one
-        that waits at the end of the episode is in the slice that goes on from there. The lookback has
-        `len_lookback_buffer` env steps (default: as many as this episode's), as far as there are. Done flags are
+        that waits at the end of the episode is in the slice that goes on from there, and one that waits at its start,
+        observed in the lookback only, is in the slice from env step 0. The lookback has `len_lookback_buffer` env steps
+        (default: as many as this episode's), as far as there are; what an agent did there is in the slice only if the
+        agent is. Done flags are
         kept only if the slice reaches the last env step (an agent's: its last observation). Numpy mode: views, not
         copies. Raises `ValueError` for a step other than 1.
         """

@@ -22,6 +22,8 @@ from runner.episodes.nested import (
 from runner.episodes.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gymnasium import Space
 
 Slice = slice  # the class has a method of this name
@@ -185,6 +187,23 @@ class SingleAgentEpisode:
         self._custom_data = custom_data
         self._start_time = self._last_step_time = None
         return self
+
+    def join_lookback(self, past: Mapping[str, Any]) -> None:
+        """Put the H steps before this chunk in front of its rows, as lookback; their infos are empty.
+
+        Args:
+            past: `obs`, `actions`, `rewards` and every extra output, (H, ...) arrays nested as the rows are.
+
+        Setters write into these arrays and into those of the chunk. Arrays that getters return are copies now and
+        therefore read-only, see `LookbackBuffer.joined`.
+        """
+        for name, buffer in (("obs", self.observations), ("actions", self.actions), ("rewards", self.rewards)):
+            buffer.join(past[name])
+        for name, buffer in self.extra_model_outputs.items():
+            buffer.join(past[name])
+        if self._infos is not None:
+            num_past = self.rewards.lookback
+            self._infos = InfoBuffer([*({} for _ in range(num_past)), *self._infos.data], num_past)
 
     # --- collecting -------------------------------------------------------------------------------
 
@@ -475,10 +494,17 @@ class SingleAgentEpisode:
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
-        self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+        self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key."""
-        return self._extra(key)._get(indices, neg_index_as_lookback, fill)
+        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
+
+        Without a key: a dict of all outputs by key, each as `indices` says.
+        """
+        if key is not None:
+            return self._extra(key)._get(indices, neg_index_as_lookback, fill)
+        return {
+            name: buffer._get(indices, neg_index_as_lookback, fill) for name, buffer in self.extra_model_outputs.items()
+        }
 
     def get_data_dict(self) -> dict[str, Any]:
         """T rows of every field, without the lookback: lists in list mode, columns in numpy mode.

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from runner.episodes.columns import Rollout
+from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner import Learner
 from runner.learners.peers import Alone, Peers
 from runner.learners.train_batch import BatchReader, TrainBatch
@@ -51,6 +52,7 @@ class LearnerGroup:
         pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         peers: the groups in other processes that update the same modules in step; None: there are none.
+        acted_outputs: checks the first train batch of a run; None: it is not checked.
     """
 
     _batches: Generator[TrainBatch, None, None] | None = None
@@ -61,8 +63,10 @@ class LearnerGroup:
         pipelines: Mapping[str, LearnerConnectorPipeline],
         modules_to_train: Collection[str],
         peers: Peers | None = None,
+        acted_outputs: ActedOutputs | None = None,
     ) -> None:
         self._peers: Peers = peers or Alone()
+        self._acted_outputs = acted_outputs
         self.num_learners = self._peers.num_learners
         self._learners = dict(learners)
         self._modules = {module_id: learner.module for module_id, learner in learners.items()}
@@ -75,6 +79,9 @@ class LearnerGroup:
         A module that has no row in the rollout is left as it is.
         """
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
+        if self._acted_outputs is not None:
+            self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
+            self._acted_outputs = None
         return UpdateResult(self.update_on(batches, num_env_steps), connector_s)
 
     def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, dict[str, float]]:
@@ -122,6 +129,7 @@ class LearnerGroup:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
+        self._acted_outputs = None
         for module_id, learner_state in state["learners"].items():
             self._learners[module_id].set_state(learner_state)
         for module_id, pipeline_state in state["pipelines"].items():

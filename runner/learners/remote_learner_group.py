@@ -16,6 +16,7 @@ from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import LearnersConfig
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
+from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner_group import LearnerGroup, RecordedUpdates, UpdateResult, batch_of
 from runner.learners.peers import Peers, ProcessGroup
 from runner.learners.train_batch import BatchReader
@@ -89,6 +90,7 @@ class RemoteLearnerGroup:
         modules_to_train: ids of the modules that are updated.
         reads: module id -> columns that its learners read.
         config: how many learners, and what they ask of Ray.
+        acted_outputs: checks the first train batch of a run; None: it is not checked.
 
     Raises:
         RunFailure: a learner cannot be made.
@@ -102,8 +104,11 @@ class RemoteLearnerGroup:
         modules_to_train: Collection[str],
         reads: Mapping[str, Collection[str]],
         config: LearnersConfig,
+        acted_outputs: ActedOutputs | None = None,
     ) -> None:
         import ray
+
+        self._acted_outputs = acted_outputs
 
         self.num_learners = config.num_learners
         self._modules, self._pipelines, self._reads = dict(modules), dict(pipelines), dict(reads)
@@ -126,6 +131,9 @@ class RemoteLearnerGroup:
         """
         self.get_weights()  # pipelines read the newest
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
+        if self._acted_outputs is not None:
+            self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
+            self._acted_outputs = None
         parts: list[dict[str, Any]] = [{} for _ in self._actors]
         for module_id, batch in batches.items():
             columns = {name: batch[name] for name in (*self._reads[module_id], LOSS_MASK) if name in batch}
@@ -178,7 +186,7 @@ class RemoteLearnerGroup:
             for actor, own in zip(self._actors, learners, strict=True)
         ]
         self._wait(calls)
-        self._weights = None
+        self._weights = self._acted_outputs = None
         for module_id, pipeline_state in state["pipelines"].items():
             self._pipelines[module_id].set_state(pipeline_state)
 
