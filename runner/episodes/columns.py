@@ -186,9 +186,9 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             if num_past == 0:
                 continue
             past = self.lookback.columns_before(chunk)[column]
-            own = slice(start, start + min(int(self.lengths[chunk]) + 1, is_there.shape[1]))
-            row, place = np.nonzero((steps_back[own] < 0) & (steps_back[own] >= -num_past))
-            from_past = nested.take(past, steps_back[own][row, place] + num_past)
+            chunk_rows = slice(start, start + min(int(self.lengths[chunk]) + 1, is_there.shape[1]))
+            row, place = np.nonzero((steps_back[chunk_rows] < 0) & (steps_back[chunk_rows] >= -num_past))
+            from_past = nested.take(past, steps_back[chunk_rows][row, place] + num_past)
             nested.assign(values, (start + row, place), from_past)
             is_there[start + row, place] = True
 

@@ -216,7 +216,7 @@ class LookbackBuffer:
             map_leaves(_check_row_shape, self.data, rows)
         except ValueError:
             return natural
-        same_kind = map_leaves(lambda row, own: row.dtype.kind == own.dtype.kind, rows, natural)
+        same_kind = map_leaves(lambda row, other: row.dtype.kind == other.dtype.kind, rows, natural)
         return rows if all(leaves(same_kind)) else natural
 
     def append_rows(self, rows: Any) -> None:

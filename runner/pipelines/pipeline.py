@@ -177,7 +177,7 @@ class ConnectorPipeline(ConnectorPiece):
         return tuple(columns)
 
     def single_pieces(self) -> Iterator[ConnectorPiece]:
-        """The pieces, and those of nested pipelines in their places."""
+        """Yield the pieces; a nested pipeline's in its place."""
         for piece in self._pieces:
             if isinstance(piece, ConnectorPipeline):
                 yield from piece.single_pieces()
