@@ -145,7 +145,7 @@ class _ObsRows:
         values, following = self.rows.data.get(name), self.rows.data.get(next_name)
         if values is None:
             return None
-        own = np.asarray(values[self.row])
+        rows = np.asarray(values[self.row])
         if following is not None:
-            own[self.is_next] = following[self.row[self.is_next]]
-        return own
+            rows[self.is_next] = following[self.row[self.is_next]]
+        return rows

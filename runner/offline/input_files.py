@@ -179,7 +179,7 @@ def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, s
         for info in infos
         if info.type == fs.FileType.File and not re.search(r"(^|/)[._]", info.path[start:].lstrip("/"))
     ]
-    found = [(info, own) for info in files if (own := _kind_of_name(info.path)) is not None]
+    found = [(info, kind) for info in files if (kind := _kind_of_name(info.path)) is not None]
     if kind is not None:
         found = [pair for pair in found if pair[1] == kind] or [(info, kind) for info in files]
     if not found:

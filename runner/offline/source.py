@@ -220,14 +220,14 @@ def _common_layout(
     layout: Layout | None = None
     for path, schema in zip(paths, schemas, strict=True):
         try:
-            own = read(schema)
-            if own is None:
+            found = read(schema)
+            if found is None:
                 return None
-            check_complete(own, schema, path)
+            check_complete(found, schema, path)
             if source.wanted is not None:
-                check_names(source.wanted, own, path)
-                own = own.selected({*ALWAYS_READ, *source.wanted})
-            layout = own if layout is None else layout.merged_with(own)
+                check_names(source.wanted, found, path)
+                found = found.selected({*ALWAYS_READ, *source.wanted})
+            layout = found if layout is None else layout.merged_with(found)
         except StateError as error:
             raise data_error(f"the metadata of this file are damaged: {error}", Place(path)) from None
         except ValueError as error:

@@ -91,7 +91,7 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
         if not isinstance(column, tuple) or len(column) != len(space.spaces):
             return [(path, describe_column(column), f"a tuple of {len(space.spaces)}")]
         parts = enumerate(zip(column, space.spaces, strict=True))
-        return [d for index, (part, own) in parts for d in find_differences(part, own, f"{path}/{index}")]
+        return [d for index, (part, branch) in parts for d in find_differences(part, branch, f"{path}/{index}")]
     if isinstance(space, gs.Text):
         is_text = isinstance(column, np.ndarray) and column.dtype.kind == "U"
         return [] if is_text else [(path, describe_column(column), "text")]

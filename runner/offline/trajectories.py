@@ -297,9 +297,9 @@ class TrajectoryAssembler:
         obs = rows.columns["obs"]
         following = obs if rows.new_obs is None else rows.new_obs
 
-        def interleave(own: Array, after: Array) -> Array:
-            out = np.empty((2 * count, *own.shape[1:]), np.result_type(own, after))
-            out[0::2], out[1::2] = own, after
+        def interleave(before: Array, after: Array) -> Array:
+            out = np.empty((2 * count, *before.shape[1:]), np.result_type(before, after))
+            out[0::2], out[1::2] = before, after
             return out
 
         numbers = np.arange(self._num_rows, self._num_rows + count)

@@ -115,8 +115,8 @@ class EpisodeWriter:
             return
         module_id = block.module_id if block.agents is not None else None
         if module_id not in self._files:
-            own = (self._config, self._location, self._id, module_id, self._spaces, self._env_name)
-            self._files[module_id] = RollingFiles(*own)
+            arguments = (self._config, self._location, self._id, module_id, self._spaces, self._env_name)
+            self._files[module_id] = RollingFiles(*arguments)
         try:
             self._files[module_id].add(block)
         except (TypeError, ValueError) as error:

@@ -85,8 +85,8 @@ class Population:
         staged = _staged(run_dir)
         for _ in range(3):  # the donor trains on and drops old checkpoints meanwhile
             with suppress(FileNotFoundError, shutil.Error, CheckpointError):
-                manifests = {own: read_manifest(own) for own in list_checkpoints(donor_dir / "checkpoints")}
-                in_time = [own for own, read in manifests.items() if read["result"].get(self._time_attr, 0) <= until]
+                manifests = {path: read_manifest(path) for path in list_checkpoints(donor_dir / "checkpoints")}
+                in_time = [path for path, read in manifests.items() if read["result"].get(self._time_attr, 0) <= until]
                 chosen = in_time[-1] if in_time else next(iter(manifests), None)
                 if chosen is None:
                     break

@@ -127,9 +127,9 @@ class SweepTracking:
         metric, mode = next(iter(self._config.objectives.items()))
         ranked = best_groups_first(group_by_combination(self._folder.trials), metric, mode)
         table = [["values", "metric", *_STATISTICS, "num"]]
-        for group, own in ranked:
-            numbers = [f"{getattr(own, name):.6g}" for name in _STATISTICS]
-            table.append([" ".join(group.overrides), metric, *numbers, str(own.num)])
+        for group, estimate in ranked:
+            numbers = [f"{getattr(estimate, name):.6g}" for name in _STATISTICS]
+            table.append([" ".join(group.overrides), metric, *numbers, str(estimate.num)])
         tracker.log_artifact(_write_table(self._folder.path / "seeds.csv", table))
         best = [trial for group, _ in ranked[:1] for trial in group.trials]
         read = [read_columns(self._folder.run_dir(trial), [metric, ENV_STEPS]) for trial in best]

@@ -210,7 +210,7 @@ def _append(log: ProgressLog, row: Mapping[str, Any]) -> None:
 
 
 def _check_empty(path: Path) -> None:
-    others = sorted(own.name for own in path.iterdir() if not own.name.startswith("."))
+    others = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
     if others:
         raise UserError(
             f"{path} holds something else ({', '.join(others[:3])}), no sweep\n"
@@ -252,7 +252,7 @@ def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None
         return False
     known = {combination_key(trial.combination) for trial in folder.trials}
     grid = space.grid() if num_samples is None else ()
-    return all(combination_key(own) in known for combination in grid for own in space.with_seeds(combination))
+    return all(combination_key(seeded) in known for combination in grid for seeded in space.with_seeds(combination))
 
 
 def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
@@ -277,7 +277,7 @@ def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list
         values = [finite_number(trial.result.get(metric)) for metric in objectives]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
-            points.append((trial, tuple(_gain(*own) for own in zip(known, objectives.values(), strict=True))))
+            points.append((trial, tuple(_gain(*gains) for gains in zip(known, objectives.values(), strict=True))))
     reached = {point for _, point in points}
     return [trial for trial, point in points if not any(_dominates(other, point) for other in reached)]
 

@@ -69,10 +69,10 @@ def main() -> int:
         return 1
     reply("run", run_id=runs[None].run_id)
     end = _serve(runs, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
-    own = runs.pop(None)
+    parent = runs.pop(None)
     for name in list(runs):
         _end_child(runs, {**end, "child": name}, reply)
-    return _end_run(own, end["status"], end["time_s"], reply)
+    return _end_run(parent, end["status"], end["time_s"], reply)
 
 
 def _open_run(settings: Message, reply: Reply) -> RunWriter:

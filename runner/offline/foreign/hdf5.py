@@ -288,8 +288,8 @@ def _group(
                 yield (at, stop, np.array([stop]), np.array([at - start])), [id_]
         else:
             ids = [f"{prefix}/{start}" for start in starts[first:last].tolist()]
-            own = ends[first:last]
-            yield (int(starts[first]), int(ends[last - 1]), own, np.zeros(len(own), np.int64)), ids
+            chunk_ends = ends[first:last]
+            yield (int(starts[first]), int(ends[last - 1]), chunk_ends, np.zeros(len(chunk_ends), np.int64)), ids
         first = last
 
 

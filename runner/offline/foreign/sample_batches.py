@@ -349,15 +349,15 @@ def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, 
             raise data_error(f"a line is no JSON: {error!s:.200}{hint}", place.at(number)) from None
         if not isinstance(batch, dict):
             raise data_error("a line is no JSON object", place.at(number), got=type(batch).__name__)
-        own = {name: type(value) for name, value in batch.items()}
-        if run and own.keys() != run[0].keys():
-            odd = ", ".join(sorted(own.keys() ^ run[0].keys()))
+        types = {name: type(value) for name, value in batch.items()}
+        if run and types.keys() != run[0].keys():
+            odd = ", ".join(sorted(types.keys() ^ run[0].keys()))
             raise data_error(f"only some batches have {odd}", place.at(number))
-        if run and own != signature:
+        if run and types != signature:
             yield _as_table(run, place.at(first))
             run = []
         if not run:
-            first, signature = number, own
+            first, signature = number, types
         run.append(batch)
     if run:
         yield _as_table(run, place.at(first))
