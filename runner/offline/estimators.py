@@ -136,8 +136,8 @@ def weighted_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimato
 def per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
     """PDIS: 1/E sum_e sum_t gamma^t rho_{0:t} r_t. Unbiased (Precup et al., 2000, section 3).
 
-    The effective sample size is that of the ratios rho_{0:t} of all episodes (an ended one keeps its last) at each t,
-    averaged over the recorded steps with weights gamma^t.
+    The effective sample size is computed from the ratios rho_{0:t} of all episodes at each t (an ended one keeps its
+    last), averaged over the recorded steps with weights gamma^t.
     """
     terms = _weights(steps.running_log_ratios) * steps.rewards
     return _EpisodeMean(steps.discounted_sums(terms, gamma), _mean_kish_of_steps(steps, gamma))

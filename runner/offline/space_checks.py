@@ -79,7 +79,7 @@ def check_spaces(
 
 
 def find_differences(column: Column, space: Space[Any], path: str = "") -> list[tuple[str, str, str]]:
-    """Where a column does not fit a space: path, what is there, what fits."""
+    """Where a column does not fit a space: path, the column's kind, the kind that fits."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -110,7 +110,7 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
 
 
 def _bounds(space: Space[Any]) -> tuple[Any, Any]:
-    """The values of a discrete space; those of a Box are not checked, environments themselves leave them."""
+    """Check the values of discrete spaces only: environments themselves leave the bounds of their Boxes."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Discrete):

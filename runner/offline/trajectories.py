@@ -1,6 +1,6 @@
 """Tables as a stream of rows -> whole trajectories, holding open episodes only.
 
-Rows of one episode may lie in several tables or files, among those of other episodes, and in any order as long as there
+Rows of one episode may lie in several tables or files, among rows of other episodes, and in any order as long as there
 is `t`. An episode is complete when the row with its end flag and all before it are there. Without end flags it is over
 when a whole table has no row of it; without `eps_id`, when the next one starts: after an end flag, or where `t` does
 not go on.
@@ -52,7 +52,7 @@ class TrajectoryAssembler:
         self._place = Place()
 
     def add(self, rows: StepRows, place: Place) -> list[ColumnBlock]:
-        """The trajectories that these rows complete, a block for each module; `place` is that of the first row.
+        """Yield the trajectories that these rows complete, a block for each module; `place` is the first row's.
 
         Raises:
             DataError: rows of an episode that was over, the same step twice.

@@ -21,7 +21,7 @@ class RunRecord:
 
     Attributes:
         path: its run dir.
-        experiment: its name; that of the folder where it is not known.
+        experiment: its name; the folder's name where it is not known.
         status: finished, failed, interrupted, or unfinished for a run that is going on or was killed.
         stop_reason: why it ended.
         columns: metrics by name, a number for each iteration; NaN where one is missing.

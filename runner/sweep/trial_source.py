@@ -25,7 +25,7 @@ class TrialSource(Searcher):
         space: what is searched.
         folder: of the sweep, with its trials so far.
         proposals: combinations to try, and where their results go.
-        num_samples: how many combinations are tried, those of earlier starts among them; None: all that are proposed.
+        num_samples: combinations to try, with those of earlier starts; None: all that are proposed.
         metric: that trials are judged by.
         to_config: a trial's configuration for Tune.
 

@@ -214,7 +214,7 @@ def _check_empty(path: Path) -> None:
     if others:
         raise UserError(
             f"{path} holds something else ({', '.join(others[:3])}), no sweep\n"
-            "   allowed  an empty folder or that of a sweep: sweep.name=NAME or hydra.sweep.dir=DIR"
+            "   allowed  an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
         )
 
 
@@ -247,7 +247,7 @@ def unfinished(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None) -> bool:
-    """Whether all trials are over already: `num_samples` combinations, None: those of the grid."""
+    """Whether all trials are over already: `num_samples` combinations, None: the grid's."""
     if unfinished(folder.trials) or len(folder.trials) < space.num_trials(num_samples):
         return False
     known = {combination_key(trial.combination) for trial in folder.trials}

@@ -92,7 +92,7 @@ def blocks(
 
 @contextmanager
 def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[Any, Place]]:
-    """The file's root group, and the place for errors; those of h5py become `DataError`s."""
+    """Open the file's root group, with its place for errors; h5py's errors become `DataError`s."""
     place = Place(name or (str(file) if isinstance(file, (str, Path)) else getattr(file, "name", None)), unit="step")
     h5py = import_extra("h5py", place, "reading HDF5 files")
     try:
