@@ -103,7 +103,7 @@ class RollingFiles:
         if self._layout is None:
             check_columns(self._config, layout)
         self._layout = layout if self._layout is None else self._layout.merged_with(layout)
-        merged = ColumnBlock(
+        copied = ColumnBlock(
             {name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
             block.lengths.copy(),
             block.is_terminated.copy(),
@@ -115,7 +115,7 @@ class RollingFiles:
             agents=block.agents,
         )
         make = episodes_to_table if self._config.output_write_episodes else block_to_steps
-        return make(merged, layout=self._layout)
+        return make(copied, layout=self._layout)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
         per_row = max(1, int(table.nbytes) // int(table.num_rows))
