@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.config.errors import RunFailure
 from runner.trainer import Trainer
 from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, without_times
 from tests.test_several_learners import BC, PPO
@@ -29,11 +30,11 @@ def _cluster(ray_cluster: None) -> None: ...
 def dying(tmp_path: Path) -> Callable[..., list[str]]:
     """Overrides for a learner that dies in its `at`-th forward pass, at `most` so many times."""
 
-    def overrides(rank: int, at: int, most: int = 1) -> list[str]:
+    def overrides(rank: int, at: int, most: int = 1, raises: bool = False) -> list[str]:
         folder = tmp_path / "deaths"
         folder.mkdir(exist_ok=True)
-        fate = f"module.model_config={{rank: {rank}, at: {at}, most: {most}, folder: {folder}}}"
-        return ["module._target_=tests.learners.dying_module.DyingModule", fate]
+        fate = f"rank: {rank}, at: {at}, most: {most}, folder: {folder}, raises: {str(raises).lower()}"
+        return ["module._target_=tests.learners.dying_module.DyingModule", f"module.model_config={{{fate}}}"]
 
     return overrides
 
@@ -111,6 +112,15 @@ def test_learners_read_recorded_data_again_from_where_they_were(
     assert num_restarts == 1
     assert results == undisturbed
     _assert_equal(state, expected)
+
+
+def test_a_learner_that_raises_is_not_started_again(dying: Callable[..., list[str]]) -> None:
+    """Its peer waits in a mean of gradients for ever, and is ended with it."""
+    overrides = [*ONLINE, "learners.num_learners=2", *dying(rank=1, at=3, raises=True)]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        with pytest.raises(RunFailure, match="learner 1 of 2 failed: ValueError: this module cannot go on"):
+            trainer.train()
+        assert trainer.learners.num_restarts == 0
 
 
 def test_the_run_ends_when_its_restarts_are_used_up(

@@ -20,7 +20,7 @@ from runner.learners.train_batch import BatchReader
 
 # Actors that start on few cores import torch one after the other.
 _START_TIMEOUT_S = 300.0
-# A learner often hears of a lost peer before Ray tells who it was.
+# A learner that fails for want of a peer often says so before Ray tells which one died.
 _NAMING_TIMEOUT_S = 5.0
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class MakeLearners(Protocol):
 
 
 class LearnerLost(Exception):
-    """A learner's process is gone, and with it what its peers were doing."""
+    """A learner's process is gone; its peers cannot finish what they do."""
 
 
 class _LearnerActor:
@@ -134,36 +134,40 @@ class LearnerActors:
         import ray
 
         answers: dict[Any, Any] = {}
-        pending, peer_lost = list(calls), None
+        failures: list[Exception] = []
+        pending = list(calls)
         while pending:
-            done, pending = ray.wait(pending, num_returns=1, timeout=_NAMING_TIMEOUT_S if peer_lost else timeout_s)
+            done, pending = ray.wait(pending, num_returns=1, timeout=_NAMING_TIMEOUT_S if failures else timeout_s)
             if not done:
                 break
             try:
                 answers[done[0]] = ray.get(done[0])
             except ray.exceptions.RayError as error:
-                peer_lost = self._peer_lost(error, list(calls).index(done[0]))
-        if peer_lost is not None:
-            raise peer_lost
+                failures.append(self._failure(error, list(calls).index(done[0])))
+        if failures:
+            raise next((failure for failure in failures if isinstance(failure, RunFailure)), failures[0])
         if pending:
             raise self._not_started(len(pending), timeout_s)
         return [answers[call] for call in calls]
 
-    def _peer_lost(self, error: Any, rank: int) -> LearnerLost:
-        """What a learner's failure says of a peer; raises what it says of the learner itself."""
+    def _failure(self, error: Any, rank: int) -> LearnerLost | RunFailure:
+        """What a learner's failure means, unless the death of another one explains it.
+
+        Raises:
+            LearnerLost: this learner is the one that died.
+            RunnerError: it has refused to go on.
+        """
         cause = getattr(error, "cause", None)
         name = f"learner {rank} of {self._num_learners}"
         if isinstance(cause, PeerLost):
             return LearnerLost(f"{name} lost its peers ({cause})")
         if isinstance(cause, RunnerError):
             raise cause from None
-        is_failure = cause is not None or getattr(error, "actor_init_failed", False)
-        if not is_failure:
+        if cause is None and not getattr(error, "actor_init_failed", False):
             raise LearnerLost(f"{name} is gone ({type(error).__name__})") from error
         _log.error("learner %d: %s", rank, error)
         text = f"{type(cause).__name__}: {cause}" if cause else str(error).strip().splitlines()[-1]
-        where = "its Ray actor; the stack trace is in runner.log"
-        raise RunFailure(Problem(f"{name} failed: {text}", where)) from error
+        return RunFailure(Problem(f"{name} failed: {text}", "its Ray actor; the stack trace is in runner.log"))
 
     def _not_started(self, num_missing: int, timeout_s: float | None) -> RunFailure:
         what = f"{num_missing} of {self._num_learners} learners did not start within {timeout_s:g} s"

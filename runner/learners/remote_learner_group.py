@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -111,19 +110,21 @@ class RemoteLearnerGroup:
 
     def _until_done(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
         """The answers of all learners; if one is lost, those of new learners that begin in the state before it."""
-        for losses_in_a_row in itertools.count(1):
+        losses_in_a_row = 0
+        while True:
             try:
                 return attempt(self._running())
             except LearnerLost as lost:
+                losses_in_a_row += 1
                 self.close()
                 self._restarts.add(str(lost), losses_in_a_row)
                 _log.warning("all learners begin again in the state after the last update")
             except BaseException:
                 self.close()  # the others may wait for the one that failed
                 raise
-        raise AssertionError("the loop has no end")
 
     def _running(self) -> LearnerActors:
+        """Learners in the newest state, started if there are none."""
         if self._actors is None:
             self._actors = LearnerActors(self._make_learners, self._config)
             if self._states:

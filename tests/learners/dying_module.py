@@ -1,4 +1,4 @@
-"""A module whose learner dies in the middle of an update."""
+"""A module whose learner dies or fails in the middle of an update."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from runner.modules import ActorCriticModule
 
 
 class DyingModule(ActorCriticModule):
-    """Kills a remote learner's process in a forward pass; `model_config` says which, when and how often.
+    """Kills a remote learner's process in a forward pass, or raises there; `model_config` says which, when, how often.
 
     * `rank`: of the learner;
     * `at`: number of the forward pass since the process started, from 1;
     * `most`: deaths in all;
-    * `folder`: has a file for each death so far.
+    * `folder`: has a file for each death so far;
+    * `raises`: an error, instead of a death.
     """
 
     num_passes = 0
@@ -29,10 +30,12 @@ class DyingModule(ActorCriticModule):
             self._die_if_due(**self.config.model_config)
         return super().forward_train(batch)
 
-    def _die_if_due(self, rank: int, at: int, most: int, folder: str) -> None:
+    def _die_if_due(self, rank: int, at: int, most: int, folder: str, raises: bool) -> None:
         self.num_passes += 1
         deaths = Path(folder)
         num_deaths = len(list(deaths.iterdir()))
         if self.num_passes == at and num_deaths < most:
+            if raises:
+                raise ValueError("this module cannot go on")
             (deaths / str(num_deaths)).touch()
             os.kill(os.getpid(), signal.SIGKILL)
