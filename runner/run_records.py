@@ -44,6 +44,10 @@ if TYPE_CHECKING:  # a sweep's own process does without torch
 
 Status = Literal["finished", "failed", "interrupted"]
 
+_RESTARTED = {
+    "fault_tolerance/num_remote_worker_restarts": "env runner",
+    "fault_tolerance/num_learner_restarts": "learner",
+}
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 _MLFLOW_FILE = "mlflow_run.json"
 _MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
@@ -102,7 +106,7 @@ class RunRecords:
         self.last_result: Result = dict(last_result)
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
-        self._num_restarts = int(last_result.get("fault_tolerance/num_remote_worker_restarts") or 0)
+        self._num_restarts = {metric: int(last_result.get(metric) or 0) for metric in _RESTARTED}
         self._config = config
         self._composed = composed
         self._info = run_info()
@@ -163,16 +167,21 @@ class RunRecords:
         self.last_result = result
         self._progress.append(result)
         self._display.update(result)
-        restarts = int(result.get("fault_tolerance/num_remote_worker_restarts") or 0)
-        if restarts > self._num_restarts:
-            self._num_restarts = restarts
-            self._display.note(f"{restarts} env runner restarts so far, see {self.run_dir / 'runner.log'}")
+        self._tell_restarts(result)
         value = result.get(RETURN)
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value
         if self._tracker is not None:
             numbers = {name: number for name, number in result.items() if number is not None}
             self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
+
+    def _tell_restarts(self, result: Result) -> None:
+        """Show a line about what was started again since the last iteration."""
+        for metric, role in _RESTARTED.items():
+            restarts = int(result.get(metric) or 0)
+            if restarts > self._num_restarts[metric]:
+                self._num_restarts[metric] = restarts
+                self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint of the last iteration unless there is none or it has one."""

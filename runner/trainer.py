@@ -173,6 +173,7 @@ class Trainer:
             wait = self._submit_evaluation()
         self._metrics.begin_iteration()
         result: Result = next(self._dataflow)
+        result["fault_tolerance/num_learner_restarts"] = self.learners.num_restarts
         self.last_result = result
         if is_due:
             result |= self.evaluate(wait=wait)

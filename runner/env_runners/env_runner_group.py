@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,23 +9,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import RunFailure
 from runner.env_runners.env_runner import Sample, Weights
 from runner.env_runners.handles import Pending, RunnerHandle, RunnerLost
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.episodes import nested
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.restarts import Restarts
 
 if TYPE_CHECKING:
     from runner.offline.recorder import Recorded
 
 MakeHandle = Callable[[int, int], RunnerHandle]
 
-_MOST_LOSSES_IN_A_ROW = 3
-
-_RESTART_KEYS = "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts"
-
-_log = logging.getLogger(__name__)
+_RESTART_KEYS = (
+    "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; env_runners.sample_timeout_s, "
+    "evaluation.evaluation_sample_timeout_s"
+)
 
 
 class EnvRunnerGroup:
@@ -60,18 +59,22 @@ class EnvRunnerGroup:
         self._handles = [make_handle(index, 0) for index in range(num_runners)]
         self._generations = [0] * num_runners
         self._env_to_module = env_to_module
-        self._max_restarts = max_restarts
+        self._restarts = Restarts(max_restarts, _RESTART_KEYS)
         self._role = role
         self._share = share
         self._weights: Any = None
         self.shared_state: dict[str, Any] = {}
-        self.num_restarts = 0
         self.counts: dict[str, int] = {}
 
     @property
     def num_runners(self) -> int:
         """W."""
         return len(self._handles)
+
+    @property
+    def num_restarts(self) -> int:
+        """Lost runners that were replaced so far."""
+        return self._restarts.count
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters (module id -> vector) from the next call on."""
@@ -131,18 +134,7 @@ class EnvRunnerGroup:
 
     def _replace(self, index: int, lost: RunnerLost, losses_in_a_row: int) -> None:
         """Put a new runner in the place of a lost one."""
-        reason = None
-        if self._max_restarts == 0:
-            reason = "restarts are off"
-        elif self.num_restarts >= self._max_restarts:
-            reason = f"{self.num_restarts} restarts are used up"
-        elif losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
-            reason = f"it was lost {losses_in_a_row} times in a row"
-        if reason:
-            where = f"{_RESTART_KEYS}; env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"
-            raise RunFailure(Problem(f"{self._role} {lost}, and {reason}", where=where)) from lost
-        _log.warning("%s %s: starting it again", self._role, lost)
-        self.num_restarts += 1
+        self._restarts.add(f"{self._role} {lost}", losses_in_a_row)
         self._handles[index].close()
         self._make(index, self._generations[index] + 1)
 
@@ -180,7 +172,7 @@ class EnvRunnerGroup:
             if generation != self._generations[index]:
                 self._handles[index].close()
                 self._make(index, int(generation))
-        self.num_restarts = int(state["num_restarts"])
+        self._restarts.count = int(state["num_restarts"])
         self.shared_state = dict(state["shared"])
         self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
 

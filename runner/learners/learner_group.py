@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +44,10 @@ class RecordedUpdates:
     update_s: float = 0.0
 
 
+# Called whenever learners begin to read: a reader for each, behind the batches that have been learned from.
+MakeReaders = Callable[[], Sequence[BatchReader]]
+
+
 class LearnerGroup:
     """Turns episode chunks into a train batch and updates the modules on it.
 
@@ -53,8 +57,12 @@ class LearnerGroup:
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         peers: the groups in other processes that update the same modules in step; None: there are none.
         acted_outputs: checks the first train batch of a run; None: it is not checked.
+
+    Attributes:
+        num_restarts: of learners that were lost; none in this process.
     """
 
+    num_restarts = 0
     _batches: Generator[TrainBatch, None, None] | None = None
 
     def __init__(
@@ -92,10 +100,11 @@ class LearnerGroup:
             if module_id in batch
         }
 
-    def read_from(self, readers: Sequence[BatchReader]) -> None:
+    def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
+        [reader] = make_readers()
         device = next(iter(self._learners.values())).device
-        self._batches = readers[0].batches(device)
+        self._batches = reader.batches(device)
 
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
         """Update on the next batches up to the end of the pass, on `most` of them at most."""
@@ -126,6 +135,10 @@ class LearnerGroup:
         learners = {module_id: learner.get_state() for module_id, learner in self._learners.items()}
         pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
         return {"learners": learners, "pipelines": pipelines}
+
+    def get_unshared_state(self) -> dict[str, dict[str, Any]]:
+        """By module id, what may differ from the peers."""
+        return {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
