@@ -30,6 +30,7 @@ CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
         ([EXTERNAL, f"env.observation_space={BOX}"], "env.action_space is not"),
         ([EXTERNAL, "offline.output=x"], "cannot be recorded yet"),
         ([EXTERNAL, "env_runners.num_envs_per_env_runner=4"], "step their own environments"),
+        ([EXTERNAL, "rllink.max_receiving_bytes=200000000"], "would never get room beside others"),
         ([EXTERNAL, "rllink.tls_key=nowhere.pem"], "without rllink.tls_certificate"),
         ([EXTERNAL, "rllink.tls_certificate=nowhere.pem"], "there is no such file"),
         ([EXTERNAL, "rllink.tokn=x"], "tokn"),
