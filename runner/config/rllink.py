@@ -24,7 +24,9 @@ class RLlinkConfig:
     token: str | None = option(None, "clients must bring this token; null asks for none")
     tls_certificate: str | None = option(None, "PEM file with the server's certificate chain; null serves without TLS")
     tls_key: str | None = option(None, "PEM file with its private key")
-    max_clients: int = option(1024, "clients at once; a connection is one with its first request, or its token", minimum=1)
+    max_clients: int = option(
+        1024, "clients at once; a connection is one with its first request, or its token", minimum=1
+    )
     max_unauthenticated: int = option(256, "connections at once that are no clients yet", minimum=1)
     max_unauthenticated_per_s: float = option(
         100.0, "connections of one address a second that become no clients", unit="1/s", above=0

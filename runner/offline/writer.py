@@ -6,13 +6,16 @@ Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `r
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from pyarrow import fs
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
+from runner.offline.file_list import FileList
 from runner.offline.filesystems import Location, locate
 from runner.offline.layout import Spaces
 from runner.offline.output_files import WriteFailed as WriteFailed
@@ -41,8 +44,12 @@ class WriteReport:
         )
 
 
-def prepare_output(config: OfflineConfig) -> Location:
+def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) -> Location:
     """Check once, before any writer starts, that `offline.output` can be written to; make the folder.
+
+    Args:
+        config: the `output...` options.
+        files_of_run: paths of files that a run has written there which goes on.
 
     Raises:
         ConfigError: there is none, the folder has data already and `output_append` is false, it cannot be written to,
@@ -56,7 +63,8 @@ def prepare_output(config: OfflineConfig) -> Location:
     if info.type == fs.FileType.File:
         raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
     if info.type == fs.FileType.Directory and not config.output_append:
-        data = [name for name in names_in(location) if name.endswith(_DATA_SUFFIXES)]
+        names = [name for name in names_in(location) if f"{location.path}/{name}" not in files_of_run]
+        data = [name for name in names if name.endswith(_DATA_SUFFIXES)]
         if data:
             what = f"the folder has data already: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
             allowed = "an empty folder, or offline.output_append=true to add files to these"
@@ -81,7 +89,12 @@ class EpisodeWriter:
     """
 
     def __init__(
-        self, config: OfflineConfig, spaces: Spaces | None = None, env_name: str | None = None, writer_id: str = "0"
+        self,
+        config: OfflineConfig,
+        spaces: Spaces | None = None,
+        env_name: str | None = None,
+        writer_id: str = "0",
+        file_list: FileList | None = None,
     ) -> None:
         """Nothing is written yet.
 
@@ -89,6 +102,7 @@ class EpisodeWriter:
             config: the `output...` options.
             spaces, env_name: kept in the files.
             writer_id: distinguishes the files of writers of one folder.
+            file_list: of the run, for `set_state`.
 
         Raises:
             ConfigError: options that do not go together.
@@ -98,6 +112,8 @@ class EpisodeWriter:
         self._spaces, self._env_name = spaces, env_name
         self._location = _locate_output(config)
         self._id = writer_id
+        self._file_list = file_list
+        self._before = WriteReport()
         self._files: dict[str | None, RollingFiles] = {}
         self._report = WriteReport()
         self._is_closed = False
@@ -115,7 +131,7 @@ class EpisodeWriter:
             return
         module_id = block.module_id if block.agents is not None else None
         if module_id not in self._files:
-            own = (self._config, self._location, self._id, module_id, self._spaces, self._env_name)
+            own = (self._config, self._location, self._id, module_id, self._spaces, self._env_name, self._file_list)
             self._files[module_id] = RollingFiles(*own)
         try:
             self._files[module_id].add(block)
@@ -134,16 +150,35 @@ class EpisodeWriter:
         """
         if not self._is_closed:
             self._is_closed = True
-            for file in self._files.values():
-                file.close()
-            done = [written for file in self._files.values() for written in file.written]
-            rows = sum(written.rows for written in done)
-            expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
-            if rows != expected:
-                raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
-            files = tuple(written.path for written in done)
-            self._report += WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
+            self._report = self._on_disk()
         return self._report
+
+    def _on_disk(self) -> WriteReport:
+        """Finish the open files; everything that was added."""
+        for file in self._files.values():
+            file.close()
+        done = [written for file in self._files.values() for written in file.written]
+        rows = sum(written.rows for written in done)
+        expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
+        if rows != expected:
+            raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
+        files = tuple(written.path for written in done)
+        return self._before + self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
+
+    def get_state(self) -> dict[str, Any]:
+        """Put everything that was added on disk, in files that are whole; what they are.
+
+        Raises:
+            WriteFailed: as in `close`.
+        """
+        return asdict(self._on_disk())
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`: files that the run has written since are removed."""
+        counts = {name: int(state[name]) for name in ("episodes", "steps", "num_bytes")}
+        self._before = WriteReport(tuple(state["files"]), **counts)
+        if self._file_list is not None:
+            self._file_list.keep_only(self._before.files, self._location)
 
     def abort(self) -> None:
         """Drop the open file; files that are whole stay."""

@@ -1,8 +1,8 @@
 """Memory for messages that have not arrived whole: bounded for the server, shared between its connections.
 
-A connection holds `FREE_BYTES` without asking. A longer message gets room for its whole length when it begins to arrive,
-so that one that has room can always be completed. Until then its connection is not read, and its bytes wait in the
-network.
+A connection holds `FREE_BYTES` without asking. A longer message gets room for its whole length when it begins to
+arrive, so that one that has room can always be completed. Until then its connection is not read, and its bytes wait in
+the network.
 """
 
 from __future__ import annotations

@@ -77,7 +77,9 @@ def test_the_oldest_of_the_heaviest_address_gives_way() -> None:
 def test_an_address_that_brings_too_many_is_slowed_down_and_then_refused() -> None:
     admission = Admission(RLlinkConfig(max_unauthenticated=10, max_unauthenticated_per_s=1.0))
     arrived = [admission.arrive("1.1.1.1", 0.0) for _ in range(20)]
-    assert [None if one is None else one.since for one in arrived] == [0.0] * 10 + [1.0, 2.0, 3.0, 4.0, 5.0] + [None] * 5
+    assert [None if one is None else one.since for one in arrived] == [0.0] * 10 + [1.0, 2.0, 3.0, 4.0, 5.0] + [
+        None
+    ] * 5
     other = admission.arrive("2.2.2.2", 0.0)
     assert other is not None
     assert other.since == 0.0
@@ -191,7 +193,10 @@ def test_beside_a_guesser_of_the_same_address_a_session_goes_on_at_once(serve: S
     for _ in range(10):
         with contextlib.closing(RawClient(served.address)) as guesser:
             assert guesser.ask({"type": "PING", "token": "wrong"})["code"] == "unauthorized"
-    with contextlib.closing(RawClient(served.address)) as guesser, contextlib.closing(RawClient(served.address)) as again:
+    with (
+        contextlib.closing(RawClient(served.address)) as guesser,
+        contextlib.closing(RawClient(served.address)) as again,
+    ):
         begun = time.monotonic()
         guesser.send({"type": "PING", "token": "wrong"})
         session = {"id": pong["extensions"]["session"]["id"]}
