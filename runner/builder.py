@@ -125,6 +125,7 @@ def _build_sample_recording(
     return SampleRecording(
         lambda index: _build_recorder(config, plan, f"{TRAINING}-{index}-{name}", file_list),
         max(1, config.env_runners.num_env_runners),
+        file_list,
     )
 
 
@@ -272,8 +273,9 @@ def build_env_runner_group(
         ConfigError: they shall record, but not to a folder that can be written and has no data.
     """
     is_evaluation = role == EVALUATION
-    file_list = _file_list(run_dir) if config.env.is_external and not is_evaluation else None
+    file_list = None
     if is_recording:
+        file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, file_list)
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
@@ -301,10 +303,11 @@ def build_env_runner_group(
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording)
 
 
-def _file_list(run_dir: Path | None) -> FileList | None:
+def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | None:
     from runner.offline.file_list import FileList
+    from runner.offline.writer import locate_output
 
-    return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt")
+    return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", locate_output(config.offline))
 
 
 def _prepare_recording(config: ExperimentConfig, file_list: FileList | None) -> None:

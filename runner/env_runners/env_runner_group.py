@@ -205,6 +205,8 @@ class EnvRunnerGroup:
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Replace all runners by ones whose seeds are none of those in `state`; they start new episodes."""
+        if self._recording is not None:
+            self._recording.set_state(state.get("recording", {}))
         generation = 1 + max(state.get("generations", [0]))  # recorded data have none
         for index, handle in enumerate(self._handles):
             handle.close()

@@ -14,10 +14,11 @@ class FileList:
 
     Args:
         path: of the list; made with the first entry.
+        location: the folder of the recorded files.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, location: Location) -> None:
+        self._path, self._location = path, location
 
     @property
     def paths(self) -> list[str]:
@@ -30,12 +31,12 @@ class FileList:
         with self._path.open("a", encoding="utf-8") as lines:
             lines.write(f"{path}\n")
 
-    def keep_only(self, kept: Collection[str], location: Location) -> None:
-        """Remove the files of the list in a folder that are not among `kept`, with what was begun of them."""
+    def keep_only(self, kept: Collection[str]) -> None:
+        """Remove the files in the folder that are not among `kept`, with what was begun of them."""
         for path in self.paths:
             folder, _, name = path.rpartition("/")
-            if path in kept or folder != location.path:
+            if path in kept or folder != self._location.path:
                 continue
             for left in (path, f"{folder}/.{name}.tmp"):
                 with contextlib.suppress(OSError):
-                    location.filesystem.delete_file(left)
+                    self._location.filesystem.delete_file(left)

@@ -140,20 +140,22 @@ class EpisodeRecorder:
         """Leave out all episodes that are open."""
         self.break_off(list(self._open))
 
-    def get_state(self) -> dict[str, Any]:
-        """Put everything that has ended on disk; the state of the rest, without infos."""
-        self._open = {id_: [_Part.joined(parts)] for id_, parts in self._open.items()}
-        return {
-            "open": {id_: dict(part.columns) for id_, (part,) in self._open.items()},
-            "num_broken_off": self._num_broken_off,
-            "writer": self._writer.get_state(),
-        }
+    def put_on_disk(self) -> Recorded:
+        """Finish the files; what was recorded until now.
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._num_broken_off = int(state["num_broken_off"])
-        self._open = {id_: [_Part(columns, len(columns[REWARDS]))] for id_, columns in state["open"].items()}
-        self._writer.set_state(state["writer"])
+        Raises:
+            RunFailure: it cannot be written.
+        """
+        return Recorded(self._writer.put_on_disk(), len(self._open), self._num_broken_off)
+
+    def get_open(self) -> dict[str, dict[str, Column]]:
+        """Return what was taken of the episodes that have not ended: id -> columns, without infos."""
+        self._open = {id_: [_Part.joined(parts)] for id_, parts in self._open.items()}
+        return {id_: dict(part.columns) for id_, (part,) in self._open.items()}
+
+    def set_open(self, episodes: Mapping[str, Mapping[str, Column]]) -> None:
+        """Go on with the episodes that `get_open` returned."""
+        self._open = {id_: [_Part(columns, len(columns[REWARDS]))] for id_, columns in episodes.items()}
 
     def close(self) -> Recorded:
         """Finish the files."""

@@ -6,9 +6,8 @@ Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `r
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from pyarrow import fs
 
@@ -58,7 +57,7 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
     if config.output is None:
         raise ConfigError([Problem("there is no folder to record in", "offline.output", "null")])
     check_output_options(config)
-    location = _locate_output(config)
+    location = locate_output(config)
     info = location.info()
     if info.type == fs.FileType.File:
         raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
@@ -102,7 +101,7 @@ class EpisodeWriter:
             config: the `output...` options.
             spaces, env_name: kept in the files.
             writer_id: distinguishes the files of writers of one folder.
-            file_list: of the run, for `set_state`.
+            file_list: is told of each file before it is opened.
 
         Raises:
             ConfigError: options that do not go together.
@@ -110,10 +109,9 @@ class EpisodeWriter:
         check_output_options(config)
         self._config = config
         self._spaces, self._env_name = spaces, env_name
-        self._location = _locate_output(config)
+        self._location = locate_output(config)
         self._id = writer_id
         self._file_list = file_list
-        self._before = WriteReport()
         self._files: dict[str | None, RollingFiles] = {}
         self._report = WriteReport()
         self._is_closed = False
@@ -150,11 +148,15 @@ class EpisodeWriter:
         """
         if not self._is_closed:
             self._is_closed = True
-            self._report = self._on_disk()
+            self._report = self.put_on_disk()
         return self._report
 
-    def _on_disk(self) -> WriteReport:
-        """Finish the open files; everything that was added."""
+    def put_on_disk(self) -> WriteReport:
+        """Finish the open files; what was added until now is in files that are whole.
+
+        Raises:
+            WriteFailed: as in `close`.
+        """
         for file in self._files.values():
             file.close()
         done = [written for file in self._files.values() for written in file.written]
@@ -163,22 +165,7 @@ class EpisodeWriter:
         if rows != expected:
             raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
         files = tuple(written.path for written in done)
-        return self._before + self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
-
-    def get_state(self) -> dict[str, Any]:
-        """Put everything that was added on disk, in files that are whole; what they are.
-
-        Raises:
-            WriteFailed: as in `close`.
-        """
-        return asdict(self._on_disk())
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`: files that the run has written since are removed."""
-        counts = {name: int(state[name]) for name in ("episodes", "steps", "num_bytes")}
-        self._before = WriteReport(tuple(state["files"]), **counts)
-        if self._file_list is not None:
-            self._file_list.keep_only(self._before.files, self._location)
+        return self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
 
     def abort(self) -> None:
         """Drop the open file; files that are whole stay."""
@@ -202,6 +189,7 @@ class EpisodeWriter:
             self.abort()
 
 
-def _locate_output(config: OfflineConfig) -> Location:
+def locate_output(config: OfflineConfig) -> Location:
+    """Return the folder that `offline.output` names; raises `ConfigError` where it cannot be reached."""
     where = "offline.output_filesystem"
     return locate(str(config.output), config.output_filesystem, config.output_filesystem_kwargs, where)
