@@ -124,7 +124,9 @@ class Run:
             records.save_checkpoint(trainer)
         recorded = trainer.finish_recording()
         if recorded is not None:
-            records.note(f"recorded {recorded} in {self._config.offline.output}")
+            goes_on = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
+            hint = "; `resume` goes on with them" if goes_on else ""
+            records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
         records.finish(status, reason)
 
     @contextmanager

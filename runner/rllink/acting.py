@@ -13,12 +13,11 @@ import torch
 from runner.env_runners.agent_rows import AgentRows
 from runner.env_runners.mask_checks import check_masks
 from runner.episodes import nested
-from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.rllink.arrived import OpenEpisode
+from runner.rllink.arrived import OpenEpisode, Sampled
 
 _FIRST_SLOTS = 64
 
@@ -188,8 +187,8 @@ class Acting:
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
-    def cut(self) -> tuple[ColumnBlock, list[OpenEpisode]] | None:
-        """The whole steps so far as a block, and the episode of each chunk; None where there is none.
+    def cut(self) -> Sampled | None:
+        """The whole steps so far; None where there is none.
 
         Episodes that run go on in the next block.
         """
@@ -197,7 +196,7 @@ class Acting:
             return None
         module_to_env, module = self.parts.module_to_env, self.parts.module
         with torch.inference_mode():
-            block, _ = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
+            block, raw_obs = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
         episodes = [self._by_id[id_].episode for id_ in block.episode_ids]
         for id_, is_done in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):
             if is_done:
@@ -212,10 +211,8 @@ class Acting:
         agents = [episode.agent_id or "" for episode in episodes]
         env_ids = [episode.env_id or "" for episode in episodes]
         has_agents = self.parts.plan.agents is not None
-        return replace(
-            block,
-            agents=replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None,
-        ), episodes
+        own = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
+        return Sampled(replace(block, agents=own), episodes, raw_obs)
 
 
 class _EpisodeRows(AgentRows):

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
-from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import Acting, Asked
-from runner.rllink.arrived import OpenEpisode
+from runner.rllink.arrived import Sampled
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
 from runner.rllink.receiving import AgentSpaces, Receiver, read_item
 from runner.rllink.served_client import Client
@@ -93,8 +92,8 @@ class ActionRequests:
         """Whether there are whole steps, or episodes to be forgotten."""
         return self.num_env_steps > 0 or any(acting.has_lost for acting in self._acting.values())
 
-    def cut(self) -> tuple[list[tuple[ColumnBlock, list[OpenEpisode]]], int]:
-        """The whole steps so far: blocks with the episode of each chunk, and how many env steps they are."""
+    def cut(self) -> tuple[list[Sampled], int]:
+        """The whole steps so far, and how many env steps they are."""
         blocks = [cut for acting in self._acting.values() if (cut := acting.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
         return blocks, num_env_steps

@@ -140,6 +140,15 @@ class Joined:
     partly_given: Mapping[str, tuple[BoolArray, Column]] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Sampled:
+    """A block of E chunks and R env steps, the episode of each chunk, and (R + E, ...) observations as sent."""
+
+    block: ColumnBlock
+    episodes: Sequence[OpenEpisode]
+    raw_obs: Column
+
+
 def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
     """All chunks of one module, those of one episode as one.
 

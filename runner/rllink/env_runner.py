@@ -18,7 +18,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import Sample, Weights
 from runner.env_runners.rollout_buffer import FinishedEpisodes
-from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
+from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
 from runner.interrupts import Interrupted, is_interrupted
 from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
@@ -27,9 +27,10 @@ from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
 from runner.rllink.acting import Acting
 from runner.rllink.arrays import SpaceCodec
-from runner.rllink.arrived import OpenEpisode, count
+from runner.rllink.arrived import OpenEpisode, Sampled, count
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
+from runner.rllink.open_recordings import OpenRecordings
 from runner.rllink.receiving import AgentSpaces
 from runner.rllink.served_client import Client
 from runner.rllink.server import Server
@@ -67,6 +68,7 @@ class ExternalEnvRunner:
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
         journal_dir: where accepted messages are written down; None writes none.
+        is_recording: add to samples what recording needs; with a single agent.
 
     Attributes:
         server: where simulators connect.
@@ -79,6 +81,7 @@ class ExternalEnvRunner:
         seed_name: tuple[str, int, int],
         sampling: Sampling,
         journal_dir: Path | None = None,
+        is_recording: bool = False,
     ) -> None:
         role, index, generation = seed_name
         self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -107,6 +110,7 @@ class ExternalEnvRunner:
         description = _description(config, self._acting_parts, sampling)
         self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
+        self._open_recordings = OpenRecordings() if is_recording else None
         self._published: Weights | None = None
         assert config.env.port is not None
         port = config.env.port + index if config.env.port else 0
@@ -174,23 +178,25 @@ class ExternalEnvRunner:
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
     def _sample_of(self, batch: Batch) -> Sample:
-        sampled: list[tuple[ColumnBlock, Sequence[OpenEpisode]]] = []
+        sampled: list[Sampled] = []
         for module_id, intake in self._intakes.items():
             parts = [part for part in batch.arrived if part.module_id == module_id]
             if parts:
                 sampled.append(intake.block(parts))
-        for block, episodes in batch.acted:
-            count(block, episodes)
-            sampled.append((block, episodes))
+        for acted in batch.acted:
+            count(acted.block, acted.episodes)
+            sampled.append(acted)
         by_module = {
-            module_id: [block for block, _ in sampled if block.module_id == module_id] for module_id in self._intakes
+            module_id: [one.block for one in sampled if one.block.module_id == module_id] for module_id in self._intakes
         }
         rollout = Rollout({key: concat_blocks(own) for key, own in by_module.items() if own}, batch.num_env_steps)
+        to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
         # First those that have just gone on from the newest merged state.
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
-        return Sample(rollout, self._env_episodes.finished_in(sampled), shared_state, counts, batch.learned)
+        finished = self._env_episodes.finished_in(sampled)
+        return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
 
     def evaluate(self, *_: Any) -> FinishedEpisodes:
         """Simulators cannot be asked to evaluate."""
@@ -230,6 +236,7 @@ class ExternalEnvRunner:
             "episodes": {episode.id: episode.get_state() for episode in self._service.episodes_sampled_in_part()},
             "env_episodes": self._env_episodes.get_state(),
             "counts": asdict(self._service.counts_of_sampled()),
+            "recorded_in_part": [] if self._open_recordings is None else self._open_recordings.ids,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -263,6 +270,8 @@ class ExternalEnvRunner:
             clients[episode.client].open.restore(episode)
             restored[episode.id] = episode
         self._env_episodes.set_state(state["env_episodes"], restored)
+        if self._open_recordings is not None:
+            self._open_recordings.go_on(state.get("recorded_in_part", []), restored)
         agents = self._env_episodes.agents
         for episode in restored.values():
             if episode.env_id in agents:
@@ -406,12 +415,12 @@ class EnvEpisodes:
         # Env episode -> its agents' episodes, and those of them that have not ended.
         self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
 
-    def finished_in(self, sampled: Sequence[tuple[ColumnBlock, Sequence[OpenEpisode]]]) -> FinishedEpisodes:
+    def finished_in(self, sampled: Sequence[Sampled]) -> FinishedEpisodes:
         """The env episodes that end with these chunks; those whose ends are none are left out."""
         ended: list[OpenEpisode] = []
-        for block, episodes in sampled:
-            is_done = block.is_terminated | block.is_truncated
-            for episode, done in zip(episodes, is_done.tolist(), strict=True):
+        for one in sampled:
+            is_done = one.block.is_terminated | one.block.is_truncated
+            for episode, done in zip(one.episodes, is_done.tolist(), strict=True):
                 if episode.env_id is not None:
                     self._note(episode, done)
                 if done:

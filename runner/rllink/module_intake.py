@@ -27,7 +27,7 @@ from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
-from runner.rllink.arrived import Arrived, Joined, OpenEpisode, join, remember
+from runner.rllink.arrived import Arrived, Joined, Sampled, join, remember
 from runner.rllink.versions import Version, Versions
 
 
@@ -60,13 +60,13 @@ class ModuleIntake:
         """The state of pieces that runners share."""
         return self._learning.env_to_module.get_state()
 
-    def block(self, parts: Sequence[Arrived]) -> tuple[ColumnBlock, Sequence[OpenEpisode]]:
-        """Everything that arrived, with all columns that are sampled, and the episode of each chunk."""
+    def block(self, parts: Sequence[Arrived]) -> Sampled:
+        """Everything that arrived, with all columns that are sampled."""
         joined = join(parts, self._seen.recorded)
         self._learn(joined)
         block = self._completed(joined)
         remember(joined, block, self._num_lookback)
-        return block, joined.episodes
+        return Sampled(block, joined.episodes, joined.block.columns[OBS])
 
     def _learn(self, joined: Joined) -> None:
         """Let pieces see each observation once: a part of an episode begins with one that was seen."""

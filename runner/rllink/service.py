@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
-from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
-from runner.rllink.arrived import Arrived, OpenEpisode
+from runner.rllink.arrived import Arrived, OpenEpisode, Sampled
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
@@ -54,13 +53,13 @@ class Batch:
     Attributes:
         arrived: parts of messages, in the order of their arrival.
         num_env_steps: in all.
-        acted: blocks of modules that acted here, with the episode of each chunk.
+        acted: what modules that acted here have made.
         learned: states by module id, with what pieces have learned while acting.
     """
 
     arrived: list[Arrived]
     num_env_steps: int
-    acted: list[tuple[ColumnBlock, list[OpenEpisode]]] = field(default_factory=list)
+    acted: list[Sampled] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
 
 

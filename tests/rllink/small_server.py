@@ -20,7 +20,13 @@ _KEYS = {
 _KEYS["EPISODES_AND_GET_STATE"] = _KEYS["EPISODES"]
 _CHUNK = {"obs": list, "actions": list, "rewards": list, "is_terminated": bool, "is_truncated": bool}
 _OPTIONAL = {"id": str, "weights_seq_no": int, "action_logp": list, "action_dist_inputs": list}
-_LIMITS = {"max_body_bytes": 1_000_000, "max_open_episodes": 20, "idle_timeout_s": 600, "frame_timeout_s": 0.2}
+_LIMITS = {
+    "max_body_bytes": 1_000_000,
+    "max_open_episodes": 20,
+    "handshake_timeout_s": 0.3,
+    "idle_timeout_s": 600,
+    "frame_timeout_s": 0.2,
+}
 _CONFIG = {
     "env_steps_per_sample": 10,
     "force_on_policy": False,
@@ -79,7 +85,7 @@ class _Conversation:
     def __init__(self, server: SmallServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._defect, self._token = server.defect, server.token
         self._reader, self._writer = reader, writer
-        self._has_asked = False
+        self._has_asked = self._is_seated = False
         self._is_authorized = server.token is None
         self._open: dict[str, Any] = {}
         self._held: list[bytes] = []
@@ -119,13 +125,23 @@ class _Conversation:
         self._writer.write(frame + b"".join(self._held) + (frame if self._defect == "answers twice" else b""))
         self._held.clear()
 
+    async def _header(self) -> bytes:
+        is_patient = self._is_seated or self._defect == "waits for ever"
+        try:
+            return await asyncio.wait_for(
+                self._reader.readexactly(8), None if is_patient else _LIMITS["handshake_timeout_s"]
+            )
+        except TimeoutError:
+            raise Refused("timeout", closes=True) from None
+
     async def _body(self) -> bytes:
-        header = await self._reader.readexactly(8)
+        header = await self._header()
         if not (header.isdigit() and header.isascii()) and self._defect != "any header":
             raise Refused("bad_header", closes=True)
         length = int(header) if header.isdigit() else 16
         if length > _LIMITS["max_body_bytes"] and self._defect != "any length":
             raise Refused("too_large", closes=True)
+        self._is_seated = self._is_authorized
         reading = self._reader.readexactly(length)
         if self._defect == "no timeout":
             return await reading
