@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints import read_manifest
-from runner.checkpoints.checkpoint import CheckpointError
+from runner.checkpoints.errors import CheckpointError
 from runner.checkpoints.folder import list_checkpoints
 from runner.sweep.space import SEED, Combination, SearchSpace
 from runner.sweep.trial_settings import TrialSettings, clone_folder
