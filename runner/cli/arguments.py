@@ -35,7 +35,7 @@ _FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun", "--prof
 # Options that mean something to few verbs only (None: training), and what does the same elsewhere.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
-    "--trust": ("resume", "evaluate", "record", "export", "register", "sweep", "report"),
+    "--trust": (None, "resume", "evaluate", "record", "export", "register", "sweep", "report"),
     **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
     "--format": ("validate", "export"),
 }

@@ -44,14 +44,17 @@ def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False
     Raises:
         NotLoggedError: the store cannot be reached or does not take it.
     """
+    try:
+        known = read_known_run(folder, is_trusted)
+    except UnknownRunError as error:
+        raise NotLoggedError(str(error).splitlines()[0]) from error
+    run_id, uri = known["run_id"], known["tracking_uri"]
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     try:
-        known = read_known_run(folder, is_trusted)
-        run_id, uri = known["run_id"], known["tracking_uri"]
         check_sqlite_writable(uri)
         client = MlflowClient(tracking_uri=uri)
         client.log_artifact(run_id, str(file), _ARTIFACT_FOLDER)
@@ -61,8 +64,6 @@ def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False
                     picture = Path(scratch) / f"{figure.name}.png"
                     picture.write_bytes(figure.to_png())
                     client.log_artifact(run_id, str(picture), _ARTIFACT_FOLDER)
-    except UnknownRunError as error:
-        raise NotLoggedError(str(error).splitlines()[0]) from error
     except (MlflowException, StoreNotWritableError, OSError, ValueError, KeyError, TypeError) as error:
         raise NotLoggedError(error_line(error)) from error
     return f"{uri}, run {run_id}, artifacts {_ARTIFACT_FOLDER}/"

@@ -15,6 +15,8 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.trust import UntrustedError
+from runner.run_records import known_run
+from runner.tracking.known_run import write_known_run
 from runner.trainer import Trainer
 from tests.checkpoints.forging import forge
 from tests.conftest import QUICK, Outcome, checkpoints_of
@@ -205,7 +207,7 @@ def test_an_ordinary_run_of_somebody_else_needs_no_flag(
 
 
 def test_where_a_foreign_run_is_in_mlflow_is_not_followed(
-    run_main: Run, run_dir: Path, listener: socket.socket, tmp_path: Path
+    run_main: Run, run_dir: Path, listener: socket.socket
 ) -> None:
     content = {"run_id": "0" * 32, "tracking_uri": f"http://{address_of(listener)}"}
     (run_dir / "mlflow_run.json").write_text(json.dumps(content))
@@ -215,11 +217,16 @@ def test_where_a_foreign_run_is_in_mlflow_is_not_followed(
     reported = run_main("report", "run")
     assert reported.code == 0
     assert "warning: MLflow does not take the report: the run's MLflow id comes from elsewhere" in reported.err
-    resumed = run_main(*VERBS["resume"], "tracking.mlflow=true", f"tracking.tracking_uri=sqlite:///{tmp_path}/own.db")
-    assert resumed.code == 0, resumed.err
-    assert "a new run in MLflow: the run's MLflow id comes from elsewhere" in resumed.out + resumed.err
+    told: list[str] = []
+    assert known_run(run_dir, told.append) == {}
+    assert told == [
+        "a new run in MLflow: the run's MLflow id comes from elsewhere (not signed: by runner 0.1.0, or by a "
+        "run without a key), so its address is not contacted"
+    ]
+    assert known_run(run_dir, is_trusted=True) == content
+    write_known_run(run_dir / "mlflow_run.json", **content)
+    assert known_run(run_dir) == content, "this installation wrote it"
     assert_unvisited(listener)
-    assert json.loads((run_dir / "mlflow_run.json").read_text())["tracking_uri"] == f"sqlite:///{tmp_path}/own.db"
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate"])
