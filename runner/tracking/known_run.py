@@ -46,6 +46,6 @@ def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
         raise UnknownRunError(problem.render_alone()) from error
     reason = None if is_trusted else foreign_reason(content, _KIND)
     if reason is not None:
-        what = f"the run's MLflow id comes from elsewhere ({reason}), so its address is not contacted"
-        raise UnknownRunError(Problem(what, str(path), known["tracking_uri"], "--trust").render_alone())
+        what = "the run's MLflow id comes from elsewhere, its address is not contacted"
+        raise UnknownRunError(Problem(what, str(path), f"{known['tracking_uri']}, {reason}", "--trust").render_alone())
     return known
