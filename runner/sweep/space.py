@@ -173,6 +173,15 @@ class SearchSpace:
         values = [domain.values for domain in self.domains]
         return None if None in values else math.prod(len(choices) for choices in values if choices is not None)
 
+    def holds(self, key: str, value: object) -> bool:
+        """Whether a trial may have this value, or a population may have come to it."""
+        if key == SEED:
+            return value in self.seeds
+        domain = next((one for one in self.domains if one.key == key), None)
+        if isinstance(domain, Interval):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return domain is not None and value in domain.values
+
     def num_trials(self, num_samples: int | None) -> int:
         """How many trials a sweep has: of `num_samples` combinations, None: of the grid."""
         return (self.num_combinations or 0 if num_samples is None else num_samples) * max(1, len(self.seeds))
