@@ -60,12 +60,12 @@ class Scenario:
 
 
 @pytest.fixture
-def scenario(request: pytest.FixtureRequest, record_property: Callable[[str, Any], None]) -> Iterator[Scenario]:
+def scenario(request: pytest.FixtureRequest) -> Scenario:
     """The scenario that runs; its row is in the table."""
     function, _, parameters = request.node.name.removeprefix("test_").partition("[")
     made = Scenario(function.replace("_", " ") + (f": {parameters[:-1]}" if parameters else ""))
     request.node.stash[_SCENARIO] = made
-    yield made
+    return made
 
 
 _SCENARIO = pytest.StashKey[Scenario]()

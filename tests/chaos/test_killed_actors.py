@@ -1,4 +1,4 @@
-"""Ray actors, and nodes of a Ray cluster, that are killed at random moments: the run goes on and counts nothing twice."""
+"""Ray actors and nodes of a Ray cluster that are killed at random moments: the run goes on, each step is counted once."""
 
 from __future__ import annotations
 
@@ -68,9 +68,7 @@ def test_killed_env_runners(start: Start, tmp_path: Path, chance: random.Random,
 
 
 @pytest.mark.chaos
-def test_nothing_outlives_a_killed_run(
-    start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
-) -> None:
+def test_nothing_outlives_a_killed_run(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
     """Ray's processes and MLflow's are gone soon after the process that started them."""
     run_dir = tmp_path / "run"
     overrides = [each for each in TRAIN if each != "tracking=none"]

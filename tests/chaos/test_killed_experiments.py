@@ -1,4 +1,4 @@
-"""SIGKILL at random moments of every experiment, resumed until its end: the end is that of a run that was not killed."""
+"""SIGKILL at random moments of every experiment, resumed until its end, which equals the end of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def free_port() -> int:
 
 
 def without_counts_of_server(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines without what a restart changes: weights have new numbers, and all that is read again has arrived at once."""
+    """Lines without what a restart changes: weights have new numbers, and what is read again arrives at once."""
     return [{name: value for name, value in line.items() if not name.startswith("rllink/")} for line in lines]
 
 
