@@ -1,4 +1,4 @@
-"""Ray actors and nodes of a Ray cluster that are killed at random moments: the run goes on, each step is counted once."""
+"""Ray actors and nodes of a Ray cluster that are killed at random moments: the run goes on and counts steps once."""
 
 from __future__ import annotations
 
