@@ -8,7 +8,7 @@ import struct
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -129,12 +129,13 @@ class HostileClient(threading.Thread):
         self.join(2 * _TIMEOUT_S)
 
     @contextmanager
-    def connected(self, has_token: bool = False) -> Iterator[RawClient]:
-        """A connection, with the right token or silent so far."""
+    def connected(self, has_token: bool = False, extensions: Mapping[str, Any] | None = None) -> Iterator[RawClient]:
+        """A connection, with the right token (and extensions) or silent so far."""
         client = RawClient(self.address, _TIMEOUT_S)
         try:
             if has_token:
-                client.ask({"type": "PING", "token": TOKEN})
+                asked = {} if extensions is None else {"protocol": 1, "extensions": extensions}
+                client.ask({"type": "PING", "token": TOKEN, **asked})
             yield client
         finally:
             client.close()
@@ -227,6 +228,34 @@ class SendsBadNumbers(HostileClient):
             self.expect_refusal(client.ask(text), number)
 
 
+class SendsSpoilingRewards(HostileClient):
+    """Rewards that are finite as sent, and spoil what is computed from them."""
+
+    def attack(self) -> None:
+        with self.connected(has_token=True) as client:
+            for number in ("3e38", "-3e38", "1e11"):
+                self.expect_refusal(client.ask(episodes_text(number)), number)
+        with self.connected(has_token=True, extensions={"actions": {}}) as client:
+            client.ask(observed_text("a", ""))
+            for number in ("1e308", "3e38", "-1e11"):
+                self.expect_refusal(client.ask(observed_text("a", f', "reward": {number}')), f"acted {number}")
+
+
+class SendsLongBodies(HostileClient):
+    """A body of the greatest length but for its last byte, as far as the server reads it."""
+
+    least_attacks = 1
+
+    def attack(self) -> None:
+        size = 99_999_999
+        chunk = bytes(1 << 20)
+        with self.connected(has_token=True) as client, suppress(OSError):
+            client.socket.sendall(b"%08d" % size)
+            for _ in range(size // len(chunk)):
+                client.socket.sendall(chunk)
+            client.is_closed()
+
+
 class LeavesInMidMessage(HostileClient):
     """Ends the connection somewhere within a message with episodes, by a reset half of the time."""
 
@@ -257,6 +286,12 @@ def episodes_text(reward: str, observation: str = "0.0") -> bytes:
     obs = f"[[0.0, 0.0, 0.0, 0.0], [0.0, {observation}, 0.0, 0.0]]"
     rest = '"actions": [0], "is_terminated": true, "is_truncated": false'
     return f'{{"type": "EPISODES", "episodes": [{{"obs": {obs}, "rewards": [{reward}], {rest}}}]}}'.encode()
+
+
+def observed_text(episode: str, more: str) -> bytes:
+    """A request for the action of an episode; `more` is written behind its observation as given."""
+    one = f'{{"id": "{episode}", "obs": [0.0, 0.0, 0.0, 0.0]{more}}}'
+    return f'{{"type": "GET_ACTIONS", "episodes": [{one}]}}'.encode()
 
 
 @contextmanager

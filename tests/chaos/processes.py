@@ -119,6 +119,13 @@ class Command:
         """Whether it is over, in whichever way."""
         return self._process.poll() is not None
 
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory that it has had, in bytes."""
+        lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        (kilobytes,) = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+        return int(kilobytes) * 1024
+
     def processes(self, name: str = "") -> list[Process]:
         """The living processes below it whose command line holds `name`."""
         found = descendants(self.pid)

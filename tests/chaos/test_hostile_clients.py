@@ -21,6 +21,8 @@ from tests.chaos.clients import (
     SendsGarbage,
     SendsHalfBodies,
     SendsHugeLengths,
+    SendsLongBodies,
+    SendsSpoilingRewards,
     StaysSilent,
     attacked_by,
 )
@@ -77,12 +79,15 @@ class AttackedRun:
         host, _, port = wait_for(announced)["addresses"][0].rpartition(":")
         self.address = host, int(port)
 
-    def reach_end(self, hostile: Sequence[HostileClient]) -> HonestClient:
+    def reach_end(
+        self, hostile: Sequence[HostileClient], while_attacked: Callable[[], None] = lambda: None
+    ) -> HonestClient:
         """Let everyone attack from before the honest client comes until after the run's end."""
         honest = HonestClient(self.address, pause_after=NUM_ITERATIONS // 2 * BATCH)
         with attacked_by(hostile):
             honest.start()
             self._wait_for_attacks(hostile, honest)
+            while_attacked()
             honest.go_on.set()
             honest.join(WAIT_S)
             assert honest.error is None, f"{honest.error!r}\n{self.command.output}"
@@ -127,7 +132,7 @@ def test_hostile_clients(start: Start, tmp_path: Path, chance: random.Random, sc
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("kind", EVERYONE)
+@pytest.mark.parametrize("kind", [*EVERYONE, SendsSpoilingRewards])
 def test_many_hostile_clients(
     kind: type[HostileClient], start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
@@ -136,3 +141,26 @@ def test_many_hostile_clients(
     hostile = [kind(run.address, chance.randrange(2**32)) for _ in range(10)]
     honest = run.reach_end(hostile)
     note(scenario, hostile, honest)
+
+
+@pytest.mark.chaos
+def test_silent_connections_beside_few_seats(
+    start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """Who says nothing takes no seat: the honest client finds one."""
+    run = AttackedRun(start, tmp_path, "rllink.max_clients=4")
+    hostile = [StaysSilent(run.address, chance.randrange(2**32)) for _ in range(4)]
+    honest = run.reach_end(hostile)
+    note(scenario, hostile, honest)
+
+
+@pytest.mark.chaos
+def test_long_bodies_side_by_side(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+    """Twelve messages of 99 MB that never end: the memory for them has a bound for the server, not for each."""
+    run = AttackedRun(start, tmp_path, "rllink.frame_timeout_s=5")
+    before = run.command.peak_bytes
+    hostile = [SendsLongBodies(run.address, chance.randrange(2**32)) for _ in range(12)]
+    peaks: list[int] = []
+    honest = run.reach_end(hostile, while_attacked=lambda: peaks.append(run.command.peak_bytes))
+    note(scenario, hostile, honest)
+    assert max(peaks) - before < 450_000_000
