@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning bench bench-all peers clean
+.PHONY: setup run test lint learning chaos bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,7 @@ run: setup
 TEST_PROCESSES ?= 2
 
 test: setup
-	$(BIN)/python -m pytest -m "not learning" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
+	$(BIN)/python -m pytest -m "not learning and not chaos" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -31,6 +31,11 @@ lint: setup
 # The slow learning runs, ten seeds of ppo_cartpole among them.
 learning: setup
 	$(BIN)/python -m pytest -m learning
+
+# Fault injection, one scenario after the other: twenty minutes on two cores. The table of outcomes goes to the docs.
+# CHAOS_SEED=... kills at the same moments again.
+chaos: setup
+	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos
 
 # The systems that `make bench` compares with, each in an environment of its own.
 peers: .peers/sb3/.installed .peers/rllib/.installed

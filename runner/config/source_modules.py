@@ -150,7 +150,8 @@ def _find_spec(name: str) -> ModuleSpec:
     parent, _, leaf = name.rpartition(".")
     if parent:
         locations = list(_find_spec(parent).submodule_search_locations or [])
-        spec = PathFinder.find_spec(name, locations)
+        # By its last part alone: for the whole name Python wants the parent of a namespace package to be imported.
+        spec = PathFinder.find_spec(leaf, locations)
         what = f"package {parent} has no module {leaf}"
     else:
         try:

@@ -119,6 +119,17 @@ def test_what_is_not_there(path: str, what: str, make_package: Package) -> None:
     assert what in fault.what
 
 
+def test_a_namespace_package_in_a_namespace_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "namespace_pkg" / "inner"
+    folder.mkdir(parents=True)
+    (folder / "m.py").write_text("class A:\n    def __init__(self, x): ...")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find_target_fault("namespace_pkg.inner.m.A", ["x"]) is None
+    fault = find_target_fault("namespace_pkg.inner.m.A", ["y"])
+    assert fault is not None
+    assert "namespace_pkg.inner" not in sys.modules
+
+
 def test_nothing_is_imported(make_package: Package) -> None:
     package = make_package({"m": "raise RuntimeError\nclass A: ..."})
     assert find_target_fault(f"{package}.m.A") is None

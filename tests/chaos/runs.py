@@ -1,0 +1,119 @@
+"""The experiments of `conf/experiment`, shortened to seconds, and when two of their runs are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.checkpoints import load_checkpoint
+from runner.checkpoints.folder import list_checkpoints
+from tests.conftest import progress_of, without_times
+
+NUM_ITERATIONS = 15
+EVERY_ITERATIONS = 3
+_SHORT = (
+    "tracking=none",
+    f"checkpoint.every_iterations={EVERY_ITERATIONS}",
+    f"stop.training_iteration={NUM_ITERATIONS}",
+)
+_SMALL_BATCHES = (
+    *_SHORT,
+    "algorithm.train_batch_size_per_learner=256",
+    "algorithm.minibatch_size=64",
+    "algorithm.num_epochs=2",
+    "stop.env_runners.episode_return_mean=10000",
+)
+_SAMPLED = (
+    *_SMALL_BATCHES,
+    "env_runners.num_envs_per_env_runner=4",
+    "evaluation.evaluation_interval=4",
+    "evaluation.evaluation_duration=2",
+)
+_RECORDED = (
+    *_SHORT,
+    "algorithm.train_batch_size_per_learner=64",
+    "offline.dataset_num_iters_per_learner=2",
+    "evaluation.evaluation_interval=4",
+    "evaluation.evaluation_duration=1",
+    "stop.evaluation.env_runners.episode_return_mean=10000",
+)
+
+# Experiment -> overrides that shorten it.
+SAMPLED = {
+    "ppo_cartpole": _SAMPLED,
+    "ppo_catch": _SAMPLED,
+    "ppo_dict_cartpole": _SAMPLED,
+    "ppo_masked_cartpole": _SAMPLED,
+    "ppo_multi_agent_cartpole": _SAMPLED,
+    "ppo_multi_agent_cartpole_shared": _SAMPLED,
+    "ppo_pendulum": _SAMPLED,
+    "ppo_speaker_listener": _SAMPLED,
+    "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
+}
+# Experiment that learns from recorded data -> overrides, and the experiment that records them.
+RECORDED = {
+    "bc_cartpole": (_RECORDED, "ppo_cartpole"),
+    "marwil_cartpole": (_RECORDED, "ppo_cartpole"),
+    "iql_pendulum": (_RECORDED, "ppo_pendulum"),
+    "cql_pendulum": ((*_RECORDED, "algorithm.bc_iters=10"), "ppo_pendulum"),
+}
+# Experiment with simulators -> overrides, and the client of examples/external with its arguments.
+EXTERNAL = {
+    "ppo_external_cartpole": (_SMALL_BATCHES, ("cartpole_client.py",)),
+    "ppo_external_cartpole_remote": (_SMALL_BATCHES, ("cartpole_client.py", "--inference", "server")),
+    "ppo_external_multi_agent_cartpole": (_SMALL_BATCHES, ("multi_agent_client.py",)),
+}
+
+
+def num_lines(run_dir: Path) -> int:
+    """Whole lines of progress.jsonl."""
+    path = run_dir / "progress.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def lines_of(run_dir: Path) -> list[dict[str, Any]]:
+    """The lines of progress.jsonl that two equal runs share."""
+    return [without_times(line) for line in progress_of(run_dir)]
+
+
+def newest_state(run_dir: Path) -> dict[str, Any]:
+    """The state in the newest checkpoint."""
+    return load_checkpoint(list_checkpoints(run_dir / "checkpoints")[-1])[0]
+
+
+def differences(first: Any, second: Any, name: str = "") -> Iterator[str]:
+    """Names of the parts in which two states differ in a bit; wall-clock seconds are no part of a state."""
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        for key in sorted(first.keys() | second.keys()):
+            if key != "time_total_s":
+                yield from differences(first.get(key), second.get(key), f"{name}/{key}")
+    elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)) and len(first) == len(second):
+        for index, (one, other) in enumerate(zip(first, second, strict=True)):
+            yield from differences(one, other, f"{name}/{index}")
+    elif _bits(first) != _bits(second):
+        yield name
+
+
+def _bits(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    return type(value), repr(value)  # repr: NaN equals NaN, and -0.0 is not 0.0
+
+
+def assert_equal_ends(straight: Path, killed: Path) -> None:
+    """Each line of metrics and each bit of the last checkpoint are those of the run that was not killed."""
+    assert lines_of(killed) == lines_of(straight)
+    assert list(differences(newest_state(straight), newest_state(killed))) == []
+
+
+def assert_each_iteration_once(run_dir: Path, num_iterations: int) -> None:
+    """No iteration is missing or doubled, and env steps over the run's life are the sum of those of its iterations."""
+    lines = progress_of(run_dir)
+    assert [line["training_iteration"] for line in lines] == list(range(1, num_iterations + 1))
+    total = 0
+    for line in lines:
+        total += line["num_env_steps_sampled"]
+        assert line["num_env_steps_sampled_lifetime"] == total, line["training_iteration"]

@@ -1,0 +1,153 @@
+"""Ray actors and nodes of a Ray cluster that are killed at random moments: the run goes on and counts steps once."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.conftest import Scenario
+from tests.chaos.processes import RUNNER, WAIT_S, Command, Process
+from tests.chaos.runs import assert_each_iteration_once, newest_state, num_lines
+from tests.conftest import progress_of, result_of
+
+pytestmark = [pytest.mark.ray]
+Start = Callable[..., Command]
+BATCH = 2000
+TRAIN = (
+    "+experiment=ppo_cartpole",
+    "tracking=none",
+    "algorithm.num_epochs=2",
+    "stop.env_runners.episode_return_mean=10000",
+    "stop.num_env_steps_sampled_lifetime=10000000",
+    "checkpoint.every_iterations=2",
+    "env_runners.num_envs_per_env_runner=4",
+)
+RAY_IS_GONE_S = 10.0
+RUNNER_ACTOR, LEARNER_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor"
+
+
+def actors(command: Command, name: str) -> list[Process]:
+    """The processes of the actors of a class that are alive."""
+    return command.processes(name)
+
+
+def kill_one(command: Command, name: str, run_dir: Path, after_line: int, chance: random.Random) -> None:
+    """SIGKILL of a random actor of a class, a random part of a second after a line of metrics."""
+    assert command.reaches(lambda: num_lines(run_dir) >= after_line and actors(command, name)), command.output
+    time.sleep(chance.uniform(0, 0.3))
+    chance.choice(sorted(actors(command, name), key=lambda process: process.pid)).kill()
+
+
+def assert_whole(run_dir: Path, num_iterations: int, batch: int) -> dict[str, Any]:
+    """Each iteration is there once, with all its steps; the last line of metrics."""
+    assert_each_iteration_once(run_dir, num_iterations)
+    lines = progress_of(run_dir)
+    assert all(line["num_env_steps_sampled"] >= batch for line in lines)
+    assert result_of(run_dir)["status"] == "finished"
+    assert newest_state(run_dir), "the last checkpoint is whole"
+    return lines[-1]
+
+
+def test_killed_env_runners(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+    run_dir = tmp_path / "run"
+    overrides = [*TRAIN, "env_runners.num_env_runners=2", "evaluation.evaluation_interval=null"]
+    sizes = [f"algorithm.train_batch_size_per_learner={BATCH}", "algorithm.minibatch_size=500"]
+    command = start(*RUNNER, *overrides, *sizes, "stop.training_iteration=14", f"hydra.run.dir={run_dir}")
+    for after_line in (2, 6):
+        kill_one(command, RUNNER_ACTOR, run_dir, after_line, chance)
+        scenario.inject("SIGKILL of an env runner")
+    assert command.wait() == 0, command.output
+    last = assert_whole(run_dir, 14, BATCH)
+    assert last["fault_tolerance/num_remote_worker_restarts"] == 2
+    scenario.ends("both replaced, each iteration has all its env steps, counted once")
+
+
+@pytest.mark.chaos
+def test_nothing_outlives_a_killed_run(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+    """Ray's processes and MLflow's are gone soon after the process that started them."""
+    run_dir = tmp_path / "run"
+    overrides = [each for each in TRAIN if each != "tracking=none"]
+    command = start(*RUNNER, *overrides, "env_runners.num_env_runners=2", f"hydra.run.dir={run_dir}")
+    assert command.reaches(lambda: num_lines(run_dir) >= 2), command.output
+    time.sleep(chance.uniform(0, 1))
+    num_processes = len(command.processes())
+    command.kill()
+    scenario.inject("SIGKILL of the driver")
+    left = command.survivors(RAY_IS_GONE_S)
+    assert left == [], [process.name for process in left]
+    scenario.ends(f"all {num_processes} processes that it had started are gone within {RAY_IS_GONE_S:.0f} s")
+
+
+@pytest.mark.chaos
+def test_killed_evaluation_runners(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+    """Env runners step in the driver's process, so that the actors are those of evaluation."""
+    run_dir = tmp_path / "run"
+    evaluation = ("interval=1", "num_env_runners=2", "duration=6")
+    overrides = [*TRAIN, *(f"evaluation.evaluation_{each}" for each in evaluation)]
+    sizes = ["algorithm.train_batch_size_per_learner=500", "algorithm.minibatch_size=250"]
+    command = start(*RUNNER, *overrides, *sizes, "stop.training_iteration=40", f"hydra.run.dir={run_dir}")
+    for after_line in (3, 12, 20):
+        kill_one(command, RUNNER_ACTOR, run_dir, after_line, chance)
+        scenario.inject("SIGKILL of an evaluation runner")
+    assert command.wait() == 0, command.output
+    assert_whole(run_dir, 40, 500)
+    assert all(line["evaluation/env_runners/num_episodes"] == 6 for line in progress_of(run_dir))
+    scenario.ends("replaced, each evaluation has exactly its number of episodes")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("num_learners", [1, 2])
+def test_killed_learners(
+    num_learners: int, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """With several learners the state comes from a peer, with one from the last checkpoint."""
+    run_dir = tmp_path / "run"
+    overrides = [*TRAIN, f"learners.num_learners={num_learners}", "evaluation.evaluation_interval=null"]
+    sizes = [f"algorithm.train_batch_size_per_learner={BATCH // num_learners}", "algorithm.minibatch_size=250"]
+    command = start(*RUNNER, *overrides, *sizes, "stop.training_iteration=16", f"hydra.run.dir={run_dir}")
+    for after_line in (3, 8):
+        kill_one(command, LEARNER_ACTOR, run_dir, after_line, chance)
+        scenario.inject("SIGKILL of a learner")
+    assert command.wait() == 0, command.output
+    assert_whole(run_dir, 16, BATCH)
+    scenario.ends("replaced, each iteration is there once")
+
+
+@pytest.fixture
+def ray_nodes() -> Iterator[Any]:
+    """A cluster of this machine with a head for the driver only; nodes are added and killed by the test."""
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.mark.chaos
+def test_killed_ray_nodes(
+    ray_nodes: Any, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """Each node has room for one of two env runners; a node that is lost is followed by a new one."""
+    nodes = [ray_nodes.add_node(num_cpus=1) for _ in range(2)]
+    run_dir = tmp_path / "run"
+    overrides = [*TRAIN, "env_runners.num_env_runners=2", "evaluation.evaluation_interval=null"]
+    sizes = [f"algorithm.train_batch_size_per_learner={BATCH}", "algorithm.minibatch_size=500"]
+    command = start(
+        *(*RUNNER, *overrides, *sizes, "stop.training_iteration=12", f"hydra.run.dir={run_dir}"),
+        environment={"RAY_ADDRESS": ray_nodes.address},
+    )
+    for after_line in (2, 6):
+        assert command.reaches(lambda line=after_line: num_lines(run_dir) >= line, WAIT_S), command.output
+        time.sleep(chance.uniform(0, 0.3))
+        ray_nodes.remove_node(nodes.pop(chance.randrange(2)), allow_graceful=False)
+        scenario.inject("SIGKILL of a Ray node")
+        nodes.append(ray_nodes.add_node(num_cpus=1))
+    assert command.wait() == 0, command.output
+    last = assert_whole(run_dir, 12, BATCH)
+    assert last["fault_tolerance/num_remote_worker_restarts"] == 2
+    scenario.ends("its env runner started again on the new node, each iteration has all its env steps")

@@ -1,0 +1,140 @@
+"""SIGKILL at random moments of every experiment, resumed until its end, which equals the end of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.chaos.conftest import Scenario
+from tests.chaos.killed_run import LATER_WRITES, KilledRun
+from tests.chaos.processes import RUNNER, Command
+from tests.chaos.runs import (
+    EXTERNAL,
+    NUM_ITERATIONS,
+    RECORDED,
+    SAMPLED,
+    assert_equal_ends,
+    lines_of,
+)
+from tests.conftest import ROOT, progress_of
+
+Start = Callable[..., Command]
+CLIENTS = ROOT / "examples" / "external"
+IN_TEST_SUITE = "ppo_cartpole"
+
+
+def long_except(names: Sequence[str], short: str = "") -> list[Any]:
+    """Parameters of which all but one run in `make chaos` only."""
+    return [pytest.param(name, marks=[] if name == short else pytest.mark.chaos) for name in names]
+
+
+def test_every_experiment_is_killed() -> None:
+    files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
+    assert files == {*SAMPLED, *RECORDED, *EXTERNAL}
+
+
+def assert_killed_is_straight(
+    begin: Sequence[str], start: Start, folder: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """Kill a run three times, once within a write; its end is that of a run that is left alone."""
+    run = KilledRun(start, folder / "killed", begin, chance, scenario)
+    run.kill_at_any_moment()
+    run.kill_in_write()
+    run.kill_at_any_moment()
+    run.finish()
+    straight = start(*RUNNER, *begin, f"hydra.run.dir={folder / 'straight'}")
+    assert straight.wait() == 0, straight.output
+    assert_equal_ends(folder / "straight", run.run_dir)
+    scenario.ends(f"resumed each time; {NUM_ITERATIONS} iterations and the last checkpoint equal bit for bit")
+
+
+@pytest.mark.parametrize("experiment", long_except([*SAMPLED], IN_TEST_SUITE))
+def test_killed_experiment(
+    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    assert_killed_is_straight([f"+experiment={experiment}", *SAMPLED[experiment]], start, tmp_path, chance, scenario)
+
+
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder with episodes that a short run of an experiment recorded."""
+    folder = tmp_path_factory.mktemp("recorded")
+
+    def record(experiment: str) -> Path:
+        data = folder / experiment
+        if not data.exists():
+            overrides = [*SAMPLED[experiment], f"offline.output={data}", f"hydra.run.dir={data}-run"]
+            command = Command(folder, *RUNNER, f"+experiment={experiment}", *overrides)
+            assert command.wait() == 0, command.output
+        return data
+
+    return record
+
+
+@pytest.mark.ray
+@pytest.mark.chaos
+@pytest.mark.parametrize("experiment", [*RECORDED])
+def test_killed_offline_experiment(
+    experiment: str,
+    recorded: Callable[[str], Path],
+    start: Start,
+    tmp_path: Path,
+    chance: random.Random,
+    scenario: Scenario,
+) -> None:
+    overrides, recorded_by = RECORDED[experiment]
+    begin = [f"+experiment={experiment}", *overrides, f"offline.input_={recorded(recorded_by)}"]
+    assert_killed_is_straight(begin, start, tmp_path, chance, scenario)
+
+
+# -- simulators that connect -------------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def without_counts_of_server(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Lines without what a restart changes: weights have new numbers, and what is read again arrives at once."""
+    return [{name: value for name, value in line.items() if not name.startswith("rllink/")} for line in lines]
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("experiment", [*EXTERNAL])
+def test_killed_external_experiment(
+    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """What was acknowledged is learned from once, in the same batches; what simulators do afterwards is new."""
+    overrides, (script, *arguments) = EXTERNAL[experiment]
+    address = f"env.port={free_port()}"
+    run = KilledRun(
+        start, tmp_path / "run", [f"+experiment={experiment}", *overrides, address], chance, scenario, [address]
+    )
+    port = address.removeprefix("env.port=")
+    client = start("-m", "tests.chaos.counting_client", str(CLIENTS / script), "--port", port, *arguments)
+    run.kill_in_write(LATER_WRITES)
+    before = without_counts_of_server(lines_of(run.run_dir))
+    run.finish()
+    assert client.wait() == 0, client.output
+    counts = json.loads(client.output.splitlines()[-1])
+    last = progress_of(run.run_dir)[-1]
+    received, acted = last["rllink/num_env_steps_received"], last["rllink/num_env_steps_acted"]
+    if "server" in arguments:  # steps since the checkpoint were acted in again
+        assert last["num_env_steps_sampled_lifetime"] <= acted <= counts["actions"]
+        scenario.ends(f"resumed; {acted} of {counts['actions']} steps learned from, none twice")
+        return
+    assert without_counts_of_server(lines_of(run.run_dir))[: len(before)] == before
+    num_agents = 2 if "multi_agent" in experiment else 1
+    assert received <= counts["acknowledged"] + counts["unanswered"]
+    assert received * num_agents >= counts["acknowledged"]
+    scenario.ends(
+        f"resumed; the first {len(before)} iterations equal bit for bit, all {counts['acknowledged']} acknowledged "
+        "steps learned from once"
+    )
