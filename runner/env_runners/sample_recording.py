@@ -82,7 +82,8 @@ class SampleRecording:
         Args:
             state: empty for a run that did not record before.
         """
-        from runner.offline.recorder import Recorded, WriteReport
+        from runner.offline.recorder import Recorded
+        from runner.offline.writer import WriteReport
 
         if state:
             report = WriteReport(**{**state["report"], "files": tuple(state["report"]["files"])})
