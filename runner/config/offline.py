@@ -46,6 +46,9 @@ class OfflineConfig:
     input_compress_columns: list[str] = option(
         ["obs", "new_obs"], "columns of tables that are unpacked where RLlib has packed them with LZ4"
     )
+    input_max_unpacked_ratio: float = option(
+        100.0, "most bytes that a packed byte of the data may hold, beyond 64 MiB; more is refused, unread", minimum=1
+    )
     materialize_data: bool = option(False, "hold the data as they are read in the object store")
     materialize_mapped_data: bool = option(
         True, "hold the train batches in the object store: connectors run once, not for each pass"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pyarrow import fs
 
@@ -13,7 +15,8 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.offline.filesystems import Location, expand_pattern, is_pattern, locate, nearest_sibling, unreadable
 from runner.offline.foreign import hdf5, minari
-from runner.offline.foreign.data_error import DataError, first_line
+from runner.offline.foreign.data_error import DataError, Place, first_line
+from runner.offline.foreign.unpacking import BoundedStream
 
 _WHERE = "offline.input_"
 _KINDS = {
@@ -56,6 +59,14 @@ class InputFiles:
     def num_bytes(self) -> int:
         """Bytes of all files."""
         return sum(self.sizes)
+
+    @contextmanager
+    def open_stream(self, path: str) -> Iterator[Any]:
+        """The bytes of a file, unpacked where its name says that it is packed; `DataError` if they are too many."""
+        with self.filesystem.open_input_stream(path) as stream:
+            is_packed = path.lower().endswith(_COMPRESSED)
+            size = dict(zip(self.paths, self.sizes, strict=True))[path]
+            yield BoundedStream(stream, size, Place(path)) if is_packed else stream
 
     @property
     def is_local(self) -> bool:

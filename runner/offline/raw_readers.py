@@ -17,11 +17,13 @@ import pyarrow.parquet as pq
 from runner.config.errors import Problem
 from runner.offline.foreign import sample_batches
 from runner.offline.foreign.data_error import DataError, Place, data_error, first_line
+from runner.offline.foreign.unpacking import check_size
 from runner.offline.input_files import InputFiles, check_kind
 
 MAX_TABLE_BYTES = 2**25
 _MAX_ROWS = 2**16
 _NUM_THREADS = 8
+_WIDTHS = {"BOOLEAN": 1, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a value
 
 RawTable = tuple[pa.Table, Place]
 
@@ -47,7 +49,9 @@ def read_parquet_schemas(files: InputFiles) -> list[pq.FileMetaData]:
     def read(path: str) -> pq.FileMetaData | Problem:
         try:
             with files.filesystem.open_input_file(path) as file:
-                return pq.read_metadata(file)
+                return _checked(pq.read_metadata(file), path)
+        except DataError as error:
+            return error.problems[0]
         except (pa.ArrowException, OSError) as error:
             try:
                 check_kind(files, path)
@@ -61,6 +65,28 @@ def read_parquet_schemas(files: InputFiles) -> list[pq.FileMetaData]:
     if problems:
         raise DataError(problems)
     return found
+
+
+def _checked(metadata: pq.FileMetaData, path: str) -> pq.FileMetaData:
+    """Refuse a file of which a row, or a column that is unpacked at once, is far larger than the file holds."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        packed = sum(chunk.total_compressed_size for chunk in chunks)
+        check_size(decoded_bytes(group) // max(1, group.num_rows), packed, Place(path))
+        for chunk in chunks:
+            place = Place(path, column=chunk.path_in_schema)
+            check_size(chunk.total_uncompressed_size, chunk.total_compressed_size, place)
+    return metadata
+
+
+def decoded_bytes(group: pq.RowGroupMetaData) -> int:
+    """Bytes of a row group as arrays: one number may stand for a million equal ones in the file."""
+    total = 0
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        total += max(int(chunk.total_uncompressed_size), int(chunk.num_values) * _WIDTHS.get(chunk.physical_type, 4))
+    return total
 
 
 @dataclass(frozen=True)
@@ -87,7 +113,7 @@ class ParquetReader:
         row = 0
         for group in fragment.split_by_row_group(self.row_filter):
             info = group.row_groups[0]
-            per_row = max(1, info.total_byte_size // max(1, info.num_rows))
+            per_row = max(1, decoded_bytes(fragment.metadata.row_group(info.id)) // max(1, info.num_rows))
             size = max(1, min(info.num_rows, MAX_TABLE_BYTES // per_row, _MAX_ROWS))
             scanner = group.scanner(
                 columns=projection,
@@ -129,7 +155,7 @@ class SampleBatchReader:
         """See `RawReader`."""
         for path in self.files.paths:
             try:
-                with self.files.filesystem.open_input_stream(path) as stream:
+                with self.files.open_stream(path) as stream:
                     for place, table in sample_batches.read_tables(stream, Place(path, 0, unit="line")):
                         yield table, place
             except OSError as error:

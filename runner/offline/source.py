@@ -23,7 +23,7 @@ from runner.offline.episode_format import (
     is_episodes,
     read_layout,
 )
-from runner.offline.foreign import minari, rllib_episodes, rllib_tables, sample_batches
+from runner.offline.foreign import minari, rllib_episodes, rllib_tables, sample_batches, unpacking
 from runner.offline.foreign.data_error import DataError, Place, data_error
 from runner.offline.input_files import check_kind, find_files, read_head
 from runner.offline.layout import Layout, Spaces, layout_of
@@ -72,6 +72,7 @@ def open_source(
         ConfigError: options that do not go together, an unknown file system or function.
     """
     check_options(config)
+    unpacking.allow(config.input_max_unpacked_ratio)
     columns = _wanted_columns(config, columns)
     source = _open(config, spaces, columns, with_infos)
     if source.layout is None:

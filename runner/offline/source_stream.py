@@ -23,7 +23,7 @@ from runner.offline.episode_format import (
     read_layout,
     table_to_block,
 )
-from runner.offline.foreign import hdf5, minari, rllib_episodes, rllib_tables, sample_batches
+from runner.offline.foreign import hdf5, minari, rllib_episodes, rllib_tables, sample_batches, unpacking
 from runner.offline.foreign.data_error import Place, data_error, first_line
 from runner.offline.foreign.trajectories import ReadCounts
 from runner.offline.input_files import InputFiles, input_paths
@@ -315,6 +315,10 @@ class Source:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "counts": ReadCounts()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        unpacking.allow(self.config.input_max_unpacked_ratio)
 
 
 def looks_like_episodes(table: pa.Table) -> bool:

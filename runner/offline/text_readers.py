@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.json
 
 from runner.offline.foreign.data_error import DataError, Place, data_error, first_line
+from runner.offline.foreign.unpacking import BoundedStream
 from runner.offline.input_files import InputFiles, check_kind
 from runner.offline.json_lines import CheckedLines, find_damaged_line
 from runner.offline.raw_readers import RawTable
@@ -62,7 +63,7 @@ class TextReader:
     def _stream(self, path: str, schema: pa.Schema | None, columns: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
         check_kind(self.files, path)
         try:
-            with self.files.filesystem.open_input_stream(path) as stream:
+            with self.files.open_stream(path) as stream:
                 reader = self._open(stream, path, schema, columns)
                 _check_names(reader.schema, path)
                 yield from reader
@@ -91,7 +92,7 @@ class TextReader:
         if schema is not None and columns is not None:
             convert["include_columns"] = _selected(schema, columns).names
         return pa.csv.open_csv(
-            stream,
+            pa.PythonFile(stream, "r") if isinstance(stream, BoundedStream) else stream,
             pa.csv.ReadOptions(**{"block_size": _BLOCK_BYTES, **read}),
             pa.csv.ParseOptions(**parse),
             pa.csv.ConvertOptions(**{"strings_can_be_null": True, "null_values": _NULL_VALUES, **convert}),
@@ -102,7 +103,7 @@ class TextReader:
         kind = self.files.kind
         reason = "there is no row in it" if "Empty" in str(error) else first_line(error)
         if kind == "json" and isinstance(error, pa.ArrowInvalid):
-            with self.files.filesystem.open_input_stream(path) as stream:
+            with self.files.open_stream(path) as stream:
                 found = find_damaged_line(stream, Place(path, 0, unit="line"))
             if found is not None:
                 return found

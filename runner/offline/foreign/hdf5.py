@@ -31,6 +31,7 @@ from runner.offline.foreign.trajectories import (
     check_rewards,
     rows_equal,
 )
+from runner.offline.foreign.unpacking import check_size
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_STEPS = 2**16
@@ -158,13 +159,21 @@ class _Layout:
         fields = {**self.columns, _NEXT: self.next_obs, _TERMINALS: self.terminals, _TIMEOUTS: self.timeouts}
         for column, tree in fields.items():
             for leaf in () if tree is None else nested.leaves(tree):
+                check_dataset(leaf, place.of(leaf.name.lstrip("/") or column))
                 if leaf.shape[:1] != (self.num_steps,):
                     got = f"shape {leaf.shape}"
                     where = place.of(leaf.name.lstrip("/") or column)
                     raise data_error(f"expected a row for each of the {self.num_steps} rewards", where, got=got)
+        for name, leaf in self.infos.items():
+            check_dataset(leaf, place.of(name))
         if self.terminals is None:
             near = nearest_match(_TERMINALS, self.columns)
             raise data_error("there is no field terminals, which says where episodes end", place, nearest=near)
+
+
+def check_dataset(item: Any, place: Place) -> None:
+    """Refuse a dataset that declares far more than the file stores: what was never written counts as zeros."""
+    check_size(int(item.nbytes), int(item.id.get_storage_size()), place)
 
 
 def _dataset(root: Any, name: str, place: Place) -> Any:

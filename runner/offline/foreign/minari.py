@@ -22,7 +22,7 @@ from runner.config.errors import list_names, nearest_match
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.foreign import hdf5
+from runner.offline.foreign import hdf5, unpacking
 from runner.offline.foreign.data_error import Place, data_error, import_extra
 from runner.offline.foreign.trajectories import ReadCounts, check_rewards
 from runner.offline.layout import Spaces
@@ -366,16 +366,16 @@ def _read_leaf(item: Any, space: Space[Any] | None, place: Place) -> Array:
 
     if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external or not item.shape:
         raise data_error("expected an array in this file", place)
+    hdf5.check_dataset(item, place)
+    rows = unpacking.check_rows(item, Path(item.file.filename).stat().st_size, place)
     if h5py.check_string_dtype(item.dtype) is not None:
-        texts = [
-            text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text) for text in item[()].tolist()
-        ]
+        texts = [text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text) for text in rows]
         return np.array(texts, np.str_)
     is_image = (
         space is not None and space.shape is not None and len(space.shape) > 1 and item.ndim < 1 + len(space.shape)
     )
     if is_image or h5py.check_vlen_dtype(item.dtype) is not None:
-        return _decode_images([np.asarray(row, np.uint8).tobytes() for row in item[()]], space, place)
+        return _decode_images([np.asarray(row, np.uint8).tobytes() for row in rows], space, place)
     if item.dtype.kind not in "biufc":
         raise data_error("expected an array of numbers", place, got=str(item.dtype))
     array: Array = item[()]

@@ -20,13 +20,13 @@ from runner.episodes.nested import Array
 from runner.offline.foreign.data_error import Place, data_error, import_extra
 from runner.offline.foreign.numpy_unpickler import PickleRefused, unpickle
 from runner.offline.foreign.pickled_columns import unpickle_rows
+from runner.offline.foreign.unpacking import check_size, most_bytes, too_large
 
 _LZ4_MAGIC = "BCJNG"  # base64 of the first bytes of every LZ4 frame
 # The frame: magic (4 bytes), flags, block size, content size (8), checksum, then blocks with their sizes (4).
 _LZ4_BLOCK_START = 19
 _LZ4_HAS_SIZE = 0x08
 _LZ4_FLAGS, _LZ4_USUAL = 0xDF, 0x48  # version 1, content size, no checksums, no dictionary
-_MAX_UNPACKED_BYTES = 2**31
 _TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
@@ -104,33 +104,66 @@ def unpack_bytes(texts: Sequence[str | bytes | None], place: Place) -> list[byte
     """The pickles in these texts."""
     frame = import_extra("lz4.frame", place, "reading columns that RLlib has packed")
     block = import_extra("lz4.block", place, "reading columns that RLlib has packed")
-    blobs = []
+    blobs: list[bytes] = []
+    packed: list[bytes] = []
     for row, text in enumerate(texts):
         try:
-            blobs.append(_decompress(binascii.a2b_base64(text or "", strict_mode=True), frame, block))
+            packed.append(binascii.a2b_base64(text or "", strict_mode=True))
         except (binascii.Error, ValueError) as error:
+            raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
+    num_packed = sum(map(len, packed))
+    check_size(sum(map(_claimed_size, packed)), num_packed, place)
+    left = most_bytes(num_packed)
+    for row, content in enumerate(packed):
+        try:
+            blobs.append(_decompress(content, frame, block, left))
+            left -= len(blobs[-1])
+        except TooMuchError:
+            raise too_large(num_packed, place.at(row)) from None
+        except ValueError as error:
             raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
         except (RuntimeError, EOFError, MemoryError, block.LZ4BlockError) as error:
             raise data_error(f"a packed array is damaged: no LZ4 frame: {error}", place.at(row)) from None
     return blobs
 
 
-def _decompress(packed: bytes, frame: Any, block: Any) -> bytes:
-    """The content of an LZ4 frame. The usual one is a header with the content's size and one block, which is read ten
-    times as fast without the machinery of frames."""
-    if len(packed) < _LZ4_BLOCK_START or not packed[4] & _LZ4_HAS_SIZE:
-        return bytes(frame.decompress(packed))
-    size = int.from_bytes(packed[6:14], "little")
-    if size > min(255 * len(packed), _MAX_UNPACKED_BYTES):
+class TooMuchError(Exception):
+    """A frame holds more than is left of what may be unpacked."""
+
+
+def _claimed_size(packed: bytes) -> int:
+    """What the header of an LZ4 frame says; 0 where it says nothing."""
+    has_size = len(packed) >= _LZ4_BLOCK_START and packed[4] & _LZ4_HAS_SIZE
+    return int.from_bytes(packed[6:14], "little") if has_size else 0
+
+
+def _decompress(packed: bytes, frame: Any, block: Any, most: int) -> bytes:
+    """The content of an LZ4 frame, of `most` bytes at most. The usual one is a header with the content's size and one
+    block, which is read ten times as fast without the machinery of frames."""
+    size = _claimed_size(packed)
+    if size > min(255 * len(packed), most):
         raise ValueError(f"{len(packed)} bytes claim to hold {size}")
+    if not size:
+        return _decompress_frame(packed, frame, most)
     word = int.from_bytes(packed[15:19], "little")
     end = _LZ4_BLOCK_START + (word & 0x7FFFFFFF)
     is_usual = packed[4] & _LZ4_FLAGS == _LZ4_USUAL and packed[end:] == b"\0\0\0\0"
     if not is_usual or word & 0x80000000 or not size:
-        return bytes(frame.decompress(packed))
+        return _decompress_frame(packed, frame, most)
     content: bytes = block.decompress(packed[_LZ4_BLOCK_START:end], uncompressed_size=size)
     if len(content) != size:
         raise ValueError(f"{len(content)} bytes of an LZ4 frame of {size}")
+    return content
+
+
+def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
+    """The content of any LZ4 frame."""
+    machine = frame.LZ4FrameDecompressor()
+    content: bytes = machine.decompress(packed, max_length=most + 1)
+    if len(content) > most:
+        raise TooMuchError
+    if not machine.eof:
+        raise RuntimeError("it breaks off")
     return content
 
 
