@@ -21,7 +21,7 @@ from tests.chaos.runs import NUM_ITERATIONS, SAMPLED, assert_each_iteration_once
 
 Start = Callable[..., Command]
 TRAIN = ("+experiment=ppo_cartpole", *SAMPLED["ppo_cartpole"])
-ENDLESS = ("stop.training_iteration=100000",)
+ENDLESS = ("stop.training_iteration=1000000", "stop.num_env_steps_sampled_lifetime=1000000000")
 _PAGE = 4096  # bytes
 
 
