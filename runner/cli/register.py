@@ -20,6 +20,8 @@ def main(argv: Sequence[str]) -> int:
     if not options.get("--name"):
         raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
     condition = Condition.parse(options["--if"], "--if") if "--if" in options else None
+    if condition is not None:
+        condition.check_single_run("--if")
     stored = open_run(rest, FIXED)
     if condition is not None:
         _check(condition, _result_of(stored))

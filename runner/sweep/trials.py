@@ -76,6 +76,7 @@ class SweepFolder:
         experiment: its name.
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of what is searched.
+        arguments: of the command line that began it, those that all trials share and a run of its own takes.
         trials: by number.
     """
 
@@ -85,6 +86,7 @@ class SweepFolder:
         self.experiment = str(described["experiment"])
         self.objectives: dict[str, str] = dict(described["objectives"])
         self.searched: dict[str, Any] = dict(described["searched"])
+        self.arguments: list[str] = list(described.get("arguments", self.searched["overrides"]))
         self._log = ProgressLog(path / _TRIALS_FILE)
         self._mutations_log = ProgressLog(path / _MUTATIONS_FILE)
         self.trials = self._read()
@@ -104,13 +106,19 @@ class SweepFolder:
 
     @classmethod
     def start_in(
-        cls, path: Path, experiment: str, objectives: Mapping[str, str], searched: Mapping[str, Any], may_change: bool
+        cls,
+        path: Path,
+        experiment: str,
+        objectives: Mapping[str, str],
+        searched: Mapping[str, Any],
+        may_change: bool,
+        arguments: Sequence[str] = (),
     ) -> SweepFolder:
         """The folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
 
         Args:
             path: the folder.
-            experiment, objectives, searched: as of the attributes.
+            experiment, objectives, searched, arguments: as of the attributes.
             may_change: whether a sweep that searches something else goes on as this one.
 
         Raises:
@@ -122,6 +130,7 @@ class SweepFolder:
             "experiment": experiment,
             "objectives": dict(objectives),
             "searched": dict(searched),
+            "arguments": list(arguments),
         }
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -235,6 +244,8 @@ def _read_json(file: Path) -> dict[str, Any]:
             raise ValueError(f"version {content['version']}, not {_VERSION}")
         if not content["objectives"] or not set(content["objectives"].values()) <= {"max", "min"}:
             raise ValueError("its objectives are none")
+        if not all(isinstance(text, str) for text in content.get("arguments", [])):
+            raise ValueError("its arguments are no texts")
         dict(content["searched"]["space"]), str(content["experiment"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} cannot be read: {error}\n   allowed  another sweep.name") from error

@@ -197,7 +197,7 @@ def test_states_before_sequences_are_those_that_the_policy_acted_from(
 
 def test_the_state_before_a_chunk_is_that_of_the_newest_step_of_its_lookback() -> None:
     """A longer lookback holds older states, which are others."""
-    first, second = sampled("gru", [30], [12, 12], num_lookback=3)
+    _, second = sampled("gru", [30], [12, 12], num_lookback=3)
     batch = learner_batch(second.block, acting_module("gru", second), max_seq_len=50)
     assert second.block.lookback is not None
     assert len(batch["seq_lens"]) == len(second.block) == 3

@@ -56,9 +56,7 @@ class Mutant:
 def read_mutants(path: Path = TABLE) -> list[Mutant]:
     """The mutations of a table in their order."""
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
-    return [
-        Mutant(number, **{**row, "killed_by": tuple(row["killed_by"])}) for number, row in enumerate(rows, start=1)
-    ]
+    return [Mutant(number, **{**row, "killed_by": tuple(row["killed_by"])}) for number, row in enumerate(rows, start=1)]
 
 
 def markdown(mutants: Sequence[Mutant]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -128,6 +129,14 @@ def test_the_best_trial_and_the_pareto_front(everything: Path) -> None:
     figure, table, _ = blocks(page, "Pareto front")
     marked = {row["trial"] for row in figure.points["points"] if row["marked"]}
     assert marked == {row[0].sort for row in table.rows}
+
+
+def test_train_it_alone_has_all_arguments_of_the_sweep(tmp_path: Path) -> None:
+    arguments = ["+experiment=ppo_cartpole", "tracking=none", "env.env_config={a: 1}", "--config-dir=/my configs"]
+    trials = [{"combination": {"algorithm.lr": 0.001, "seed": "3"}}]
+    page = page_of(write_sweep(tmp_path, {"algorithm.lr": ["1"]}, trials, arguments=arguments))
+    alone = texts(page, "Best trial").splitlines()[-1]
+    assert shlex.split(alone)[1:] == ["-m", "runner", *arguments, "algorithm.lr=0.001", "seed=3"]
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

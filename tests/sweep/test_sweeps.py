@@ -32,9 +32,14 @@ def trials_of(folder: Path) -> dict[int, dict[str, Any]]:
 
 def test_failures_the_same_command_again_and_mlflow(run_main: Run, tmp_path: Path) -> None:
     faults = ["{fault:none}", "{fault:raise_in_init}", f"{{fault:raise_in_step,once_file:{tmp_path / 'once'}}}"]
+    (tmp_path / "configs").mkdir()
+    fixed = [text for text in (*SWEEP[1:], *FAULTY, "stop.training_iteration=2") if not text.startswith("sweep.")]
     command = (*SWEEP, *FAULTY, f"env.env_config={','.join(faults)}", "stop.training_iteration=2")
+    command = (*command, "--config-dir", "configs")
     first = run_main(*command)
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    described = json.loads((folder / "sweep.json").read_text())
+    assert described["arguments"] == [*fixed, f"--config-dir={tmp_path / 'configs'}"]
     assert first.code == 1, first.err
     assert [trial["status"] for _, trial in sorted(trials_of(folder).items())] == ["finished", "failed", "failed"]
     assert "no display to draw on" in first.out

@@ -15,9 +15,7 @@ METRIC = "env_runners/episode_return_mean"
 
 
 def trials_of(values: Sequence[float | None]) -> list[Trial]:
-    return [
-        Trial(number, {}, result={} if value is None else {METRIC: value}) for number, value in enumerate(values)
-    ]
+    return [Trial(number, {}, result={} if value is None else {METRIC: value}) for number, value in enumerate(values)]
 
 
 @pytest.mark.parametrize(("mode", "order"), [("max", [4, 2, 3, 0, 1]), ("min", [3, 2, 4, 0, 1])])
@@ -28,8 +26,10 @@ def test_trials_without_a_value_come_last(mode: str, order: list[int]) -> None:
 
 @pytest.mark.parametrize(
     ("status", "is_over"),
-    [("waiting", False), ("running", False), ("interrupted", False), ("finished", True), ("stopped", True)]
-    + [("failed", False)],
+    [
+        *[("waiting", False), ("running", False), ("interrupted", False), ("failed", False)],
+        *[("finished", True), ("stopped", True)],
+    ],
 )
 def test_all_but_those_that_met_an_end_go_on(status: Status, is_over: bool) -> None:
     trial = Trial(0, {}, status)
