@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning bench bench-all peers clean
+.PHONY: setup run test lint learning mutants bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ lint: setup
 # The slow learning runs, ten seeds of ppo_cartpole among them.
 learning: setup
 	$(BIN)/python -m pytest -m learning
+
+# Mistakes of one line, made in copies of the tree, each of which the tests must notice: `make mutants MUTANTS="14 15"`.
+mutants: setup
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The systems that `make bench` compares with, each in an environment of its own.
 peers: .peers/sb3/.installed .peers/rllib/.installed
