@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning chaos bench bench-all peers clean
+.PHONY: setup run test lint learning mutants chaos bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ learning: setup
 # CHAOS_SEED=... kills at the same moments again.
 chaos: setup
 	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos
+
+# Mistakes of one line, made in copies of the tree, each of which the tests must notice: `make mutants MUTANTS="14 15"`.
+mutants: setup
+	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The systems that `make bench` compares with, each in an environment of its own.
 peers: .peers/sb3/.installed .peers/rllib/.installed

@@ -59,7 +59,7 @@ export async function playWithPolicy(client, ort, { numEpisodes = Infinity, rand
 
   for (let episode = 0; episode < numEpisodes; ) {
     if (obs === null) recorder.begin((obs = simulator.reset(random)));
-    const { action, sent_action, action_logp, action_dist_inputs } = await policy.act(obs, { random });
+    const { action, sent_action, action_logp, action_dist_inputs } = await policy.act(obs, { explore: true, random });
     const step = simulator.step(action);
     recorder.step({ ...step, action: sent_action, action_logp, action_dist_inputs });
     await onStep?.(simulator);

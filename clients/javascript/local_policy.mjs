@@ -2,7 +2,8 @@
 //
 //     import * as ort from "onnxruntime-web/wasm";
 //     const policy = await LocalPolicy.load(ort, onnx); // the bytes of SET_STATE, unpacked
-//     const { action, sent_action, action_logp, action_dist_inputs, states } = await policy.act(obs);
+//     const { action } = await policy.act(obs); // greedy
+//     const { action, sent_action, action_logp, action_dist_inputs, states } = await policy.act(obs, { explore: true });
 
 /** The model's metadata entry `runner_manifest`, which onnxruntime-web does not give: read from the file itself. */
 export function manifestOf(onnx) {
@@ -77,12 +78,12 @@ export class LocalPolicy {
    *
    * @param obs as the environment returns it; lists may be typed arrays
    * @param states of the step before; without it an episode begins
-   * @param explore sample from the distribution, or the greedy action
+   * @param explore sample from the distribution, as for episodes to learn from; false: the greedy action
    * @param random numbers in [0, 1)
    * @returns `action` for the environment; `sent_action` for EPISODES: the same before it is clipped;
    *   `action_logp` (undefined where the server should compute it), `action_dist_inputs`, `states`
    */
-  async act(obs, { states = {}, explore = true, random = Math.random } = {}) {
+  async act(obs, { states = {}, explore = false, random = Math.random } = {}) {
     const outputs = await this.#session.run(this.#feeds(obs, states));
     const { inputs, distribution, action_scaling, action_space } = this.manifest;
     const next = inputs.filter(({ role }) => role === "state").map(({ name, next_from }) => [name, outputs[next_from]]);

@@ -14,10 +14,9 @@ from runner.cli.arguments import Arguments, UsageError
 from runner.cli.conditions import Condition
 from runner.cli.junit import Case, write_report
 from runner.cli.main import EXIT_INTERRUPTED
-from runner.cli.trained import Trained, TrainedRun, TrainedSweep, failure
+from runner.cli.trained import JudgedValue, Trained, TrainedRun, TrainedSweep, failure
 from runner.config.errors import ConfigError, RunnerError, UserError
 from runner.interrupts import Budget, within
-from runner.tracking import ProgressLog
 
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
@@ -64,23 +63,23 @@ def parse_budget(text: str) -> Budget:
 
 @dataclass(frozen=True)
 class Assertion:
-    """A condition, judged. `value` is None where no number is known; `is_reported` says whether something was."""
+    """A condition, judged by a value."""
 
     condition: Condition
-    value: float | None
-    is_reported: bool
+    judged: JudgedValue
 
     @property
     def holds(self) -> bool:
         """Whether it does."""
-        return self.condition.holds(self.value)
+        return self.condition.holds(self.judged.value)
 
     def __str__(self) -> str:
-        if self.value is not None:
-            got = self.condition.value_text(self.value)
+        if self.judged.value is not None:
+            got = self.condition.value_text(self.judged.value)
         else:
-            got = "its last value is no number" if self.is_reported else "never reported"
-        return f"{got}, {'holds' if self.holds else 'does not hold'}"
+            got = "its last value is no number" if self.judged.is_reported else "never reported"
+        of = f" of {self.judged.of}" if self.judged.of else ""
+        return f"{got}{of}, {'holds' if self.holds else 'does not hold'}"
 
     def to_case(self) -> Case:
         """As a test of the report."""
@@ -114,6 +113,9 @@ class Verdict:
     def read(self, arguments: Arguments) -> None:
         """What is asked for; raises `UsageError`."""
         self._conditions = [Condition.parse(text, "--assert") for text in arguments.assertions]
+        if not arguments.is_multirun:
+            for condition in self._conditions:
+                condition.check_single_run("--assert")
         self.budget = None if arguments.budget is None else parse_budget(arguments.budget)
 
     # -- told by the command ---------------------------------------------------------------------------------------
@@ -142,7 +144,8 @@ class Verdict:
             The exit code: `EXIT_BUDGET` where the budget ended the command, `EXIT_ASSERTION` where it finished and an
             assertion does not hold, else `code`.
         """
-        assertions = [] if code == EXIT_MISTAKE else [self._judge(condition) for condition in self._conditions]
+        conditions = () if code == EXIT_MISTAKE else self._conditions
+        assertions = [Assertion(condition, self._trained.value_of(condition)) for condition in conditions]
         if code == EXIT_INTERRUPTED and self._ended_by_budget:
             code = EXIT_BUDGET
         elif code == EXIT_FINISHED and not all(assertion.holds for assertion in assertions):
@@ -158,13 +161,6 @@ class Verdict:
     @property
     def _ended_by_budget(self) -> bool:
         return self.budget is not None and self.budget.has_ended_it
-
-    def _judge(self, condition: Condition) -> Assertion:
-        """By the last line of progress.jsonl that has the metric: evaluations do not come with each iteration."""
-        run_dir = self._trained.judged_dir
-        lines = [] if run_dir is None else ProgressLog(run_dir / "progress.jsonl").read()
-        line = next((line for line in reversed(lines) if condition.metric in line), None)
-        return Assertion(condition, None if line is None else line[condition.metric], line is not None)
 
     def _print(self, code: int, assertions: Sequence[Assertion]) -> None:
         if code == EXIT_BUDGET and self._trained.kind == "sweep":  # a run says it itself

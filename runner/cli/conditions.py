@@ -21,29 +21,48 @@ _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
     ">": operator.gt,
     "<": operator.lt,
 }
-_CONDITION = re.compile(r"\s*(?P<metric>[^\s<>=]+)\s*(?P<sign>>=|<=|==|>|<)\s*(?P<number>\S+)\s*")
+_CONDITION = re.compile(
+    r"\s*(?:iqm\(\s*(?P<over_seeds>[^\s<>=()]+)\s*\)|(?P<metric>[^\s<>=()]+))"
+    r"\s*(?P<sign>>=|<=|==|>|<)\s*(?P<number>\S+)\s*"
+)
 
 
 @dataclass(frozen=True)
 class Condition:
-    """A metric compared with a number, as in `env_runners/episode_return_mean >= 450`."""
+    """A metric compared with a number, as in `env_runners/episode_return_mean >= 450`.
+
+    Attributes:
+        is_over_seeds: `iqm(METRIC) >= 450` compares the inter-quartile mean over the seeds of a combination.
+    """
 
     metric: str
     sign: str
     number: float
+    is_over_seeds: bool = False
 
     @classmethod
     def parse(cls, text: str, option: str) -> Condition:
-        """Of `METRIC >= 450`, the value of an option; a metric may have dots for slashes. Raises `UsageError`."""
+        """Of `METRIC >= 450` or `iqm(METRIC) >= 450`, the value of an option; a metric may have dots for slashes.
+
+        Raises:
+            UsageError: it is neither.
+        """
         match = _CONDITION.fullmatch(text)
         try:
             number = float(match["number"]) if match else math.nan
         except ValueError:
             number = math.nan
         if match is None or math.isnan(number):
-            allowed = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER'"
+            allowed = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER', of a sweep also 'iqm(METRIC) >= NUMBER'"
             raise UsageError(f"no condition: {text}\n   where    {option}\n   allowed  {allowed}")
-        return cls(match["metric"].replace(".", "/"), match["sign"], number)
+        metric = match["metric"] or match["over_seeds"]
+        return cls(metric.replace(".", "/"), match["sign"], number, is_over_seeds=match["metric"] is None)
+
+    def check_single_run(self, option: str) -> None:
+        """Raise `UsageError` where the condition is about a sweep; `option` is where it stands."""
+        if self.is_over_seeds:
+            what = f"iqm({self.metric}) is over the seeds of a sweep, and this is a single run"
+            raise UsageError(f"{what}\n   where    {option}\n   allowed  {self.metric} {self.sign} {self.number:g}; -m")
 
     def holds(self, value: float | None) -> bool:
         """Whether the metric has a value, and such a one."""
@@ -51,7 +70,8 @@ class Condition:
 
     def __str__(self) -> str:
         short = f"{self.number:g}"
-        return f"{self.metric} {self.sign} {short if float(short) == self.number else self.number}"
+        metric = f"iqm({self.metric})" if self.is_over_seeds else self.metric
+        return f"{metric} {self.sign} {short if float(short) == self.number else self.number}"
 
     def value_text(self, value: float) -> str:
         """The value in six digits, or in as many as show whether the condition holds."""

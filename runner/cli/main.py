@@ -59,7 +59,8 @@ options
                      sweep=random, asha, pbt, pb2 or tpe draw from them; the same command again goes on
   debug=true         show stack traces with error messages
   --assert 'METRIC >= 450'
-                     judge the last value of a metric; of a sweep that of its best trial; several times
+                     judge the last value of a metric; of a sweep that of its best trial, with iqm(METRIC) the
+                     inter-quartile mean over the seeds of its best combination; several times
   --budget 1h30m     end after so long, with checkpoints; 90 are seconds
   --junit FILE       write a JUnit report
   --format github    validate: problems as annotations of GitHub Actions

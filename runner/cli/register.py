@@ -21,6 +21,8 @@ def main(argv: Sequence[str]) -> int:
     if not options.get("--name"):
         raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
     condition = Condition.parse(options["--if"], "--if") if "--if" in options else None
+    if condition is not None:
+        condition.check_single_run("--if")
     trust = [TRUST] if TRUST in options else []
     stored = open_run([*rest, *trust], FIXED, EXPORTING)
     if condition is not None:

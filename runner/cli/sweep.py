@@ -80,6 +80,7 @@ def _run(
         config.objectives,
         _searched(space),
         may_change=may_change,
+        arguments=_arguments_of_a_run(space, arguments),
         is_trusted=arguments.is_trusting,
     )
     check_trials(space, folder)
@@ -195,6 +196,13 @@ def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: Sweep
     if folder.trials and new and config.sweep.scheduler in POPULATIONS:
         what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} have no value of it"
         raise UserError(f"{what}\n   allowed  another sweep.name")
+
+
+def _arguments_of_a_run(space: SearchSpace, arguments: Arguments) -> list[str]:
+    """What all trials share, for a run outside of the sweep: overrides but those of the sweep, and `--config-dir`."""
+    overrides = [text for text in space.fixed if not text.lstrip("+").startswith(("sweep=", "sweep."))]
+    folder = arguments.config_dir
+    return overrides if folder is None else [*overrides, f"--config-dir={folder.resolve()}"]
 
 
 def _searched(space: SearchSpace) -> dict[str, object]:

@@ -3,16 +3,35 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runner.cli.conditions import Condition
 from runner.cli.junit import Case
+from runner.tracking import ProgressLog
 from runner.tracking.headline import ENV_STEPS, TOTAL_S
 
 if TYPE_CHECKING:
+    from runner.sweep.statistics import SeedGroup
     from runner.sweep.trials import SweepFolder, Trial
+
+
+@dataclass(frozen=True)
+class JudgedValue:
+    """What a condition is judged by.
+
+    Attributes:
+        value: None where no number is known.
+        is_reported: whether anything was.
+        of: the trial or the combination that was judged; empty for a single run.
+    """
+
+    value: float | None
+    is_reported: bool
+    of: str = ""
 
 
 class Trained(Protocol):
@@ -28,9 +47,8 @@ class Trained(Protocol):
     def experiment(self) -> str:
         """The name of the experiment."""
 
-    @property
-    def judged_dir(self) -> Path | None:
-        """The run dir that assertions are about; None while there is none."""
+    def value_of(self, condition: Condition) -> JudgedValue:
+        """What this condition is judged by."""
 
     def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         """The test that a report has of itself, unless its trials say it all.
@@ -55,9 +73,8 @@ class TrainedRun:
     run_dir: Path | None
     kind = "run"
 
-    @property
-    def judged_dir(self) -> Path | None:
-        return self.run_dir
+    def value_of(self, condition: Condition) -> JudgedValue:
+        return _last_value(self.run_dir, condition.metric)
 
     def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         result = self._result()
@@ -80,7 +97,7 @@ class TrainedRun:
 
 @dataclass(frozen=True)
 class TrainedSweep:
-    """A sweep; assertions are about its best trial by the first objective."""
+    """A sweep; conditions are about its best trial by the first objective, or about its best combination over seeds."""
 
     folder: SweepFolder
     kind = "sweep"
@@ -89,12 +106,37 @@ class TrainedSweep:
     def experiment(self) -> str:
         return self.folder.experiment
 
-    @property
-    def judged_dir(self) -> Path | None:
+    def value_of(self, condition: Condition) -> JudgedValue:
+        if condition.is_over_seeds:
+            group = self._best_group()
+            return JudgedValue(None, False) if group is None else self._over_seeds(group, condition.metric)
+        best = self._best_trial()
+        if best is None:
+            return JudgedValue(None, False)
+        last = _last_value(self.folder.run_dir(best), condition.metric)
+        return replace(last, of=f"the best trial, {best.number} of {len(self.folder.trials)}")
+
+    def _over_seeds(self, group: SeedGroup, metric: str) -> JudgedValue:
+        from runner.sweep.statistics import estimate
+
+        last = [_last_value(self.folder.run_dir(trial), metric) for trial in group.trials]
+        reached = estimate([math.nan if one.value is None else one.value for one in last])
+        num_seeds = f"{reached.num} of {len(last)}" if reached.num < len(last) else f"{reached.num}"
+        combination = f" with {' '.join(group.overrides)}" if group.overrides else ""
+        of = f"the best combination{combination}, {num_seeds} seed{'s' if len(last) > 1 else ''}"
+        return JudgedValue(reached.iqm if reached.num else None, any(one.is_reported for one in last), of)
+
+    def _best_trial(self) -> Trial | None:
         from runner.sweep.trials import best_first
 
-        best = best_first(self.folder.trials, self.folder.objectives)
-        return self.folder.run_dir(best[0]) if best else None
+        return next(iter(best_first(self.folder.trials, self.folder.objectives)), None)
+
+    def _best_group(self) -> SeedGroup | None:
+        from runner.sweep.statistics import best_groups_first, group_by_combination
+
+        metric, mode = next(iter(self.folder.objectives.items()))
+        groups = best_groups_first(group_by_combination(self.folder.trials), metric, mode)
+        return groups[0][0] if groups else None
 
     def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         if early is not None:
@@ -104,9 +146,17 @@ class TrainedSweep:
         return map(_case_of, self.folder.trials)
 
     def properties(self) -> Mapping[str, object]:
-        path = self.folder.path
+        path, best = self.folder.path, self._best_trial()
         totals = _totals([trial.result for trial in self.folder.trials])
-        return {"sweep_dir": path, "best_run_dir": self.judged_dir, **totals, **_mlflow_run(path)}
+        best_run_dir = None if best is None else self.folder.run_dir(best)
+        return {"sweep_dir": path, "best_run_dir": best_run_dir, **totals, **_mlflow_run(path)}
+
+
+def _last_value(run_dir: Path | None, metric: str) -> JudgedValue:
+    """Of the last line of progress.jsonl that has the metric: evaluations do not come with each iteration."""
+    lines = [] if run_dir is None else ProgressLog(run_dir / "progress.jsonl").read()
+    line = next((line for line in reversed(lines) if metric in line), None)
+    return JudgedValue(None if line is None else line[metric], line is not None)
 
 
 def _case_of(trial: Trial) -> Case:

@@ -34,7 +34,7 @@ class SweepRecord:
 
     Attributes:
         path: its folder.
-        experiment, objectives, searched: as of `SweepFolder`.
+        experiment, objectives, searched, arguments: as of `SweepFolder`.
         trials: best first; those that are not over have the metrics of their last iteration.
         columns: of each trial by number: the objectives, env steps and iterations.
         keys: what is searched, without the seed.
@@ -46,6 +46,7 @@ class SweepRecord:
     experiment: str
     objectives: Mapping[str, str]
     searched: Mapping[str, Any]
+    arguments: list[str]
     trials: list[Trial]
     columns: Mapping[int, Mapping[str, Column]]
     keys: list[str]
@@ -87,6 +88,7 @@ def read_sweep(folder: SweepFolder) -> SweepRecord:
         experiment=folder.experiment,
         objectives=folder.objectives,
         searched=folder.searched,
+        arguments=folder.arguments,
         trials=best_first(trials, folder.objectives),
         columns=columns,
         keys=[key for key in keys if key != SEED],

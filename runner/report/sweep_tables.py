@@ -48,9 +48,7 @@ def _commands(record: SweepRecord, trial: Trial) -> Iterator[str]:
     folder = shlex.quote(str(record.path))
     yield f"# an experiment file with the best values\n{python} -m runner sweep best {folder} --emit {tuned}"
     if not record.mutations_of(trial):  # values that changed on the way are no overrides
-        fixed = [text for text in record.searched["overrides"] if not text.lstrip("+").startswith(("sweep=", "sweep."))]
-        again = " ".join(shlex.quote(text) for text in [*fixed, *trial.overrides])
-        yield f"# train it alone\n{python} -m runner {again}"
+        yield f"# train it alone\n{python} -m runner {shlex.join([*record.arguments, *trial.overrides])}"
 
 
 def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) -> Iterator[Block]:

@@ -89,7 +89,7 @@ class LocalPolicy:
         self,
         obs: Any,
         state: State | None = None,
-        explore: bool = True,
+        explore: bool = False,
         rng: np.random.Generator | None = None,
         rewards: Any = None,
     ) -> tuple[Any, dict[str, Any]]:
@@ -99,7 +99,7 @@ class LocalPolicy:
             obs: an observation, nested as the space, or a batch (B, ...) of them.
             state: `extra["state_out"]` of the step before; None at the start of all episodes. Rows of episodes that
                 start are those of `initial_state`.
-            explore: sample; false: the most likely actions.
+            explore: sample, as for episodes to learn from; false: the most likely actions, as `evaluate` takes them.
             rng: noise for samples; None makes one.
             rewards: of the step before, a number or (B,), for policies that see past rewards.
 

@@ -79,6 +79,7 @@ class SweepFolder:
         experiment: its name.
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of what is searched.
+        arguments: of the command line that began it, those that all trials share and a run of its own takes.
         trials: by number.
         foreign: number of a trial -> why its line counts as somebody else's.
         origin: why what is searched counts as somebody else's; None if this installation wrote it.
@@ -96,6 +97,7 @@ class SweepFolder:
         self.experiment = str(described["experiment"])
         self.objectives: dict[str, str] = dict(described["objectives"])
         self.searched: dict[str, Any] = dict(described["searched"])
+        self.arguments: list[str] = list(described.get("arguments", self.searched["overrides"]))
         self._log = ProgressLog(path / _TRIALS_FILE)
         self._mutations_log = ProgressLog(path / _MUTATIONS_FILE)
         self.trials = self._read()
@@ -125,13 +127,14 @@ class SweepFolder:
         objectives: Mapping[str, str],
         searched: Mapping[str, Any],
         may_change: bool,
+        arguments: Sequence[str] = (),
         is_trusted: bool = False,
     ) -> SweepFolder:
         """The folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
 
         Args:
             path: the folder.
-            experiment, objectives, searched: as of the attributes.
+            experiment, objectives, searched, arguments: as of the attributes.
             may_change: whether a sweep that searches something else goes on as this one.
             is_trusted: whoever wrote what is there.
 
@@ -144,6 +147,7 @@ class SweepFolder:
             "experiment": experiment,
             "objectives": dict(objectives),
             "searched": dict(searched),
+            "arguments": list(arguments),
         }
         try:
             path.mkdir(parents=True, exist_ok=True)
@@ -264,6 +268,8 @@ def _read_json(file: Path) -> dict[str, Any]:
             raise ValueError("it has no name, or searches nothing")
         if not all(isinstance(text, str) for text in content["searched"]["overrides"]):
             raise ValueError("its overrides are no texts")
+        if not all(isinstance(text, str) for text in content.get("arguments", [])):
+            raise ValueError("its arguments are no texts")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} cannot be read: {error}\n   allowed  another sweep.name") from error
     return dict(content)

@@ -81,6 +81,18 @@ def test_any_state_goes_round(values: Any, tmp_path: Path) -> None:
     assert_same(load_checkpoint(tmp_path / "any")[0], {"part": values})
 
 
+def test_tuples_come_back_as_tuples_wherever_they_are(tmp_path: Path) -> None:
+    values = {"empty": (), "nested": [(1, (np.arange(3), "a")), {"deep": (None,)}]}
+    save_checkpoint(tmp_path / "one", {"part": values}, {})
+    loaded = load_checkpoint(tmp_path / "one")[0]["part"]
+    assert loaded["empty"] == ()
+    (number, (array, text)), rest = loaded["nested"]
+    assert isinstance(loaded["nested"], list)
+    assert isinstance(loaded["nested"][0], tuple)
+    assert isinstance(loaded["nested"][0][1], tuple)
+    assert (number, array.tolist(), text, rest) == (1, [0, 1, 2], "a", {"deep": (None,)})
+
+
 def test_keys_with_slashes_do_not_collide(tmp_path: Path) -> None:
     state = {"part": {"a/b": np.zeros(2), "a": {"b": np.ones(3)}}}
     save_checkpoint(tmp_path / "one", state, {})

@@ -250,6 +250,9 @@ def test_what_xml_cannot_hold_is_left_out(tmp_path: Path) -> None:
         (["--assert"], "--assert needs a condition"),
         (["--assert", f"{RETURN[:-1]} >= 4"], f"   nearest  {RETURN}"),
         (["--assert", f"evaluation/{RETURN} >= 4"], "nothing is evaluated"),
+        (["--assert", f"iqm({RETURN}) >= 4"], "is over the seeds of a sweep, and this is a single run"),
+        (["--assert", f"mean({RETURN}) >= 4"], "no condition: mean("),
+        (["-m", "seed=1,2", "--assert", f"iqm({RETURN[:-1]}) >= 4"], f"   nearest  {RETURN}"),
         (["--budget", "5x"], "no duration: 5x\n   where    --budget\n   allowed  120s, 2m, 1h30m"),
         (["--budget", "1h30"], "no duration: 1h30"),
         (["--budget", "0s"], "no duration: 0s"),
@@ -327,7 +330,8 @@ def test_a_sweep_with_a_budget_goes_on_and_is_judged_by_its_best_trial(
     run_main: Run, ray_cluster: None, tmp_path: Path, budget_ends_with: Callable[[Path], None]
 ) -> None:
     settings = ("stop.training_iteration=100", "seed=1,2", "sweep.name=s", "sweep.max_concurrent_trials=1")
-    command = ("-m", *TRAIN[:-1], *settings, "--assert", f"{RETURN} >= 1000", "--junit", "out.xml")
+    asked = ("--assert", f"{RETURN} >= 1000", "--assert", f"iqm({RETURN}) >= 1000")
+    command = ("-m", *TRAIN[:-1], *settings, *asked, "--junit", "out.xml")
     folder, report = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s", tmp_path / "out.xml"
     before = run_main(*command, "--budget", "0.001s")
     assert before.code == 4
@@ -347,8 +351,12 @@ def test_a_sweep_with_a_budget_goes_on_and_is_judged_by_its_best_trial(
     second = run_main(*command)
     assert second.code == 3, second.err
     assert [result_of(folder / number)["status"] for number in "01"] == ["finished"] * 2
-    best = max((progress_of(folder / number)[-1][RETURN], number) for number in "01")
-    assert second.out.splitlines()[-1] == f"assert {RETURN} >= 1000: {best[0]:.6g}, does not hold"
+    reached = [(progress_of(folder / number)[-1][RETURN], number) for number in "01"]
+    best, mean = max(reached), (reached[0][0] + reached[1][0]) / 2
+    assert second.out.splitlines()[-2:] == [
+        f"assert {RETURN} >= 1000: {best[0]:.6g} of the best trial, {best[1]} of 2, does not hold",
+        f"assert iqm({RETURN}) >= 1000: {mean:.6g} of the best combination, 2 seeds, does not hold",
+    ]
     cases = read_report(report)
     assert [cases[f"trial {number} seed={number + 1}"][0] for number in (0, 1)] == ["passed"] * 2
     assert "sweep" not in cases

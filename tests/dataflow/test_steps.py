@@ -35,6 +35,17 @@ def _block(first_row: int, lengths: list[int]) -> ColumnBlock:
     )
 
 
+def _joined(blocks: list[ColumnBlock], min_env_steps: int) -> list[list[ColumnBlock]]:
+    """The blocks of each batch: as few as hold so many steps; those left over make none."""
+    batches: list[list[ColumnBlock]] = []
+    batch: list[ColumnBlock] = []
+    for block in blocks:
+        batch = [*batch, block]
+        if sum(one.num_rows for one in batch) >= min_env_steps:
+            batches, batch = [*batches, batch], []
+    return batches
+
+
 @given(
     lengths=st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=4), min_size=1, max_size=12),
     min_env_steps=st.integers(1, 20),
@@ -53,19 +64,17 @@ def test_concat_batches_neither_loses_nor_doubles_rows(lengths: list[list[int]],
     batches = concat_batches(source(), min_env_steps)
     assert taken == [], "nothing runs before a batch is asked for"
     seen: list[float] = []
-    try:
-        while True:
-            num_taken = len(taken)
-            rollout = next(batches)
-            batch = rollout.blocks["default_policy"]
-            assert rollout.num_env_steps == batch.num_rows >= min_env_steps
-            fresh = taken[num_taken:]
-            assert sum(block.num_rows for block in fresh[:-1]) < min_env_steps, "no more than it needs"
-            seen += batch.columns["rewards"].tolist()
-            assert len(batch.episode_ids) == len(batch)
-    except RuntimeError:  # the source ran dry (a generator must not leak StopIteration)
-        pass
+    for expected in _joined(blocks, min_env_steps):
+        num_taken = len(taken)
+        rollout = next(batches)
+        batch = rollout.blocks["default_policy"]
+        assert len(taken) - num_taken == len(expected), "no more than it needs"
+        assert rollout.num_env_steps == batch.num_rows == sum(block.num_rows for block in expected)
+        assert list(batch.episode_ids) == [id_ for block in expected for id_ in block.episode_ids]
+        seen += batch.columns["rewards"].tolist()
     assert seen == list(range(len(seen)))
+    with pytest.raises(RuntimeError, match="StopIteration"):  # the source has run dry: the rest is no batch
+        next(batches)
     assert row - len(seen) < min_env_steps
 
 
@@ -143,6 +152,34 @@ def test_metrics_go_on_from_a_state() -> None:
     for name in ("env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "training_iteration"):
         assert ours[name] == theirs[name]
     assert ours["env_runners/episode_return_mean"] == pytest.approx(16 / 3)
+
+
+def test_means_of_agents_and_modules_are_over_the_last_episodes_also_after_a_resume() -> None:
+    def add(metrics: RunMetrics, returns: list[float]) -> None:
+        values, num = np.array(returns), len(returns)
+        counts = np.full(num, 3, np.int64), np.zeros(num, np.int64)
+        metrics.add_episodes(FinishedEpisodes(values, *counts, {"left": values}, {"p0": values}))
+
+    metrics = RunMetrics(smoothing=3)
+    add(metrics, [1.0, 2.0, 3.0])
+    resumed = RunMetrics(smoothing=3)
+    resumed.set_state(metrics.get_state())
+    for one in (metrics, resumed):
+        add(one, [6.0, 9.0])
+        result = one.end_iteration()
+        assert result["env_runners/agent_episode_return_mean/left"] == 6.0  # of 3, 6 and 9
+        assert result["env_runners/module_episode_return_mean/p0"] == 6.0
+
+
+def test_gradient_steps_of_all_updates_are_summed_and_other_metrics_averaged() -> None:
+    metrics = RunMetrics(smoothing=3)
+    metrics.add_update({"p0": {"num_minibatch_updates": 4.0, "total_loss": 1.0}}, connector_s=0.0, num_rows=8)
+    both = {"num_minibatch_updates": 6.0, "total_loss": 2.0}
+    metrics.add_update({"p0": both, "p1": both}, connector_s=0.0, num_rows=8)
+    result = metrics.end_iteration()
+    assert (result["learners/p0/num_minibatch_updates"], result["learners/p0/total_loss"]) == (10.0, 1.5)
+    assert (result["learners/p1/num_minibatch_updates"], result["learners/p1/total_loss"]) == (6.0, 2.0)
+    assert result["num_env_steps_trained_lifetime"] == 16
 
 
 def test_every_reported_metric_is_producible_and_the_other_way_round() -> None:

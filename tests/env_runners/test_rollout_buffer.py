@@ -126,6 +126,19 @@ def test_writes_through_views_reach_the_block() -> None:
     assert len(finished.returns) == 0
 
 
+def test_an_episode_that_is_cut_twice_keeps_its_return_and_its_time() -> None:
+    driver = Driver(1, [5, 50], num_lookback=0)
+    started, returns, lengths = [], [], []
+    for _ in range(3):
+        block, finished = parts(driver.steps(2))
+        started += block.t_started.tolist()
+        returns += finished.returns.tolist()
+        lengths += finished.lengths.tolist()
+    assert started == [0, 2, 4]
+    assert returns == [sum(coded_reward(0, t, 0) for t in range(1, 6))]
+    assert lengths == [5]
+
+
 def test_growth_keeps_all_rows() -> None:
     grown, reserved = Driver(3, [4, 7, 2], 1), Driver(3, [4, 7, 2], 1)
     reserved.buffer.reserve(200)

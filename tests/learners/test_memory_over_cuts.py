@@ -66,7 +66,12 @@ class Fragment:
 
 
 def sampled(
-    kind: str, lengths: Sequence[int], fragments: Sequence[int], num_envs: int = 3, env_kind: str = "batched"
+    kind: str,
+    lengths: Sequence[int],
+    fragments: Sequence[int],
+    num_envs: int = 3,
+    env_kind: str = "batched",
+    num_lookback: int = 1,
 ) -> list[Fragment]:
     """Fragments of at least so many steps, each with other weights."""
     env, _ = coded_envs(env_kind, num_envs, lengths)
@@ -78,7 +83,7 @@ def sampled(
         module_to_env_pipeline(*SPACES, True, False, [], make_piece, has_memory=True),
         ("env_runner", 0, 0),
         seed=0,
-        num_lookback=1,
+        num_lookback=num_lookback,
     )
     states: dict[Place, Any] = {}
     forward = module.forward_exploration
@@ -188,6 +193,19 @@ def test_states_before_sequences_are_those_that_the_policy_acted_from(
             assert nested.equal(_arrays(got), _arrays(states[tuple(place)])), f"sequence that starts at {place}"
         for place, state in states.items():
             assert place[1] > 0 or not any(leaf.any() for leaf in nested.leaves(state)), "an episode starts with none"
+
+
+def test_the_state_before_a_chunk_is_that_of_the_newest_step_of_its_lookback() -> None:
+    """A longer lookback holds older states, which are others."""
+    _, second = sampled("gru", [30], [12, 12], num_lookback=3)
+    batch = learner_batch(second.block, acting_module("gru", second), max_seq_len=50)
+    assert second.block.lookback is not None
+    assert len(batch["seq_lens"]) == len(second.block) == 3
+    for chunk in range(3):
+        past = second.block.lookback.columns_before(chunk)["state_out"]
+        states = [nested.take(past, age) for age in (-3, -2, -1)]
+        got = _arrays(nested.map_leaves(lambda leaf, row=chunk: leaf[row], batch["state_in"]))
+        assert [nested.equal(got, state) for state in states] == [False, False, True]
 
 
 def _arrays(state: Any) -> Any:

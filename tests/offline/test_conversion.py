@@ -23,7 +23,7 @@ from tests.conftest import Outcome
 from tests.offline.blocks import assert_same, blocks, flat_block, part_of
 
 Golden = Callable[[str, str], None]
-SHARED = Path("/work/shared/data")
+DATA = Path(__file__).parents[1] / "data"
 
 
 def read(folder: Path) -> ColumnBlock:
@@ -72,14 +72,19 @@ def _rows(table: pa.Table) -> list[str]:
     return [repr(sorted(row.items())) for row in table.to_pylist()]  # repr: NaN is NaN
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="recordings of RLlib's that lie beside this project")
 @pytest.mark.parametrize(
-    "name", ["rllib_cartpole_episodes", "rllib_cartpole_tabular", "rllib_sample_batches/cartpole_plain.json"]
+    ("name", "least_steps"),
+    [
+        ("rllib_cartpole_episodes", 1000),
+        ("rllib_cartpole_table", 3500),
+        ("rllib_sample_batches/cartpole_lz4.json", 1400),
+        ("sample_batches/plain.json", 90),
+    ],
 )
-def test_from_rllib(tmp_path: Path, name: str) -> None:
-    report = convert(OfflineConfig(input_=str(SHARED / name), output=str(tmp_path / "episodes")))
-    assert report.written.steps == report.steps > 1000
-    source = concat_blocks(list(open_source(OfflineConfig(input_=str(SHARED / name))).blocks()))
+def test_from_rllib(tmp_path: Path, name: str, least_steps: int) -> None:
+    report = convert(OfflineConfig(input_=str(DATA / name), output=str(tmp_path / "episodes")))
+    assert report.written.steps == report.steps > least_steps
+    source = concat_blocks(list(open_source(OfflineConfig(input_=str(DATA / name))).blocks()))
     found = read(tmp_path / "episodes")
     assert list(found.episode_ids) == list(source.episode_ids)
     for column, values in source.columns.items():

@@ -26,7 +26,7 @@ from runner.offline.writer import EpisodeWriter
 from tests.offline.blocks import assert_same, flat_block
 
 Golden = Callable[[str, str], None]
-SHARED = Path("/work/shared/data")
+DATA = Path(__file__).parents[1] / "data"
 OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,))
 ACTION_SPACE = gym.spaces.Discrete(2)
 SPACES = Spaces(OBS_SPACE, ACTION_SPACE)
@@ -170,23 +170,22 @@ def test_ungrouped_tables(tmp_path: Path) -> None:
     assert next(source.blocks()).lengths.tolist() == [1, 1, 1]
 
 
-@pytest.mark.skipif(not SHARED.exists(), reason="recordings of RLlib's that lie beside this project")
 @pytest.mark.parametrize(
-    ("name", "format_", "steps"),
+    ("name", "format_"),
     [
-        ("rllib_cartpole_episodes", "rllib_episodes", None),
-        ("rllib_cartpole_tabular", "table", None),
-        ("rllib_sample_batches/cartpole_plain.json", "sample_batches", None),
-        ("rllib_sample_batches/cartpole_lz4.json", "sample_batches", None),
+        ("rllib_cartpole_episodes", "rllib_episodes"),
+        ("rllib_cartpole_table", "table"),
+        ("sample_batches/plain.json", "sample_batches"),
+        ("rllib_sample_batches/cartpole_lz4.json", "sample_batches"),
     ],
 )
-def test_recordings_of_rllib(name: str, format_: str, steps: int | None) -> None:
-    source = open_source(OfflineConfig(input_=str(SHARED / name)), SPACES)
+def test_recordings_of_rllib(name: str, format_: str) -> None:
+    source = open_source(OfflineConfig(input_=str(DATA / name)), SPACES)
     assert source.format == format_
     blocks = list(source.blocks())
     assert all(block.columns["obs"].shape[1:] == (4,) for block in blocks)
     if format_ == "table":
-        rows = sum(pq.read_metadata(path).num_rows for path in (SHARED / name).iterdir())
+        rows = sum(pq.read_metadata(path).num_rows for path in (DATA / name).iterdir())
         dropped = source.counts.final_steps_dropped
         assert sum(block.num_rows for block in blocks) + dropped == rows
         assert max(int(block.lengths.max()) for block in blocks) > 20

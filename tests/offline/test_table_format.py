@@ -210,15 +210,24 @@ def test_structs_lists_and_text_of_other_tools() -> None:
     assert whole.is_terminated.tolist() == [True]
 
 
+def test_integer_rewards_keep_their_values() -> None:
+    rewards = [300, -70_000, 2**40, 0]
+    table = _with(without_metadata(block_to_steps(flat_block([4]))), "rewards", rewards)
+    (whole,), _ = read([table])
+    assert whole.columns["rewards"].tolist() == rewards
+
+
 ERRORS = {
     "columns_missing": (lambda t: t.rename_columns(["o", "act", "rew", *t.column_names[3:]]), {}),
     "schema_of_another_file": (lambda t: t, {"obs": "o_t", "logp": "action_lgp"}),
     "reward_is_nan": (lambda t: _with(t, "rewards", [1.0, float("nan"), 1.0, 1.0]), {}),
+    "reward_is_infinite": (lambda t: _with(t, "rewards", [1.0, 1.0, float("-inf"), 1.0]), {}),
     "shapes_differ": (lambda t: _with(t, "obs", [[1.0, 2.0], [1.0, 2.0], [1.0], [1.0, 2.0]]), {}),
     "shapes_differ_deep": (lambda t: _with(t, "obs", [[[1.0], [2.0]]] * 2 + [[[1.0], [2.0, 3.0]]] * 2), {}),
     "value_missing": (lambda t: _with(t, "actions", [1, None, 0, 1]), {}),
     "step_twice": (lambda t: _with(t, "t", [0, 1, 1, 2]), {}),
     "goes_on_after_its_end": (lambda t: _with(t, "terminateds", [False, True, False, False]), {}),
+    "goes_on_after_its_truncation": (lambda t: _with_truncation(t, [False, False, True, False]), {}),
     "flag_is_no_bool": (lambda t: _with(t, "terminateds", [0, 0, 2, 1]), {}),
     "reward_is_a_vector": (lambda t: _with(t, "rewards", [[1.0, 2.0]] * 4), {}),
     "values_are_dates": (lambda t: _with(t, "actions", pa.array([0, 1, 2, 3], pa.date32())), {}),
@@ -227,6 +236,10 @@ ERRORS = {
 
 def _with(table: pa.Table, name: str, values: object) -> pa.Table:
     return table.set_column(table.column_names.index(name), name, pa.array(values))
+
+
+def _with_truncation(table: pa.Table, values: list[bool]) -> pa.Table:
+    return _with(table, "terminateds", [False] * 4).append_column("truncateds", pa.array(values))
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -92,7 +92,7 @@ OBS = {"a": np.zeros(4, np.float32), "b": 1}
 def test_sampled_actions_are_scaled_as_the_piece_scales_them(arm_policy: tuple[LocalPolicy, bytes]) -> None:
     policy, _ = arm_policy
     batch = {"a": np.ones((30, 4), np.float32), "b": np.ones(30, np.int64)}
-    actions, extra = policy.act(batch, rng=np.random.default_rng(0))
+    actions, extra = policy.act(batch, explore=True, rng=np.random.default_rng(0))
     piece = NormalizeAndClipActions()
     piece.recompute_output_action_space(VECTOR, ARM)
     expected = piece(batch={ACTIONS: extra["module_actions"]})[ACTIONS_FOR_ENV]
@@ -116,9 +116,19 @@ def test_one_observation_and_a_batch(arm_policy: tuple[LocalPolicy, bytes]) -> N
 
 def test_the_same_noise_gives_the_same_actions(arm_policy: tuple[LocalPolicy, bytes]) -> None:
     policy, _ = arm_policy
-    first, second = (policy.act(OBS, rng=np.random.default_rng(5))[0] for _ in range(2))
+    first, second = (policy.act(OBS, explore=True, rng=np.random.default_rng(5))[0] for _ in range(2))
     np.testing.assert_array_equal(first, second)
-    assert (policy.act(OBS, rng=np.random.default_rng(6))[0] != first).all()
+    assert (policy.act(OBS, explore=True, rng=np.random.default_rng(6))[0] != first).all()
+
+
+def test_it_is_greedy_unless_asked_to_explore(arm_policy: tuple[LocalPolicy, bytes]) -> None:
+    """As `evaluate` is."""
+    policy, _ = arm_policy
+    batch = {"a": np.ones((30, 4), np.float32), "b": np.ones(30, np.int64)}
+    actions, extra = policy.act(batch)
+    np.testing.assert_array_equal(actions, policy.act(batch, explore=False)[0])
+    np.testing.assert_array_equal(extra["module_actions"], np.tile(extra["module_actions"][:1], (30, 1)))
+    assert len({*policy.act(batch, explore=True)[0][:, 0].tolist()}) > 1
 
 
 @pytest.mark.parametrize(

@@ -277,7 +277,7 @@ def test_a_piece_of_ones_own_behind_the_module() -> None:
     assert difference(policy.to_bytes(weights, {}), parts, weights, {}) < 1e-5
     assert policy.manifest["action_scaling"] is None
     with pytest.raises(ValueError, match="act with explore=False"):
-        LocalPolicy(policy.to_bytes(weights, {})).act(np.zeros(4, np.float32))
+        LocalPolicy(policy.to_bytes(weights, {})).act(np.zeros(4, np.float32), explore=True)
 
 
 @pytest.mark.parametrize("piece", [WithoutGraph, BreaksInTheGraph, LooksAtValues])

@@ -61,6 +61,7 @@ def write_sweep(
     objectives: Mapping[str, str] | None = None,
     overrides: Sequence[str] = ("+experiment=ppo_cartpole",),
     mutations: Sequence[Mapping[str, Any]] = (),
+    arguments: Sequence[str] = (),
 ) -> Path:
     """A sweep's folder. A trial says `combination`, and may say `status`, `reason`, `num_lines`, `factor`, `result`,
     `changed`."""
@@ -70,6 +71,7 @@ def write_sweep(
         "experiment": "ppo_cartpole",
         "objectives": objectives or {METRIC: "max"},
         "searched": {"overrides": list(overrides), "space": dict(space)},
+        "arguments": list(arguments),
     }
     (path / "sweep.json").write_text(json.dumps(described))
     written = []

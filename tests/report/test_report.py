@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -131,6 +132,14 @@ def test_the_best_trial_and_the_pareto_front(everything: Path) -> None:
     assert marked == {row[0].sort for row in table.rows}
 
 
+def test_train_it_alone_has_all_arguments_of_the_sweep(tmp_path: Path) -> None:
+    arguments = ["+experiment=ppo_cartpole", "tracking=none", "env.env_config={a: 1}", "--config-dir=/my configs"]
+    trials = [{"combination": {"algorithm.lr": 0.001, "seed": "3"}}]
+    page = page_of(write_sweep(tmp_path, {"algorithm.lr": ["1"]}, trials, arguments=arguments))
+    alone = texts(page, "Best trial").splitlines()[-1]
+    assert shlex.split(alone)[1:] == ["-m", "runner", *arguments, "algorithm.lr=0.001", "seed=3"]
+
+
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
@@ -152,6 +161,24 @@ def test_a_run(tmp_path: Path) -> None:
     assert shares["update"].endswith("30.0%")  # without the learner pipeline
     assert shares["other"].endswith("10.0%")
     assert "2.9" in texts(page, "Environment")
+
+
+def test_the_best_return_may_be_the_last_one(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path / "rising", [progress_line(number) for number in (1, 2, 3)]))
+    assert [(fact.value, fact.note) for fact in page.facts if fact.name == "Return"] == [("60", "last; best 60")]
+    lines = [progress_line(1), progress_line(3), progress_line(2)]
+    page = page_of(write_run(tmp_path / "falling", lines))
+    assert [(fact.value, fact.note) for fact in page.facts if fact.name == "Return"] == [("40", "last; best 60")]
+
+
+def test_evaluation_takes_time_beside_the_iterations(tmp_path: Path) -> None:
+    """Sampling 0.5 s, update and learner pipeline 0.4 s of each iteration of 1 s; evaluation comes on top of it."""
+    timers = {"timers__evaluation": 1.0, "timers__offline_evaluation": 0.5}
+    page = page_of(write_run(tmp_path, [progress_line(number, **timers) for number in (1, 2)]))
+    seconds = {row["name"]: row["x"] for row in blocks(page, "Time")[0].points["points"]}
+    assert seconds["other"] == pytest.approx(0.2)
+    assert (seconds["evaluation"], seconds["evaluation on recorded data"]) == (2.0, 1.0)
+    assert sum(seconds.values()) == pytest.approx(5.0)
 
 
 def test_a_run_that_goes_on_or_has_not_begun(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import Sample
 from runner.module_parts import plan_modules
 from runner.policy import OnnxPolicy
+from runner.rllink.connection import Connection
 from runner.rllink.env_runner import ExternalEnvRunner
 from runner.rllink.frames import FrameReader, frame
 
@@ -169,6 +170,22 @@ def episode(num_steps: int, seed: int = 0, **more: Any) -> dict[str, Any]:
         "is_truncated": False,
         **more,
     }
+
+
+def wait_until_watched(connection: Connection, since: float, seconds: float) -> None:
+    """Wait until the server has looked at a connection later than so many seconds after `since`, a monotonic time."""
+    looked: list[float] = []
+    check = connection.check_time
+
+    def spy(now: float) -> None:
+        check(now)
+        looked.append(now)
+
+    connection.check_time = spy  # type: ignore[method-assign]
+    try:
+        wait_until(lambda: bool(looked) and looked[-1] > since + seconds, seconds=seconds + 8.0)
+    finally:
+        connection.check_time = check  # type: ignore[method-assign]
 
 
 def wait_until(is_true: Callable[[], bool], seconds: float = 8.0) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.rllink.conftest import Served, episode
+from tests.rllink.conftest import Served, episode, wait_until
 
 Serve = Callable[..., Served]
 OFF = "rllink.force_on_policy=false"
@@ -80,12 +80,14 @@ class Proxy:
         target: address of the server; the next connection goes there.
         is_refusing: whether connections are closed at once.
         num_connections: made so far.
+        num_refused: connections that were closed at once.
     """
 
     def __init__(self, target: tuple[str, int]) -> None:
         self.target = target
         self.is_refusing = False
         self.num_connections = 0
+        self.num_refused = 0
         self._cuts: dict[Direction, int] = {}
         self._open: list[socket.socket] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
@@ -116,6 +118,7 @@ class Proxy:
                 return
             if self.is_refusing:
                 client.close()
+                self.num_refused += 1
                 continue
             self.num_connections += 1
             server = socket.create_connection(self.target)
@@ -216,7 +219,10 @@ class ClientContract:
         before = driver.call("get_state")
         driver.send("send_episodes_and_get_state", episodes=[episode(6)], weights_seq_no=1)
         ended(sampling)
-        time.sleep(0.5)  # signs of life are no answers
+        (connection,) = served.runner.server._connections
+        for _ in range(2):  # signs of life are no answers
+            newest = connection._last_sign
+            wait_until(lambda newest=newest: connection._last_sign > newest)
         sampling = served.sample(6, update=True)
         after = driver.receive()
         assert after["weights_seq_no"] == 2
@@ -313,8 +319,7 @@ class ClientContract:
         driver.send("send_episodes_and_get_state", episodes=[episode(6)], weights_seq_no=1)
         ended(sampling)
         proxy.break_all()
-        while proxy.num_connections < 2:
-            time.sleep(0.01)
+        wait_until(lambda: proxy.num_connections == 2)
         served.sample(6, update=True)
         assert driver.receive()["weights_seq_no"] == 2
         assert received(served) == 6
@@ -324,13 +329,14 @@ class ClientContract:
         served.sample(1000)
         proxy.is_refusing = True
         driver.send("connect", port=proxy.port)
-        time.sleep(0.3)
+        wait_until(lambda: proxy.num_refused >= 2)
         proxy.is_refusing = False
         driver.receive()
         proxy.is_refusing = True
+        num_refused = proxy.num_refused
         proxy.break_all()
         driver.send("send_episodes", episodes=[episode(5)], weights_seq_no=1)
-        time.sleep(0.3)
+        wait_until(lambda: proxy.num_refused >= num_refused + 2)
         proxy.is_refusing = False
         assert driver.receive()["env_steps"] == 5
         proxy.is_refusing = True
@@ -360,7 +366,7 @@ class ClientContract:
         served = serve(OFF, "rllink.idle_timeout_s=0.3")
         served.sample(1000)
         driver.call("connect", port=served.address[1])
-        time.sleep(0.8)
+        wait_until(lambda: served.runner.server.num_clients == 0)
         assert driver.call("send_episodes", episodes=[episode(5)], weights_seq_no=1)["env_steps"] == 5
         assert received(served) == 5
 

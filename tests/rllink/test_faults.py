@@ -32,7 +32,7 @@ from runner.rllink.frames import frame
 from runner.rllink.messages import _REQUESTS as REQUESTS
 from runner.rllink.messages import Columns, Episode, Observed, decode_request
 from runner.rllink.packing import pack
-from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until
+from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until, wait_until_watched
 
 Serve = Callable[..., Served]
 Connect = Callable[..., RawClient]
@@ -467,11 +467,10 @@ def test_a_client_that_sends_a_byte_now_and_then(shared: Served) -> None:
                 client.socket.sendall(bytes((byte,)))
             except OSError:
                 break
-            time.sleep(0.06)
-            if select.select([client.socket], [], [], 0)[0]:
+            if select.select([client.socket], [], [], 0.06)[0]:
                 break
         assert client.receive()["code"] == "timeout"
-        assert 0.3 < time.monotonic() - begun < 3.0
+        assert time.monotonic() - begun > 0.3
         client.close()
 
 
@@ -491,11 +490,13 @@ def test_who_has_waited_for_the_server_may_take_as_long_as_ever(serve: Serve) ->
     client = raw(served)
     client.send({"type": "EPISODES_AND_GET_STATE", "episodes": [episode(5)]})
     sampling.result(10)
+    (connection,) = served.runner.server._connections
+    sent = time.monotonic()
     client.socket.sendall(b'00000016{"type"')
-    time.sleep(1.0)
+    wait_until_watched(connection, sent, seconds=0.8)  # longer than both times
     served.sample(5, update=True)
     assert client.receive()["weights_seq_no"] == 2
-    time.sleep(0.25)  # two ticks of the watch
+    wait_until_watched(connection, time.monotonic(), seconds=0.0)
     client.socket.sendall(b': "PING"}')
     assert client.receive() == {"type": "PONG"}
     client.close()
@@ -529,7 +530,7 @@ def test_sessions_that_nobody_comes_back_to_do_not_grow(serve: Serve) -> None:
         if pong.get("code") != "too_many_clients":
             assert pong["type"] == "PONG"
         client.close()
-        time.sleep(0.002)
+        wait_until(lambda: served.runner.server.num_clients == 0)
     wait_until(lambda: len(served.runner.server._sessions) <= 5)
 
 

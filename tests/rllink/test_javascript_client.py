@@ -116,11 +116,11 @@ class TestLocalPolicy:
         space = copy.deepcopy(NESTED)
         space.seed(0)
         episodes = [[space.sample() for _ in range(4)] for _ in range(25)]
-        results = iter(driver.call("act", episodes=plain(episodes), explore=False))
+        results = iter(driver.call("act", episodes=plain(episodes)))  # greedy unless asked to explore
         for observations in episodes:
             state = None
             for obs in observations:
-                action, extra = policy.act(obs, state=state, explore=False)
+                action, extra = policy.act(obs, state=state)
                 state, result = extra["state_out"], next(results)
                 np.testing.assert_allclose(
                     result["action_dist_inputs"], extra["action_dist_inputs"], rtol=1e-5, atol=1e-5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import signal
 import subprocess
 import sys
@@ -115,6 +116,27 @@ def test_a_record_that_was_cut_off_was_not_acknowledged(tmp_path: Path) -> None:
     for size in range(len(content) - 1, len(content) - 20, -1):
         path.write_bytes(content[:size])
         assert list(Journal(tmp_path, "0.0", 2).records_from(1)) == records[1:4]
+
+
+def test_half_a_record_of_a_full_disk_does_not_hide_the_next_ones(tmp_path: Path) -> None:
+    """The limit on the size of files cuts a write off in its middle, as a full disk does."""
+    journal = Journal(tmp_path, "0.0", 2)
+    first, large, last = (Record("c", None, None, "json", number, b"x" * number) for number in (1, 100_000, 2))
+    journal.append(first)
+    (path,) = tmp_path.iterdir()
+    size = path.stat().st_size
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size + 5000, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            journal.append(large)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.stat().st_size == size
+    assert journal.num_records == 1
+    journal.append(last)
+    journal.close()
+    assert list(Journal(tmp_path, "0.0", 2).records_from(0)) == [first, last]
 
 
 def write_journal(folder: Path, num_records: int) -> None:

@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -63,13 +62,17 @@ def test_an_address_that_is_taken(tmp_path: Path) -> None:
 def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    wait_for(tmp_path / "rllink.json")
-    time.sleep(0.5)
+    assert run.stdout is not None
+    said = ""
+    while "waits for simulators" not in said:
+        line = run.stdout.readline()
+        assert line, "the run has ended"
+        said += line
     run.send_signal(signal.SIGINT)
     output, _ = run.communicate(timeout=20)
     assert run.returncode == 130
     assert "interrupted: SIGINT after iteration 0" in output
-    assert "listens at 127.0.0.1:" in output
+    assert "listens at 127.0.0.1:" in said
 
 
 @pytest.mark.ray

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,14 @@ def trials_of(folder: Path) -> dict[int, dict[str, Any]]:
 
 def test_failures_the_same_command_again_and_mlflow(run_main: Run, tmp_path: Path) -> None:
     faults = ["{fault:none}", "{fault:raise_in_init}", f"{{fault:raise_in_step,once_file:{tmp_path / 'once'}}}"]
+    (tmp_path / "configs").mkdir()
+    fixed = [text for text in (*SWEEP[1:], *FAULTY, "stop.training_iteration=2") if not text.startswith("sweep.")]
     command = (*SWEEP, *FAULTY, f"env.env_config={','.join(faults)}", "stop.training_iteration=2")
+    command = (*command, "--config-dir", "configs")
     first = run_main(*command)
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
+    described = json.loads((folder / "sweep.json").read_text())
+    assert described["arguments"] == [*fixed, f"--config-dir={tmp_path / 'configs'}"]
     assert first.code == 1, first.err
     assert [trial["status"] for _, trial in sorted(trials_of(folder).items())] == ["finished", "failed", "failed"]
     assert "no display to draw on" in first.out
@@ -137,7 +143,7 @@ def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
     second = start_main(*command, "tracking.mlflow=false")
     assert second.stdout is not None
     assert second.stdout.readline() == "sweep\n"
-    time.sleep(4.0)  # Ray starts, and nothing runs yet
+    wait_until(lambda: starts_ray(second.pid))  # and nothing runs yet
     second.send_signal(signal.SIGINT)
     _, err = second.communicate(timeout=60)
     assert second.returncode == 130, err
@@ -153,6 +159,14 @@ def test_a_reader_that_leaves_ends_nothing(start_main: Callable[..., subprocess.
     assert sweep.wait(timeout=90) == 0
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     assert [trials_of(folder)[number]["status"] for number in (0, 1)] == ["finished", "finished"]
+
+
+def starts_ray(pid: int) -> bool:
+    """Whether a process has started Ray's first server; trials come seconds later."""
+    with suppress(FileNotFoundError):  # a thread or a child has just ended
+        lists = [file.read_text() for file in Path(f"/proc/{pid}/task").glob("*/children")]
+        return any("gcs_server" in Path(f"/proc/{child}/cmdline").read_text() for child in " ".join(lists).split())
+    return False
 
 
 def losses_of(run_dir: Path) -> list[float]:

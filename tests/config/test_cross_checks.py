@@ -1,0 +1,22 @@
+"""Values that are allowed by themselves and fit, or do not fit, each other."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+
+
+def config_of(*overrides: str) -> ExperimentConfig:
+    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+
+
+def test_a_minibatch_may_be_the_whole_train_batch_and_no_larger() -> None:
+    batch = "algorithm.train_batch_size_per_learner=512"
+    assert config_of(batch, "algorithm.minibatch_size=512").algorithm.minibatch_size == 512
+    assert config_of(batch, "algorithm.minibatch_size=null").algorithm.minibatch_size is None
+    with pytest.raises(ConfigError, match="minibatch_size 513 is larger than"):
+        config_of(batch, "algorithm.minibatch_size=513")
