@@ -277,7 +277,11 @@ class Connection(asyncio.Protocol):
         return asyncio.ensure_future(self._try_later(ping, token, delay_s))
 
     async def _try_later(self, ping: Ping, token: str, delay_s: float) -> Answer:
-        await asyncio.sleep(delay_s)
+        try:
+            await asyncio.sleep(delay_s)
+        except asyncio.CancelledError:  # it is gone, and its token was never tried
+            self._unseated.peer.tokens.give_back()
+            raise
         return self._try_token(ping, token)
 
     def _try_token(self, ping: Ping, token: str) -> Answer:

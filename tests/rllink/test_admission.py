@@ -211,6 +211,21 @@ def test_beside_a_guesser_of_the_same_address_a_session_goes_on_at_once(serve: S
         Client(*served.address, token="no", reconnect_s=0)
 
 
+def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve) -> None:
+    served = served_for_long(serve, TOKEN, "rllink.max_wrong_tokens_per_s=2")
+    guessers = [RawClient(served.address) for _ in range(60)]
+    for guesser in guessers:
+        guesser.send({"type": "PING", "token": "wrong"})
+    wait_until(lambda: sum(one._pending is not None for one in served.runner.server._connections) >= 45)
+    for guesser in guessers:
+        guesser.close()
+    wait_until(lambda: not served.runner.server._connections)
+    begun = time.monotonic()
+    with Client(*served.address, token="secret", reconnect_s=0) as newcomer:
+        newcomer.ping()
+    assert time.monotonic() - begun < 5  # not the 25 s of those that went
+
+
 def test_long_messages_that_stop_leave_room_for_others(serve: Serve, opened: contextlib.ExitStack) -> None:
     """Four bodies that are one byte short: the server holds one of them, and an honest long one gets its turn."""
     limits = ("rllink.max_body_bytes=4000000", "rllink.max_receiving_bytes=12000000", "rllink.frame_timeout_s=20")
