@@ -45,10 +45,10 @@ class CheckpointFolder:
         leftovers = self.path.glob(".iteration_*.tmp")  # of a process that was killed while it wrote
         for folder in leftovers:
             shutil.rmtree(folder, ignore_errors=True)
-        folders = list_checkpoints(self.path)
-        for folder in folders[folders.index(newest) + 1 :]:
+        folders = list_checkpoints(self.path)  # none if somebody has moved the run dir meanwhile
+        for folder in [folder for folder in folders if _iteration(folder) > _iteration(newest)]:
+            folders.remove(folder)
             _remove(folder)
-        folders = folders[: folders.index(newest) + 1]
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
         for folder in folders:
             if folder not in kept:

@@ -100,7 +100,7 @@ class HostileClient(threading.Thread):
         mistakes: answers that the server should not have given.
     """
 
-    least_attacks = 20
+    least_attacks = 10
 
     def __init__(self, address: Address, seed: int) -> None:
         super().__init__(daemon=True, name=type(self).__name__)

@@ -114,9 +114,10 @@ class AttackedRun:
 
 def note(scenario: Scenario, hostile: Sequence[HostileClient], honest: HonestClient) -> None:
     """Fill in the row of the table."""
-    for client in hostile:
-        text = (type(client).__doc__ or "").rstrip(".")
-        scenario.inject(f"{client.num_attacks} x {text[0].lower()}{text[1:]}")
+    for kind in dict.fromkeys(map(type, hostile)):
+        num_attacks = sum(client.num_attacks for client in hostile if type(client) is kind)
+        text = (kind.__doc__ or "").rstrip(".")
+        scenario.inject(f"{num_attacks} x {text[0].lower()}{text[1:]}")
     scenario.ends(
         f"exit code 0; all {honest.num_acknowledged} steps of the honest client learned from once, in order; "
         f"its slowest answer took {honest.worst_s:.1f} s"

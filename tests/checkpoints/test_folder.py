@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.checkpoints import CheckpointFolder, load_checkpoint
+from runner.checkpoints import CheckpointFolder, load_checkpoint, save_checkpoint
 from runner.checkpoints.folder import newest_checkpoint
 from runner.config.errors import UserError
 from runner.config.schemas import CheckpointConfig
@@ -106,3 +106,18 @@ def test_one_that_is_there_already_is_replaced(tmp_path: Path) -> None:
     saved = folder.save({"part": {"iteration": 100}}, {}, {"training_iteration": 1, RETURN: 7.0})
     assert load_checkpoint(saved)[0]["part"] == {"iteration": 100}
     assert _iterations(tmp_path) == [1]
+
+
+def test_a_run_dir_that_is_moved_away_right_after_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is missing is noticed by the next write; there is nothing to prune."""
+    run_dir = tmp_path / "run"
+    folder = _saved(run_dir, [1.0, 2.0])
+
+    def save_and_move(*arguments: Any) -> None:
+        save_checkpoint(*arguments)
+        run_dir.rename(tmp_path / "moved")
+
+    monkeypatch.setattr("runner.checkpoints.folder.save_checkpoint", save_and_move)
+    _save(folder, 3)
+    assert not run_dir.exists()
+    assert _iterations(tmp_path / "moved") == [1, 2, 3]
