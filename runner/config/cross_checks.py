@@ -117,7 +117,7 @@ def _check_env_id(env: str, arguments: dict[str, Any], composed: Composed) -> It
 
     spec = gymnasium.registry.get(env)
     if spec is None:
-        known = list(gymnasium.registry)
+        known = list(gymnasium.registry)[::-1]  # the newest version of an environment first
         allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
         where = composed.where("env.env")
         yield Problem(f"no environment {env} is registered", where, env, allowed, nearest_match(env, known))
