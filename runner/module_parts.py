@@ -14,6 +14,7 @@ import torch
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
+from runner.config.edit_lists import added_up
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
@@ -140,7 +141,7 @@ def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredA
             agents_env.observation_spaces[agents[0]],
             agents_env.action_spaces[agents[0]],
             _with_fields(config.module, config.multi_agent.modules.get(module_id, {})),
-            _with_fields(config.algorithm, _algorithm_overrides(config, module_id)),
+            _with_fields(config.algorithm, _added_to_algorithm(config, module_id)),
             frozenset(_algorithm_overrides(config, module_id)),
         )
         for module_id, agents in by_module.items()
@@ -164,6 +165,15 @@ def _with_fields(block: B, fields: Mapping[str, Any]) -> B:
 
 def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
     return config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {})
+
+
+def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
+    """The overrides, with a module's edits of the learner pipeline after those of all modules."""
+    fields = _algorithm_overrides(config, module_id)
+    if "learner_pipeline" not in fields:
+        return fields
+    edits = added_up(config.algorithm.learner_pipeline, fields["learner_pipeline"])
+    return {**fields, "learner_pipeline": edits}
 
 
 def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
-from hydra._internal.utils import create_config_search_path
 from hydra.core.default_element import ResultDefault
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
@@ -22,8 +19,9 @@ import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
 from runner.config.errors import Problem
 from runner.config.hydra_errors import describe_composition_error
+from runner.config.loader import make_loader
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
-from runner.config.paths import conf_dir, display_path, find_config, search_dirs
+from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.yaml_lines import YAMLError
 
@@ -169,7 +167,7 @@ class _Composition:
         return [path for path in files if path is not None]
 
     def _load_until_composed(self) -> DictConfig | None:
-        loader = _make_loader(self.config_dir)
+        loader = make_loader(self.config_dir)
         while True:
             texts = [line.hydra_text for line in self.lines] + self.fallbacks
             try:
@@ -283,20 +281,3 @@ def _leaf_names(values: Mapping[Any, Any], prefix: str) -> list[str]:
         is_block = isinstance(value, dict) and value
         names += _leaf_names(value, f"{prefix}{key}.") if is_block else [f"{prefix}{key}"]
     return names
-
-
-class _RecordingLoader(ConfigLoaderImpl):
-    """Keeps which files were merged, in order (`compute_defaults_list` would take another 60 ms)."""
-
-    merged_files: Sequence[ResultDefault] = ()
-
-    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        self.merged_files = defaults
-        return super()._compose_config_from_defaults_list(defaults, repo)
-
-
-def _make_loader(config_dir: Path | None) -> _RecordingLoader:
-    search_path = create_config_search_path(f"file://{conf_dir()}")
-    if config_dir is not None:
-        search_path.prepend("command-line", f"file://{config_dir.resolve()}", anchor="schema")
-    return _RecordingLoader(config_search_path=search_path)

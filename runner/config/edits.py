@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from runner.config.edit_lists import DISCARD, EARLIER
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.targets import TargetFault, find_target_fault
 
@@ -28,11 +29,15 @@ def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]
 
 
 def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Problem]:
+    if DISCARD in edit:  # a good one is no longer there
+        what = f"{key}: {DISCARD} takes the place of all edits before its list, as the first item of it"
+        yield Problem(what, where(key), show_value(edit), f"- {DISCARD}: {EARLIER}")
+        return
     kinds = [kind for kind in EDITS if kind in edit]
     place, allowed = where(key), f"exactly one of {', '.join(EDITS)}"
     unknown = [str(name) for name in edit if name not in (*EDITS, "piece")]
     for name in unknown:
-        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, EDITS))
+        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, (*EDITS, DISCARD)))
     if unknown:
         return
     if len(kinds) != 1:

@@ -10,7 +10,8 @@ from typing import Any
 
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.compose import Composed
-from runner.config.edits import describe_fault
+from runner.config.edit_lists import added_up
+from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import option_of
 from runner.config.metrics import DEFAULT_MODULE_ID, declared_module_ids
@@ -88,6 +89,8 @@ def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed
                 yield problem
             elif field.name in _PATHS:
                 yield from _check_path(name, str(values[field.name]), composed)
+            elif field.name == "learner_pipeline":
+                yield from find_edit_problems(name, added_up((), values[field.name]), composed.where)
 
 
 def _check_path(key: str, path: str, composed: Composed, arguments: typing.Iterable[str] = ()) -> Iterator[Problem]:

@@ -182,7 +182,11 @@ class MultiAgentConfig:
 
 @dataclass(frozen=True)
 class ConnectorsConfig:
-    """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove."""
+    """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove.
+
+    Lists add up: those of groups, of the experiment, of the command line. One that begins with `discard: earlier_edits`
+    takes the place of those before it.
+    """
 
     env_to_module: list[dict[str, Any]] = option([], "edits of the pipeline from the environment to the module")
     module_to_env: list[dict[str, Any]] = option([], "edits of the pipeline from the module to the environment")
