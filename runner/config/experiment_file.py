@@ -56,5 +56,7 @@ def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
         raise ConfigError(problems)
     for line in edits:
         earlier, later = read_edits(config, line.key) or [], line.parsed.value()
-        OmegaConf.update(config, line.key, later if discards_earlier(later) else [*earlier, *later], force_add=True)
+        if isinstance(later, list) and not discards_earlier(later):
+            later = [*earlier, *later]
+        OmegaConf.update(config, line.key, later, merge=False, force_add=True)
     return cast(dict[str, Any], OmegaConf.to_container(config))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import hydra._internal.hydra as hydra_main
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
 from hydra._internal.utils import create_config_search_path
@@ -16,7 +16,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.edit_lists import add_earlier, apply_edits, changes_edits
@@ -52,8 +52,9 @@ class Loader(ConfigLoaderImpl):
         config = super()._load_configuration_impl(config_name, others, run_mode, from_shell, validate_sweep_overrides)
         for text in edits:
             _apply(config, text)
-        tasks = [*config.hydra.overrides.task, *edits]
-        config.hydra.overrides.task = [text for text in overrides if text in tasks]
+        if edits:  # in their places among the others, for `.hydra/overrides.yaml` and a sweep's runs
+            tasks: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+            config.hydra.overrides.task = [text for text in overrides if text in (*tasks, *edits)]
         return config
 
 
@@ -79,9 +80,9 @@ def make_loader(config_dir: Path | None) -> Loader:
 @contextmanager
 def hydra_with_this_loader() -> Iterator[None]:
     """Within, `hydra.main` composes as we do, so that a run's `.hydra/config.yaml` says what is run."""
-    before = hydra_main.ConfigLoaderImpl
-    hydra_main.ConfigLoaderImpl = Loader  # type: ignore[misc]
+    main: Any = importlib.import_module("hydra._internal.hydra")
+    before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, Loader
     try:
         yield
     finally:
-        hydra_main.ConfigLoaderImpl = before  # type: ignore[misc]
+        main.ConfigLoaderImpl = before
