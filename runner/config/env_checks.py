@@ -11,6 +11,7 @@ from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.external_checks import find_external_problems
 from runner.config.kinds import ENVIRONMENTS, VECTOR_ENV
 from runner.config.schemas import ExperimentConfig
+from runner.config.source_modules import MissingNameError, UnknowableError, open_module
 from runner.config.targets import Given, find_target_fault, is_subclass
 
 _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
@@ -71,10 +72,7 @@ def _check_wrappers(config: ExperimentConfig, composed: Composed) -> Iterator[Pr
 
 def _check_env_id(env: str, config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     if ":" in env:  # gymnasium imports the module before the colon, which registers the id
-        module = env.partition(":")[0]
-        fault = find_target_fault(module, may_be_module=True) if "." in module else None
-        if fault is not None:
-            yield describe_fault("env.env", fault, composed.where("env.env"), env)
+        yield from _check_registering_module(env, composed)
         return
     import gymnasium  # 0.2 s
 
@@ -92,6 +90,15 @@ def _check_env_id(env: str, config: ExperimentConfig, composed: Composed) -> Ite
         if find_target_fault(target) is None:  # a plugin's path may lead nowhere until it is imported
             given = Given(names=("num_envs", *spec.kwargs))
             yield from _check_call("env.env", "env.env_config", target, arguments, composed, given)
+
+
+def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]:
+    try:
+        open_module(env.partition(":")[0])
+    except MissingNameError as missing:
+        yield Problem(f"env.env: {missing}", composed.where("env.env"), env)
+    except UnknowableError:
+        return
 
 
 def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
