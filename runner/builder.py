@@ -19,13 +19,13 @@ from runner.config.imports import import_target
 from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.dataflow.experience import Experience
+from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle, ensure_ray
 from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.sample_recording import SampleRecording
-from runner.env_runners.vector_envs import make_multi_agent_env, make_vector_env
 from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
@@ -38,7 +38,7 @@ from runner.module_parts import (
     ModulePlan,
     build_acting_parts,
     build_module_parts,
-    is_multi_agent,
+    has_several_agents,
     learner_device,
     plan_modules,
 )
@@ -86,7 +86,7 @@ def build_env_runner(
             own.module_to_env.freeze()
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
     num_lookback = lookback_of(config, parts)
-    if is_multi_agent(config):
+    if has_several_agents(plans):
         envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
         acting = {module_id: _acting_module(own) for module_id, own in parts.items()}
         return MultiAgentEnvRunner(envs, acting, seed_name, config.seed, num_lookback)
@@ -163,11 +163,11 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     """
     from runner.offline import preflight
 
-    if is_multi_agent(config):
+    if has_several_agents({module_id: own.plan for module_id, own in parts.items()}):
         what = "recorded data of several agents cannot be learned from yet"
         raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
     own = parts[DEFAULT_MODULE_ID]
-    for piece in own.env_to_module:
+    for piece in own.env_to_module.single_pieces():
         if type(piece).merge_states is not ConnectorPiece.merge_states:
             what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
             allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
@@ -185,7 +185,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 
 def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
-    return [type(piece).__name__ for piece in parts.learner if piece.reads_module]
+    return [type(piece).__name__ for piece in parts.learner.single_pieces() if piece.reads_module]
 
 
 def build_experience(
@@ -223,7 +223,7 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
         return None
-    if is_multi_agent(config):
+    if has_several_agents({module_id: own.plan for module_id, own in parts.items()}):
         what = "several agents cannot be evaluated on recorded data yet"
         allowed = "null, or a single-agent environment"
         raise ConfigError([Problem(what, "evaluation.offline_evaluation_input_", str(held_out), allowed)])
@@ -275,12 +275,12 @@ def build_env_runner_group(
     """
     is_evaluation = role == EVALUATION
     file_list = None
-    if is_recording:
-        file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
-        _prepare_recording(config, file_list)
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
     plans = {module_id: own.plan for module_id, own in parts.items()}
+    if is_recording:
+        file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
+        _prepare_recording(config, plans, file_list)
     pipelines = {module_id: own.env_to_module for module_id, own in parts.items()}
     make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
@@ -311,10 +311,10 @@ def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | Non
     return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", locate_output(config.offline))
 
 
-def _prepare_recording(config: ExperimentConfig, file_list: FileList | None) -> None:
+def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None) -> None:
     from runner.offline.writer import prepare_output
 
-    if is_multi_agent(config):
+    if has_several_agents(plans):
         what = "episodes of several agents cannot be recorded yet"
         raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
     prepare_output(config.offline, () if file_list is None else file_list.paths)

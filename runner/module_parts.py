@@ -14,12 +14,13 @@ import torch
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
+from runner.config.edit_lists import added_up
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
+from runner.env_runners.env_makers import make_environment, sub_environments
 from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
-from runner.env_runners.vector_envs import env_class, make_multi_agent_env, make_vector_env
 from runner.episodes.nested import StateError
 from runner.episodes.spaces import space_from_dict
 from runner.learners.loss import Loss, find_misfit
@@ -28,7 +29,12 @@ from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.module_to_env_pieces import acting_space
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece
-from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
+from runner.pipelines.pipeline import (
+    ConnectorPipeline,
+    EnvToModulePipeline,
+    LearnerConnectorPipeline,
+    ModuleToEnvPipeline,
+)
 from runner.pipelines.pipeline_checks import find_unmatched_piece
 from runner.streams import integer_seed, random_stream
 
@@ -83,12 +89,9 @@ class ModuleParts(ActingParts):
         return FlatParameters(self.module).to_numpy()
 
 
-def is_multi_agent(config: ExperimentConfig) -> bool:
-    """Whether the environment has several agents."""
-    if config.env.agents is not None:
-        return True
-    target = env_class(config.env)
-    return target is not None and issubclass(target, MultiAgentEnv)
+def has_several_agents(plans: Mapping[str, ModulePlan]) -> bool:
+    """Whether the modules act for agents of one environment."""
+    return any(plan.agents is not None for plan in plans.values())
 
 
 def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
@@ -99,21 +102,23 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
     """
     if config.env.agents is not None:
         return _plan_declared_agents(config, config.env.agents)
-    if not is_multi_agent(config):
-        _check_no_agents_named(config)
-        if config.env.observation_space is not None:
-            declared = _declared_space(config.env.observation_space, "env.observation_space")
-            spaces = declared, _declared_space(config.env.action_space, "env.action_space")
-            return {DEFAULT_MODULE_ID: ModulePlan(DEFAULT_MODULE_ID, None, *spaces, config.module, config.algorithm)}
-        env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)
-        spaces = env.single_observation_space, env.single_action_space
-        env.close()
-        return {DEFAULT_MODULE_ID: ModulePlan(DEFAULT_MODULE_ID, None, *spaces, config.module, config.algorithm)}
-    agents_env = make_multi_agent_env(config.env)
+    if config.env.observation_space is not None:
+        declared = _declared_space(config.env.observation_space, "env.observation_space")
+        return _plan_single(config, declared, _declared_space(config.env.action_space, "env.action_space"))
+    env = make_environment(config.env, 1, config.env_runners.gym_env_vectorize_mode)
     try:
-        return _plan_agents(config, agents_env)
+        if isinstance(env, MultiAgentEnv):
+            return _plan_agents(config, env)
+        envs = sub_environments(env, lambda: env, 1, config.seed)  # refuses what cannot be stepped
+        return _plan_single(config, envs.single_observation_space, envs.single_action_space)
     finally:
-        agents_env.close()
+        env.close()
+
+
+def _plan_single(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModulePlan]:
+    _check_no_agents_named(config)
+    plan = ModulePlan(DEFAULT_MODULE_ID, None, observation_space, action_space, config.module, config.algorithm)
+    return {DEFAULT_MODULE_ID: plan}
 
 
 def _plan_declared_agents(config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModulePlan]:
@@ -142,7 +147,7 @@ def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredA
             agents_env.observation_spaces[agents[0]],
             agents_env.action_spaces[agents[0]],
             _with_fields(config.module, config.multi_agent.modules.get(module_id, {})),
-            _with_fields(config.algorithm, _algorithm_overrides(config, module_id)),
+            _with_fields(config.algorithm, _added_to_algorithm(config, module_id)),
             frozenset(_algorithm_overrides(config, module_id)),
         )
         for module_id, agents in by_module.items()
@@ -166,6 +171,15 @@ def _with_fields(block: B, fields: Mapping[str, Any]) -> B:
 
 def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
     return config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {})
+
+
+def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
+    """The overrides, with a module's edits of the learner pipeline after those of all modules."""
+    fields = _algorithm_overrides(config, module_id)
+    if "learner_pipeline" not in fields:
+        return fields
+    edits = added_up(config.algorithm.learner_pipeline, fields["learner_pipeline"])
+    return {**fields, "learner_pipeline": edits}
 
 
 def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
@@ -300,10 +314,12 @@ def _check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str
 
 
 def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
-    """A piece of a YAML block `{_target_: dotted path, arguments}`."""
+    """A piece of a YAML block `{_target_: dotted path, arguments}`; of a pipeline, `pieces` are such blocks."""
     arguments = dict(block)
     path = arguments.pop("_target_")
     piece_class = import_target(path, "connectors", ConnectorPiece)
+    if issubclass(piece_class, ConnectorPipeline):
+        arguments["pieces"] = [make_piece(piece) for piece in arguments.get("pieces", ())]
     try:
         piece: ConnectorPiece = piece_class(**arguments)
     except (TypeError, ValueError) as error:

@@ -6,23 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from runner.cli.verbs import NAMES
 from runner.config.errors import UserError, nearest_match
 
-VERBS = (
-    "validate",
-    "show",
-    "list",
-    "resume",
-    "evaluate",
-    "record",
-    "export",
-    "register",
-    "inspect",
-    "convert",
-    "rllink",
-    "sweep",
-    "report",
-)
 # Options of `parse_arguments` with a value -> what that is.
 _WITH_VALUE: Mapping[str, str] = {
     "--config-dir": "a folder",
@@ -31,10 +17,15 @@ _WITH_VALUE: Mapping[str, str] = {
     "--junit": "a file: --junit results.xml",
     "--format": "a format",
 }
-_FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun", "--profile", "--module-only", "--trust")
+_FLAGS = (
+    *("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun"),
+    *("--profile", "--module-only", "--build", "--trust"),
+)
 # Options that mean something to few verbs only (None: training), and what does the same elsewhere.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
+    "--build": ("validate",),
+    "--profile": ("show",),
     "--trust": (None, "resume", "evaluate", "record", "export", "register", "sweep", "report"),
     **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
     "--format": ("validate", "export"),
@@ -64,18 +55,12 @@ class Arguments:
     has_profile: bool = False
     is_module_only: bool = False
     is_trusting: bool = False
-    wants_help: bool = False
-    wants_version: bool = False
+    is_built: bool = False
 
     @property
     def is_judged(self) -> bool:
         """Whether a CI job asks for something."""
         return bool(self.assertions) or self.budget is not None or self.junit is not None
-
-    @property
-    def is_debug(self) -> bool:
-        """Whether error messages come with their stack traces."""
-        return wants_stack_trace(self.overrides)
 
 
 def wants_stack_trace(argv: Sequence[str]) -> bool:
@@ -88,7 +73,7 @@ def split_verb(argv: Sequence[str]) -> tuple[str | None, list[str]]:
     if not argv or not _is_word(argv[0]):
         return None, list(argv)
     verb = argv[0]
-    if verb not in VERBS:
+    if verb not in NAMES:
         raise UsageError(_describe_unknown_verb(verb))
     return verb, list(argv[1:])
 
@@ -107,9 +92,9 @@ def _is_word(text: str) -> bool:
 
 
 def _describe_unknown_verb(verb: str) -> str:
-    nearest = nearest_match(verb, VERBS)
+    nearest = nearest_match(verb, NAMES)
     hint = f"\n   nearest  {nearest}" if nearest else ""
-    allowed = f"{', '.join(VERBS)}; without a verb it trains: python -m runner +experiment=NAME"
+    allowed = f"{', '.join(NAMES)}; without a verb it trains: python -m runner +experiment=NAME"
     return f"unknown verb {verb}\n   allowed  {allowed}{hint}"
 
 
@@ -152,7 +137,7 @@ def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Argu
     rest = list(argv)
     while rest:
         arguments = _take_argument(arguments, rest)
-    if len(arguments.words) < len(word_names) and not arguments.wants_help:
+    if len(arguments.words) < len(word_names):
         raise UsageError(f"{word_names[len(arguments.words)]} is missing")
     if len(arguments.words) > len(word_names):
         extra = arguments.words[len(word_names)]
@@ -187,10 +172,8 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
         return replace(arguments, is_module_only=True)
     if text == "--trust":
         return replace(arguments, is_trusting=True)
-    if text in ("-h", "--help"):
-        return replace(arguments, wants_help=True)
-    if text == "--version":
-        return replace(arguments, wants_version=True)
+    if text == "--build":
+        return replace(arguments, is_built=True)
     if text.startswith("-"):
         raise UsageError(_describe_unknown_option(text, _FLAGS))
     if _is_word(text):

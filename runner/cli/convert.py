@@ -78,7 +78,7 @@ def _spaces_of(config: ExperimentConfig) -> Spaces | None:
     """The spaces of the environment, if one is named."""
     if config.env.env is None and config.env._target_ is None:
         return None
-    from runner.env_runners.vector_envs import make_vector_env
+    from runner.env_runners.env_makers import make_vector_env
     from runner.offline.layout import Spaces
 
     env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)

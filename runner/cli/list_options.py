@@ -9,6 +9,8 @@ from runner.cli.arguments import parse_arguments
 from runner.config.defaults import core_groups
 from runner.config.paths import list_groups, list_options, search_dirs
 
+_SENTENCE_ENDS = (".", "!", "?")
+
 
 def main(argv: Sequence[str]) -> int:
     """Print what there is in `conf/` and in the user's `--config-dir`."""
@@ -38,14 +40,15 @@ def _render_group(title: str, options: Mapping[str, Path]) -> Iterator[str]:
 
 
 def describe_file(path: Path) -> str:
-    """The first comment line of a YAML file that is not Hydra's package header."""
+    """The first comment of a YAML file that is not Hydra's package header, to the line that ends a sentence."""
+    words: list[str] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         text = line.strip()
-        if not text.startswith("#"):
-            if text:
-                return ""
-            continue
+        if text and not text.startswith("#"):
+            break
         comment = text.lstrip("#").strip()
         if comment and not comment.startswith("@package"):
-            return comment
-    return ""
+            words.append(comment)
+        if words and (not comment or comment.endswith(_SENTENCE_ENDS)):
+            break
+    return " ".join(words)

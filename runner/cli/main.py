@@ -10,48 +10,18 @@ import traceback
 from collections.abc import Sequence
 
 from runner.cli.arguments import check_options, split_verb, wants_stack_trace
+from runner.cli.verbs import VERBS, describe_verbs
 from runner.config.errors import RunnerError
 
 EXIT_INTERRUPTED = 130
 
-HELP = """\
+HELP = f"""\
 usage: python -m runner [VERB] [OPTIONS] [OVERRIDES]
 
 Train a reinforcement-learning experiment that a YAML file declares.
 
 verbs
-  (none)             train       python -m runner +experiment=ppo_cartpole algorithm.lr=1e-3 seed=7
-  validate           check the configuration, all mistakes at once
-                                 python -m runner validate +experiment=ppo_cartpole
-  show               print the composed configuration with the source of each value
-                                 python -m runner show +experiment=ppo_cartpole
-  list               print the experiments and the options of each group
-                                 python -m runner list
-  resume RUN_DIR     go on from the last checkpoint; overrides stay in force for later resumes
-                                 python -m runner resume RUN_DIR stop.training_iteration=50
-                     --module-only: a new run with the module of the checkpoint
-                                 python -m runner resume RUN_DIR --module-only experiment=ppo_cartpole
-  evaluate RUN_DIR   evaluate the last checkpoint
-                                 python -m runner evaluate RUN_DIR evaluation.evaluation_duration=50
-  record RUN_DIR     record whole episodes of the last checkpoint's policy
-                                 python -m runner record RUN_DIR offline.output=data/expert
-  export RUN_DIR FILE
-                     the last checkpoint's policy as one file, --format onnx or pt2
-                                 python -m runner export RUN_DIR --format onnx policy.onnx
-  register RUN_DIR   put that policy into MLflow's model registry, if it is good enough
-                                 python -m runner register RUN_DIR --name NAME --if 'METRIC >= 450'
-  inspect DATA       describe recorded data: schema, episodes, returns, actions
-                                 python -m runner inspect data/expert
-  convert            rewrite recorded data: tables or other formats to episodes, or back
-                                 python -m runner convert offline.input_=table offline.output=episodes
-  rllink check HOST:PORT
-                     put an RLlink server through each rule of its specification
-                                 python -m runner rllink check 127.0.0.1:5556 --read-only
-  sweep best SWEEP_DIR
-                     the best trial of a sweep; --emit FILE writes an experiment with its values
-                                 python -m runner sweep best SWEEP_DIR --emit conf/experiment/NAME.yaml
-  report DIR         one HTML page of a sweep or of a run, --output FILE
-                                 python -m runner report outputs/ppo_cartpole/sweeps/NAME
+{describe_verbs()}
 
 options
   --config-dir DIR   a folder with your own experiments and group options
@@ -78,23 +48,6 @@ exit codes
   0 finished   1 failed   2 your mistake, nothing was run   130 interrupted, after a checkpoint
   3 finished, but an --assert does not hold   4 the --budget was used up before the end
 """
-
-_MODULES = {
-    None: "runner.cli.train",
-    "validate": "runner.cli.validate",
-    "show": "runner.cli.show",
-    "list": "runner.cli.list_options",
-    "resume": "runner.cli.resume",
-    "evaluate": "runner.cli.evaluate",
-    "record": "runner.cli.record",
-    "export": "runner.cli.export",
-    "register": "runner.cli.register",
-    "inspect": "runner.cli.inspect",
-    "convert": "runner.cli.convert",
-    "rllink": "runner.cli.rllink",
-    "sweep": "runner.cli.sweep_best",
-    "report": "runner.cli.report",
-}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,7 +80,7 @@ def _run(argv: list[str]) -> int:
         return 0
     verb, rest = split_verb(argv)
     check_options(verb, rest)
-    code: int = importlib.import_module(_MODULES[verb]).main(rest)
+    code: int = importlib.import_module(VERBS[verb].module).main(rest)
     return code
 
 

@@ -36,7 +36,7 @@ def _is_colour_wanted() -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class _Line:
-    """One printed line; a block's header has no source."""
+    """One printed line; the header of a block, or of a list of blocks, has no source."""
 
     text: str
     source: str | None = None
@@ -74,7 +74,7 @@ def _render_value(head: str, value: Any, key: str, indent: str, composed: Compos
         yield _Line(head)
         yield from _render_fields(value, f"{key}.", inner, composed)
     elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        yield _Line(head, composed.where(key) or DEFAULT_SOURCE)
+        yield _Line(head)
         for index, item in enumerate(value):
             yield from _render_item(item, f"{key}.{index}", inner, composed)
     else:

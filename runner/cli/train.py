@@ -18,6 +18,7 @@ from runner.cli.main import EXIT_INTERRUPTED, report_error
 from runner.cli.validate import Checked, check_experiments
 from runner.config.compose import compose_experiment, prepare_hydra
 from runner.config.errors import RunnerError, UserError
+from runner.config.loader import hydra_with_this_loader
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
@@ -61,7 +62,7 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdi
 
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
-    with _hydra_command_line(arguments), _overrides_as_typed():
+    with _hydra_command_line(arguments), _overrides_as_typed(), hydra_with_this_loader():
         try:
             run()
         except (OSError, ValueError) as error:  # the job turns its own into messages: this is Hydra making the folder

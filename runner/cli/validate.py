@@ -1,4 +1,7 @@
-"""`validate`: every mistake of a configuration in one report; imports neither torch nor ray."""
+"""`validate`: every mistake of a configuration in one report.
+
+Imports neither torch nor ray. With `--build` it makes what a run would make, which does.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,12 @@ from runner.config.variants import compose_variant
 Checked = tuple[Composed, ExperimentConfig]
 
 _FORMATS = ("text", "github")
+_NOT_MADE = "  not made  environments, pipelines, modules; validate --build makes them and takes one step through them"
 _SOON = 60  # configurations that are checked before anyone wonders
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line when all is well; otherwise raise `ConfigError`, or print it as `--format` says."""
+    """Print what is well and what was not made; otherwise raise `ConfigError`, or print it as `--format` says."""
     arguments = parse_arguments(argv)
     if arguments.format not in (None, *_FORMATS):
         nearest = nearest_match(str(arguments.format), _FORMATS)
@@ -33,6 +37,7 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"unknown format {arguments.format}\n   allowed  {', '.join(_FORMATS)}{hint}")
     try:
         checked = check_experiments(arguments)
+        lines = _rehearse(checked) if arguments.is_built else [_NOT_MADE]
     except RunnerError as error:
         if arguments.format != "github":
             raise
@@ -40,8 +45,26 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code
     _, config = checked[0]
     count = "" if len(checked) == 1 else f" in {len(checked)} configurations that cover the sweep"
-    print(f"{config.experiment_name}: no problems{count}")
+    print(f"{config.experiment_name}: no problems{count}", *lines, sep="\n")
     return 0
+
+
+def _rehearse(checked: Sequence[Checked]) -> list[str]:
+    """Make all configurations; what was made of the first one, in words."""
+    from runner.rehearsal import rehearse  # imports torch
+
+    problems: dict[Problem, None] = {}
+    done = []
+    for _, config in checked:
+        try:
+            done.append(rehearse(config))
+        except ConfigError as error:
+            problems |= dict.fromkeys(error.problems)
+            cause = error
+    if problems:
+        raise ConfigError(list(problems)) from cause
+    lines = [f"  made      {text}" for text in done[0].made]
+    return [*lines, *(f"  not made  {text}" for text in done[0].not_made)]
 
 
 def check_experiments(arguments: Arguments) -> list[Checked]:

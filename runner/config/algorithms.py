@@ -39,7 +39,9 @@ class AlgorithmConfig:
     schema: str = option("runner.config.algorithms.PPOConfig", "dotted path of the dataclass of this block")
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
     dataflow: str = option("runner.dataflow.on_policy", "dotted path of the training dataflow")
-    learner_pipeline: list[dict[str, Any]] = option([], "edits of the default learner pipeline for this algorithm")
+    learner_pipeline: list[dict[str, Any]] = option(
+        [], "edits of the default learner pipeline for this algorithm; lists add up as those of connectors"
+    )
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
     grad_clip: float | None = option(
         None, "largest global norm of the gradient of each optimiser; null: no clipping", above=0

@@ -8,14 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra._internal.config_repository import IConfigRepository
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra._internal.utils import create_config_search_path
 from hydra.core.default_element import ResultDefault
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
-from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
@@ -25,10 +20,10 @@ from runner.config.defaults import SchemaError, core_groups, default_values, loa
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem
 from runner.config.hydra_errors import describe_composition_error
+from runner.config.loader import make_loader
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
-from runner.config.paths import conf_dir, display_path, find_config, search_dirs
+from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
-from runner.config.yaml_bounds import read_bounded
 from runner.config.yaml_lines import YAMLError
 
 DEFAULT_SOURCE = "default"
@@ -173,7 +168,7 @@ class _Composition:
         return [path for path in files if path is not None]
 
     def _load_until_composed(self) -> DictConfig | None:
-        loader = _make_loader(self.config_dir)
+        loader = make_loader(self.config_dir)
         while True:
             texts = [line.hydra_text for line in self.lines] + self.fallbacks
             try:
@@ -292,36 +287,3 @@ def _leaf_names(values: Mapping[Any, Any], prefix: str) -> list[str]:
         is_block = isinstance(value, dict) and value
         names += _leaf_names(value, f"{prefix}{key}.") if is_block else [f"{prefix}{key}"]
     return names
-
-
-class _RecordingLoader(ConfigLoaderImpl):
-    """Keeps which files were merged, in order (`compute_defaults_list` would take another 60 ms)."""
-
-    merged_files: Sequence[ResultDefault] = ()
-
-    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
-        self.merged_files = defaults
-        return super()._compose_config_from_defaults_list(defaults, repo)
-
-
-class _BoundedFiles(FileConfigSource):
-    """Refuses files that expand to too much."""
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        path = Path(self.path, self._normalize_file_name(config_path))
-        if path.exists():
-            read_bounded(path)
-        return super().load_config(config_path)
-
-
-def _make_loader(config_dir: Path | None) -> _RecordingLoader:
-    search_path = create_config_search_path(f"file://{conf_dir()}")
-    if config_dir is not None:
-        search_path.prepend("command-line", f"file://{config_dir.resolve()}", anchor="schema")
-    loader = _RecordingLoader(config_search_path=search_path)
-    sources = loader.repository.sources
-    loader.repository.sources = [
-        _BoundedFiles(source.provider, f"file://{source.path}") if source.scheme() == "file" else source
-        for source in sources
-    ]
-    return loader

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault, find_edit_problems
+from runner.config.env_checks import find_env_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
-from runner.config.external_checks import find_external_problems
+from runner.config.kinds import LOSSES, MODULES
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.multi_agent_checks import find_multi_agent_problems
 from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
-from runner.config.targets import find_target_fault
-
-_MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
+from runner.config.targets import Kinds, find_target_fault
 
 
 def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """The problems of a configuration whose fields are good one by one (bad ones are at their defaults)."""
     unread = composed.unread
     if not unread & {"experiment", "env"}:
-        yield from _check_env(config, composed)
+        yield from find_env_problems(config, composed)
     if "algorithm" not in unread:
         yield from _check_algorithm(config, composed)
     if "module" not in unread:
@@ -47,15 +45,17 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
         yield from _check_metrics(config, composed)
 
 
-def _check_path(key: str, path: str, composed: Composed, may_be_module: bool = False) -> Iterator[Problem]:
-    fault = find_target_fault(path, may_be_module=may_be_module)
+def _check_path(
+    key: str, path: str, composed: Composed, kinds: Kinds | None = None, may_be_module: bool = False
+) -> Iterator[Problem]:
+    fault = find_target_fault(path, kinds=kinds, may_be_module=may_be_module)
     if fault is not None:
         yield describe_fault(key, fault, composed.where(key), path)
 
 
 def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     algorithm = config.algorithm
-    yield from _check_path("algorithm.loss", algorithm.loss, composed)
+    yield from _check_path("algorithm.loss", algorithm.loss, composed, LOSSES)
     yield from _check_path("algorithm.dataflow", algorithm.dataflow, composed, may_be_module=True)
     yield from find_edit_problems("algorithm.learner_pipeline", algorithm.learner_pipeline, composed.where)
     minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
@@ -67,7 +67,7 @@ def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[P
 
 
 def _check_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]:
-    yield from _check_path("module._target_", module._target_, composed)
+    yield from _check_path("module._target_", module._target_, composed, MODULES)
     if module.use_lstm and module.use_gru:
         where = composed.where("module.use_gru") or composed.where("module.use_lstm")
         yield Problem("module.use_lstm and module.use_gru are both true", where, "true and true", "one of them")
@@ -76,55 +76,6 @@ def _check_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]
         if len(conv_filter) != 3 or min(conv_filter) < 1:
             allowed = "[out_channels, kernel, stride], integers >= 1"
             yield Problem(f"{key}[{number}] is no filter", composed.where(key), show_value(conv_filter), allowed)
-
-
-def _check_env(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    env, target = config.env.env, config.env._target_
-    allowed = "env.env: a gymnasium id, or env._target_: your own class"
-    yield from find_external_problems(config, composed)
-    has_spaces = config.env.is_external and (config.env.observation_space or config.env.agents)
-    if env is None and target is None and has_spaces:
-        return
-    if env is None and target is None:
-        yield Problem("no environment is chosen", composed.where("env"), None, f"env=cartpole, or {allowed}")
-    elif env is not None and target is not None:
-        where = composed.where("env._target_")
-        yield Problem("env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}")
-    elif target is not None:
-        yield from _check_env_class("env._target_", target, config.env.env_config, composed)
-    elif env is not None:
-        yield from _check_env_id(env, config.env.env_config, composed)
-
-
-def _check_env_class(
-    key: str, target: str, arguments: dict[str, Any], composed: Composed, ignored: tuple[str, ...] = ()
-) -> Iterator[Problem]:
-    names = [str(name) for name in arguments if name not in ignored]
-    fault = find_target_fault(target, names)
-    if fault is None:
-        return
-    if find_target_fault(target) is None:  # the class is there, so it is the arguments
-        key = next((f"env.env_config.{name}" for name in names if f" {name}" in fault.what), "env.env_config")
-        yield describe_fault("env.env_config", fault, composed.where(key), show_value(arguments))
-    else:
-        yield describe_fault(key, fault, composed.where(key), target)
-
-
-def _check_env_id(env: str, arguments: dict[str, Any], composed: Composed) -> Iterator[Problem]:
-    if ":" in env:
-        return  # gymnasium imports the module before the colon, which registers the id
-    import gymnasium  # 0.2 s
-
-    spec = gymnasium.registry.get(env)
-    if spec is None:
-        known = list(gymnasium.registry)
-        allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
-        where = composed.where("env.env")
-        yield Problem(f"no environment {env} is registered", where, env, allowed, nearest_match(env, known))
-    elif isinstance(spec.entry_point, str):
-        target = spec.entry_point.replace(":", ".")
-        if find_target_fault(target) is None:
-            yield from _check_env_class("env.env", target, arguments, composed, _MAKE_ARGUMENTS)
 
 
 def _check_evaluation(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.config.errors import show_value
 from runner.config.kinds import PACKAGES, is_known_kind, names_code
-from runner.config.targets import find_ancestors
+from runner.config.source_definitions import find_ancestors
 
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
 _MASK = "$ {"  # what resolvers begin with once they are masked

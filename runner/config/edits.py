@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from runner.config.edit_lists import DISCARD, EARLIER
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.targets import TargetFault, find_target_fault
+from runner.config.kinds import PIECES, PIPELINE
+from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target_fault, is_subclass
 
 PIECE_EDITS = ("prepend", "append")
 ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
 EDITS = (*PIECE_EDITS, *ANCHORED_EDITS, "remove")
 # What Hydra's `instantiate` reads itself.
 INSTANTIATE_KEYS = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
+# Arguments of a pipeline that the pipeline around it gives.
+SPACES = ("input_observation_space", "input_action_space")
 
 Where = Callable[[str], str | None]
 
@@ -28,11 +32,15 @@ def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]
 
 
 def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Problem]:
+    if DISCARD in edit:  # a good one is no longer there
+        what = f"{key}: {DISCARD} takes the place of all edits before its list, as the first item of it"
+        yield Problem(what, where(key), show_value(edit), f"- {DISCARD}: {EARLIER}")
+        return
     kinds = [kind for kind in EDITS if kind in edit]
     place, allowed = where(key), f"exactly one of {', '.join(EDITS)}"
     unknown = [str(name) for name in edit if name not in (*EDITS, "piece")]
     for name in unknown:
-        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, EDITS))
+        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, (*EDITS, DISCARD)))
     if unknown:
         return
     if len(kinds) != 1:
@@ -55,10 +63,24 @@ def _check_piece(key: str, piece: Any, where: Where) -> Iterator[Problem]:
         allowed = "{_target_: package.module.Piece, argument: value, ...}"
         yield Problem(f"{key} must be a piece with a _target_", where(key), show_value(piece), allowed)
         return
+    path = piece["_target_"]
     arguments = [str(name) for name in piece if name not in INSTANTIATE_KEYS]
-    fault = find_target_fault(piece["_target_"], arguments)
+    is_pipeline = is_subclass(path, PIPELINE)
+    given = Given(names=SPACES) if is_pipeline else NOTHING_GIVEN
+    fault = find_target_fault(path, arguments, kinds=PIECES, given=given)
     if fault is not None:
-        yield describe_fault(f"{key}._target_", fault, where(key), piece["_target_"])
+        yield describe_fault(f"{key}._target_", fault, where(key), path)
+    elif is_pipeline:
+        yield from _check_pieces(f"{key}.pieces", piece["pieces"], where)
+
+
+def _check_pieces(key: str, pieces: Any, where: Where) -> Iterator[Problem]:
+    """The pieces of a pipeline in a pipeline."""
+    if not isinstance(pieces, list):
+        yield Problem(f"{key} must be a list of pieces", where(key), show_value(pieces), "[{_target_: ...}, ...]")
+        return
+    for index, piece in enumerate(pieces):
+        yield from _check_piece(f"{key}.{index}", piece, where)
 
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 _LINE_WIDTH = 110
 _INDENT = " " * 12
+# Letters that a name must have to be looked for inside of others.
+_SHORTEST_PART = 4
 
 
 class RunnerError(Exception):
@@ -79,10 +81,23 @@ def render_problems(problems: Sequence[Problem]) -> str:
 
 
 def nearest_match(name: str, options: Iterable[str]) -> str | None:
-    """The option that `name` was probably meant to be, None when nothing is close."""
+    """The option that `name` was probably meant to be, None when nothing is close.
+
+    The first option that begins with the name, else one that contains it; else, of those that are spelled alike, the
+    one with the longest part in common.
+    """
     by_lower = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return by_lower[close[0]] if close else None
+    typed = name.lower()
+    if len(typed) >= _SHORTEST_PART:
+        containing = [option for option in by_lower if typed in option]
+        if containing:
+            return by_lower[next((option for option in containing if option.startswith(typed)), containing[0])]
+    close = difflib.get_close_matches(typed, by_lower, n=max(1, len(by_lower)), cutoff=0.6)  # most alike first
+    return by_lower[max(close, key=lambda option: _common_length(typed, option))] if close else None
+
+
+def _common_length(first: str, second: str) -> int:
+    return difflib.SequenceMatcher(None, first, second, autojunk=False).find_longest_match().size
 
 
 def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
+from runner.config.edit_lists import EDIT_LISTS, discards_earlier, edit_list_of, read_edits
 from runner.config.errors import ConfigError, Problem
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
@@ -54,7 +55,16 @@ def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
     config = OmegaConf.create({})
     what = "an experiment file cannot take a key away"
     problems = [Problem(what, line.where) for line in lines if line.parsed.is_delete()]
-    problems += set_values(config, lines)
+    edits = [line for line in lines if line.key in EDIT_LISTS]
+    what = "an experiment file cannot change single edits of another one's list"
+    others = [line for line in lines if line not in edits]
+    problems += [Problem(what, line.where) for line in others if edit_list_of(line.key) is not None]
+    problems += set_values(config, others)
     if problems:
         raise ConfigError(problems)
+    for line in edits:
+        earlier, later = read_edits(config, line.key) or [], line.parsed.value()
+        if isinstance(later, list) and not discards_earlier(later):
+            later = [*earlier, *later]
+        OmegaConf.update(config, line.key, later, merge=False, force_add=True)
     return cast(dict[str, Any], OmegaConf.to_container(config))

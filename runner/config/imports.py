@@ -10,13 +10,14 @@ from typing import Any
 from runner.config.errors import ConfigError, Problem, nearest_match
 
 
-def import_target(path: str, where: str, *bases: type) -> Any:
+def import_target(path: str, where: str, *bases: type, or_function: bool = False) -> Any:
     """The class or function at a dotted path.
 
     Args:
         path: `package.module.Name`.
         where: configuration key, for the message.
         bases: a class is asked for, a subclass of one of them; without any, a function will do.
+        or_function: a function that makes such an object will do as well.
 
     Raises:
         ConfigError: nothing is there, or not what is asked for. A checkpoint's configuration comes from elsewhere:
@@ -33,7 +34,8 @@ def import_target(path: str, where: str, *bases: type) -> Any:
     if target is None:
         public = [option for option in dir(module) if not option.startswith("_")]
         raise _error(f"{module_path} has no {name}", where, path, nearest_match(name, public))
-    if bases and not (inspect.isclass(target) and issubclass(target, bases)):
+    is_factory = or_function and inspect.isfunction(target)
+    if bases and not is_factory and not (inspect.isclass(target) and issubclass(target, bases)):
         names = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)
         raise _error(f"{path} is no subclass of {names}", where, path)
     if not callable(target):

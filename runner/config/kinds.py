@@ -1,37 +1,43 @@
-"""Which kind of class each configuration key asks for, and whether a dotted path names one; nothing is imported."""
+"""The classes that dotted paths of a configuration may name, by where they are defined; nothing is imported."""
 
 from __future__ import annotations
 
 import re
 
-from runner.config.targets import find_ancestors
+from runner.config.source_definitions import find_ancestors
+from runner.config.targets import Kinds
+
+VECTOR_ENV = "gymnasium.vector.vector_env.VectorEnv"
+PIPELINE = "runner.pipelines.pipeline.ConnectorPipeline"
+
+ENVIRONMENTS = Kinds(
+    ("gymnasium.core.Env", VECTOR_ENV, "runner.env_runners.multi_agent_env.MultiAgentEnv"),
+    "gymnasium.Env, gymnasium.vector.VectorEnv or MultiAgentEnv",
+    has_factories=True,
+)
+PIECES = Kinds(("runner.pipelines.piece.ConnectorPiece",), "runner.pipelines.ConnectorPiece")
+MODULES = Kinds(("runner.modules.rl_module.RLModule",), "runner.modules.RLModule")
+LOSSES = Kinds(("runner.learners.loss.Loss",), "runner.learners.loss.Loss")
+AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
 # Packages of which classes are made for a configuration of somebody else.
 PACKAGES = ("runner", "gymnasium", "torch")
 
-_LOSS = ("runner.learners.loss.Loss",)
 _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
 _DATAFLOW = ("runner.dataflow.on_policy.on_policy", "runner.dataflow.offline.offline")
-_MODULE = ("runner.modules.rl_module.RLModule",)
-_ENVIRONMENT = (
-    "gymnasium.core.Env",
-    "gymnasium.vector.vector_env.VectorEnv",
-    "runner.env_runners.multi_agent_env.MultiAgentEnv",
-)
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
-_PIECE = ("runner.pipelines.piece.ConnectorPiece",)
 _OF_MODULES = r"multi_agent\.algorithm_config_overrides_per_module\.[^.]+"
 _EDIT = r"\d+\.(prepend|append|piece)\._target_"
 # Dotted key -> base classes, or functions that are allowed themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (rf"(algorithm|{_OF_MODULES})\.loss", _LOSS),
+    (rf"(algorithm|{_OF_MODULES})\.loss", LOSSES.bases),
     (rf"(algorithm|{_OF_MODULES})\.schema", _SCHEMA),
     (rf"(algorithm|{_OF_MODULES})\.dataflow", _DATAFLOW),
-    (r"(module|multi_agent\.modules\.[^.]+)\._target_", _MODULE),
-    (r"env\._target_", _ENVIRONMENT),
+    (r"(module|multi_agent\.modules\.[^.]+)\._target_", MODULES.bases),
+    (r"env\._target_", ENVIRONMENTS.bases),
     (r"env\.wrappers\.\d+\._target_", _WRAPPER),
-    (rf"(connectors\.\w+|(algorithm|{_OF_MODULES})\.learner_pipeline)\.{_EDIT}", _PIECE),
-    (r"multi_agent\.agent_to_module\._target_", ("runner.env_runners.multi_agent_env.AgentMapping",)),
+    (rf"(connectors\.\w+|(algorithm|{_OF_MODULES})\.learner_pipeline)\.{_EDIT}", PIECES.bases),
+    (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
     (r"offline\.offline_data_class", ("runner.offline.offline_data.OfflineData",)),
     (r"offline\.prelearner_class", ("runner.offline.prelearner.OfflinePreLearner",)),
     (r"offline\.prelearner_buffer_class", ("runner.replay.episode_replay_buffer.EpisodeReplayBuffer",)),
@@ -51,6 +57,6 @@ def is_known_kind(key: str, path: str) -> bool:
     lineage = find_ancestors(path) if path.partition(".")[0] in PACKAGES else []
     if not lineage or lineage[0].partition(".")[0] not in PACKAGES:
         return False
-    if bases == _ENVIRONMENT and lineage[0].startswith(_NO_ENVIRONMENTS):
+    if bases == ENVIRONMENTS.bases and lineage[0].startswith(_NO_ENVIRONMENTS):
         return False
     return any(one in bases for one in lineage)

@@ -10,15 +10,17 @@ from typing import Any
 
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.compose import Composed
-from runner.config.edits import describe_fault
+from runner.config.edit_lists import added_up
+from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import option_of
+from runner.config.kinds import AGENT_MAPPINGS, LOSSES, MODULES
 from runner.config.metrics import DEFAULT_MODULE_ID, declared_module_ids
 from runner.config.schemas import ExperimentConfig, MultiAgentConfig
-from runner.config.targets import find_target_fault
+from runner.config.targets import Kinds, find_target_fault
 
 # Fields of the blocks that hold dotted paths, and those of the algorithm that the modules of a run share.
-_PATHS = ("_target_", "loss")
+_PATHS = {"_target_": MODULES, "loss": LOSSES}
 _SHARED = ("schema", "dataflow", "train_batch_size_per_learner")
 
 
@@ -50,7 +52,7 @@ def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[P
     if "_target_" in mapping:
         path = str(mapping["_target_"])
         arguments = [str(name) for name in mapping if name != "_target_"]
-        yield from _check_path(f"{key}._target_", path, composed, arguments)
+        yield from _check_path(f"{key}._target_", path, composed, AGENT_MAPPINGS, arguments)
         return
     for pattern, module_id in mapping.items():
         if not isinstance(module_id, str) or not module_id:
@@ -87,10 +89,14 @@ def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed
             if problem is not None:
                 yield problem
             elif field.name in _PATHS:
-                yield from _check_path(name, str(values[field.name]), composed)
+                yield from _check_path(name, str(values[field.name]), composed, _PATHS[field.name])
+            elif field.name == "learner_pipeline":
+                yield from find_edit_problems(name, added_up((), values[field.name]), composed.where)
 
 
-def _check_path(key: str, path: str, composed: Composed, arguments: typing.Iterable[str] = ()) -> Iterator[Problem]:
-    fault = find_target_fault(path, arguments)
+def _check_path(
+    key: str, path: str, composed: Composed, kinds: Kinds, arguments: typing.Iterable[str] | None = None
+) -> Iterator[Problem]:
+    fault = find_target_fault(path, arguments, kinds=kinds)
     if fault is not None:
         yield describe_fault(key, fault, composed.where(key), path)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.config.edit_lists import DISCARD, EDIT_LISTS, discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine
 from runner.config.paths import display_path
 from runner.config.yaml_lines import locate_keys
@@ -23,32 +24,72 @@ def join_keys(keys: Sequence[str]) -> str:
 class Provenance:
     """Records sources in the order in which files and overrides are merged: later ones win."""
 
-    def __init__(self) -> None:
-        self.sources: dict[str, str] = {}
+    def __init__(self, sources: Mapping[str, str] | None = None, num_edits: Mapping[str, int] | None = None) -> None:
+        self.sources: dict[str, str] = dict(sources or {})
         self.blocks: dict[str, str] = {}
         self._ranks: dict[Keys, int] = {}
+        self._num_edits = dict(num_edits or {})  # in each list of edits so far
+        self._offsets: dict[str, int] = {}  # of the list that is being recorded, in the one that it is added to
 
     def record_file(self, path: Path, package: str) -> None:
         """Every key of a YAML file that is merged at `package`."""
         prefix = tuple(package.split(".")) if package else ()
         for keys, line, is_leaf in locate_keys(path):
             if keys[0] != "defaults" and (prefix or keys[0] != "hydra"):
-                self._record((*prefix, *keys), f"{display_path(path)}:{line}", is_leaf)
+                self._record_or_add((*prefix, *keys), f"{display_path(path)}:{line}", is_leaf)
 
     def record_override(self, line: OverrideLine) -> None:
         """Every key that an override sets."""
         keys = tuple(line.key.split("."))
         if line.parsed.is_delete():
             self._forget(join_keys(keys))
+            self._num_edits.pop(line.key, None)
             self._ranks[keys] = len(self._ranks)
             return
         self._record_value(keys, line.parsed.value(), line.where)
 
     def _record_value(self, keys: Keys, value: Any, where: str) -> None:
-        self._record(keys, where, is_leaf=not isinstance(value, dict))
+        name = join_keys(keys)
+        if name.startswith(EDIT_LISTS) and name not in EDIT_LISTS:  # an item of the composed list
+            self._record(keys, where, is_leaf=not isinstance(value, dict))
+            return
+        self._record_or_add(keys, where, is_leaf=not isinstance(value, dict))
         if isinstance(value, dict):
-            for name, item in value.items():
-                self._record_value((*keys, str(name)), item, where)
+            for inner, item in value.items():
+                self._record_value((*keys, str(inner)), item, where)
+        elif isinstance(value, list) and name in EDIT_LISTS:
+            for index, edit in enumerate(value):
+                for end in ([], [DISCARD]) if discards_earlier([edit]) else ([],):
+                    self._record_or_add((*keys, str(index), *end), where, is_leaf=bool(end))
+
+    def _record_or_add(self, keys: Keys, where: str, is_leaf: bool) -> None:
+        """Record a key of a file or an override; the items of a list of edits stand after those before them."""
+        name = join_keys(keys)
+        edits = edit_list_of(name)
+        if edits is None:
+            self._record(keys, where, is_leaf)
+        elif edits == name:
+            self._begin_edits(name, where)
+        else:
+            self._add_edit(edits, keys, where, is_leaf)
+
+    def _begin_edits(self, name: str, where: str) -> None:
+        count = self._offsets[name] = self._num_edits.get(name, 0)
+        for index in range(count):  # those before know their own places, once the list has another one
+            self.sources.setdefault(f"{name}.{index}", self.sources.get(name, where))
+        self.sources[name] = where
+
+    def _add_edit(self, name: str, keys: Keys, where: str, is_leaf: bool) -> None:
+        _, _, index, *rest = keys
+        if index == "0" and rest == [DISCARD]:
+            self._forget(name)
+            self.sources[name] = where
+            self._offsets[name], self._num_edits[name] = -1, 0
+            return
+        number = self._offsets.get(name, 0) + int(index)
+        self._num_edits[name] = max(self._num_edits.get(name, 0), number + 1)
+        key = ".".join((name, str(number), *rest))
+        (self.sources if is_leaf or not rest else self.blocks)[key] = where
 
     def _record(self, keys: Keys, where: str, is_leaf: bool) -> None:
         name = join_keys(keys)

@@ -23,8 +23,13 @@ class EnvConfig:
     """Which environment is stepped, and how actions reach it."""
 
     env: str | None = option(None, "gymnasium id, for example CartPole-v1; null when _target_ names a class")
-    _target_: str | None = option(None, "dotted path of your own gymnasium.Env or gymnasium.vector.VectorEnv class")
-    env_config: dict[str, Any] = option({}, "keyword arguments of the environment's constructor")
+    _target_: str | None = option(
+        None, "dotted path of your own gymnasium.Env, VectorEnv or MultiAgentEnv class, or of a function that makes one"
+    )
+    env_config: dict[str, Any] = option({}, "keyword arguments of the environment's constructor or of that function")
+    wrappers: list[dict[str, Any]] = option(
+        [], "what is put around the environment, in order: {_target_: dotted path, its keyword arguments, ...}"
+    )
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
     port: int | None = option(
@@ -188,7 +193,11 @@ class MultiAgentConfig:
 
 @dataclass(frozen=True)
 class ConnectorsConfig:
-    """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove."""
+    """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove.
+
+    Lists add up: those of groups, of the experiment, of the command line. One that begins with `discard: earlier_edits`
+    takes the place of those before it.
+    """
 
     env_to_module: list[dict[str, Any]] = option([], "edits of the pipeline from the environment to the module")
     module_to_env: list[dict[str, Any]] = option([], "edits of the pipeline from the module to the environment")

@@ -8,15 +8,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Composed, compose_experiment
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
+from runner.config.edit_lists import EDIT_LISTS, apply_edits, changes_edits, read_edits
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
+from runner.config.provenance import Provenance
 
 _CHECKPOINT_SOURCE = "checkpoint"
 _EXPERIMENT = "experiment"
@@ -43,8 +46,12 @@ def compose_stored(
     places = dict.fromkeys(_leaves(unresolved), _CHECKPOINT_SOURCE) | dict(sources)
     usable = [line for line in lines if _find_unusable(line) is None]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
+    edits = [line for line in usable if changes_edits(line.text)]
+    others = [line for line in usable if line not in edits]
+    if edits:
+        places = _places_of_edits(config, places, edits)
     problems += set_values(config, usable)
-    places |= {line.key: line.where for line in usable}
+    places |= {line.key: line.where for line in others}
     values = _resolved(config)
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
@@ -61,9 +68,21 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         raise ConfigError([Problem(what, _CHECKPOINT_SOURCE)]) from error
 
 
+def _places_of_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> dict[str, str]:
+    """Where each edit came from, once the overrides have been applied to `config`."""
+    counts = {name: len(edits) for name in EDIT_LISTS if (edits := read_edits(config, name)) is not None}
+    provenance = Provenance(places, counts)
+    for line in lines:
+        provenance.record_override(line)
+    return provenance.sources
+
+
 def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
     """Apply overrides of single keys; a removed one becomes null."""
     for line in lines:
+        if changes_edits(line.text):
+            yield from _set_edits(config, line)
+            continue
         block, _, name = line.key.partition(".")
         # A metric is one key with slashes in it, everything else a dotted path.
         key = f"stop[{name.replace('.', '/')}]" if block == "stop" and name else line.key
@@ -72,6 +91,13 @@ def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Pr
             OmegaConf.update(config, key, value, force_add=True)
         except OmegaConfBaseException as error:
             yield Problem(f"this override cannot be applied: {error}", line.where)
+
+
+def _set_edits(config: DictConfig, line: OverrideLine) -> Iterator[Problem]:
+    try:
+        apply_edits(config, line.parsed)
+    except (OmegaConfBaseException, HydraException) as error:
+        yield Problem(f"this override cannot be applied: {error}", line.where)
 
 
 def compose_new_run(

@@ -16,9 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
-from runner.config.imports import import_target
-from runner.config.schemas import EnvConfig
-from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.observation_checks import outline
 from runner.env_runners.rollout_buffer import Infos
 from runner.episodes import nested
@@ -31,6 +28,8 @@ _log = logging.getLogger(__name__)
 _BIT_GENERATORS = {
     cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
 }
+# A reset begins all of their state anew.
+_WRAPPERS_OF_AN_EPISODE = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
 StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
 Space = gym.Space[Any]
 
@@ -56,70 +55,6 @@ class SubEnvironments(Protocol):
 
     def close(self) -> None:
         """Free what the environments hold."""
-
-
-def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> SubEnvironments:
-    """The sub-environments that `config` names.
-
-    Args:
-        config: the `env` block.
-        num_envs: N.
-        mode: `env_runners.gym_env_vectorize_mode`: auto, sync or vector_entry_point.
-        seed: of the run.
-
-    Raises:
-        ConfigError: the environment cannot be made.
-    """
-    target = env_class(config)
-    if target is not None and issubclass(target, gym.vector.VectorEnv):
-        return BatchedEnvironments(_made(config, lambda: target(num_envs=num_envs, **config.env_config)), seed)
-    if target is not None:
-        return SyncEnvironments(lambda: _made(config, lambda: target(**config.env_config)), num_envs, seed)
-    name = config.env or ""
-    if mode != "sync" and (mode == "vector_entry_point" or _has_batched_implementation(name)):
-        kwargs = {"vectorization_mode": "vector_entry_point", **config.env_config}
-        return BatchedEnvironments(_made(config, lambda: gym.make_vec(name, num_envs, **kwargs)), seed)
-    return SyncEnvironments(
-        lambda: _made(config, lambda: gym.make(name, disable_env_checker=True, **config.env_config)),
-        num_envs,
-        seed,
-    )
-
-
-def env_class(config: EnvConfig) -> Any:
-    """The class that `env._target_` names, None for a gymnasium id."""
-    if config._target_ is None:
-        return None
-    return import_target(config._target_, "env._target_", gym.Env, gym.vector.VectorEnv, MultiAgentEnv)
-
-
-def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
-    """The environment with several agents that `config` names.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
-    target = env_class(config)
-    env: MultiAgentEnv = _made(config, lambda: target(**config.env_config))
-    return env
-
-
-def _has_batched_implementation(name: str) -> bool:
-    spec = gym.envs.registry.get(name)
-    return spec is not None and spec.vector_entry_point is not None
-
-
-def _made(config: EnvConfig, make: Callable[[], Any]) -> Any:
-    try:
-        return make()
-    except Exception as error:  # whatever a user's constructor raises becomes one clear message
-        name = config._target_ or config.env
-        problem = Problem(
-            f"the environment {name} cannot be made: {type(error).__name__}: {error}",
-            where="env._target_" if config._target_ else "env.env",
-            got=f"{name} with env_config {dict(config.env_config)}",
-        )
-        raise ConfigError([problem]) from error
 
 
 class BatchedEnvironments:
@@ -163,9 +98,9 @@ class BatchedEnvironments:
         own: Any = self._env.unwrapped
         self._warn_of_unsaved(own)
         state: dict[str, Any] = {
-            str(depth): _plain_attributes(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not own
+            str(depth): _state_of(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not own
         }
-        return state | {"own": own.get_state() if _has_own_state(own) else _plain_attributes(own)}
+        return state | {"own": _state_of(own)}
 
     def _warn_of_unsaved(self, own: Any) -> None:
         """Say once which attributes a checkpoint leaves out, so that "goes on exactly" is not believed wrongly."""
@@ -184,12 +119,7 @@ class BatchedEnvironments:
         self._env.reset(seed=0)  # makes what the environment makes at its first reset
         own: Any = self._env.unwrapped
         for depth, layer in enumerate(_layers(self._env)):
-            if layer is not own:
-                _restore_attributes(layer, state[str(depth)])
-        if _has_own_state(own):
-            own.set_state(state["own"])
-        else:
-            _restore_attributes(own, state["own"])
+            _restore(layer, state["own"] if layer is own else state[str(depth)])
 
     def close(self) -> None:
         """Close the environment."""
@@ -200,7 +130,8 @@ class SyncEnvironments:
     """N gymnasium environments stepped one by one.
 
     Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
-    and `set_state` where it has them, else by its seed and a replay of its actions.
+    and `set_state` where it has them, else by its seed and a replay of its actions, before which wrappers get the state
+    that they had when it began.
     """
 
     def __init__(self, make_env: Callable[[], gym.Env[Any, Any]], num_envs: int, seed: int) -> None:
@@ -211,6 +142,9 @@ class SyncEnvironments:
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
         self._has_own_state = _has_own_state(self._envs[0].unwrapped)
+        # For replays: the wrappers that keep something over episodes, and what they had when the episode began.
+        self._wrappers = [[] if self._has_own_state else _lasting_wrappers(env) for env in self._envs]
+        self._wrapper_states: list[list[Any]] = [[] for _ in range(num_envs)]
         self._obs = nested.zeros(blank_item(self.single_observation_space), (num_envs,))
         self._rewards = np.zeros(num_envs, np.float64)
         self._terminateds = np.zeros(num_envs, np.bool_)
@@ -230,6 +164,7 @@ class SyncEnvironments:
     def _reset_one(self, n: int) -> Mapping[str, Any]:
         self._actions[n] = []
         self._num_steps[n] = 0
+        self._wrapper_states[n] = [_state_of(wrapper) for wrapper in self._wrappers[n]]
         seed = _seed(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
         where = f"sub-environment {n}, episode {self._episode_numbers[n]}"
         obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", where)
@@ -291,10 +226,13 @@ class SyncEnvironments:
         }
         for n, env in enumerate(self._envs):
             if self._has_own_state:
-                wrappers = [_plain_attributes(layer) for layer in _layers(env)[:-1]]
+                wrappers = [_state_of(layer) for layer in _layers(env)[:-1]]
                 own: Any = env.unwrapped
                 state[f"env_{n}"] = {"own": own.get_state(), "wrappers": wrappers}
-            elif self._actions[n]:
+                continue
+            if self._wrapper_states[n]:
+                state[f"wrappers_{n}"] = self._wrapper_states[n]
+            if self._actions[n]:
                 state[f"actions_{n}"] = nested.stack(self._actions[n])
         return state
 
@@ -303,12 +241,14 @@ class SyncEnvironments:
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         for n, env in enumerate(self._envs):
+            for wrapper, wrapper_state in zip(self._wrappers[n], state.get(f"wrappers_{n}", ()), strict=False):
+                _restore(wrapper, wrapper_state)
             self._reset_one(n)
             if self._has_own_state:
                 own: Any = env.unwrapped
                 own.set_state(state[f"env_{n}"]["own"])
-                for layer, attributes in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
-                    _restore_attributes(layer, attributes)
+                for layer, layer_state in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
+                    _restore(layer, layer_state)
             for action in nested.unstack(state[f"actions_{n}"]) if f"actions_{n}" in state else ():
                 env.step(action)
                 self._actions[n].append(action)
@@ -367,8 +307,31 @@ def _layers(env: Any) -> list[Any]:
     return layers
 
 
-def _plain_attributes(layer: Any) -> dict[str, Any]:
-    """Arrays, numbers, strings and random generators among an object's attributes."""
+def _lasting_wrappers(env: Any) -> list[Any]:
+    """The wrappers that may keep something over episodes: all but those that each reset begins anew."""
+    return [layer for layer in _layers(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
+
+
+def _state_of(layer: Any) -> dict[str, Any]:
+    """What an environment or a wrapper says of its state by itself, else its plain attributes."""
+    state: dict[str, Any] = layer.get_state() if _has_own_state(layer) else _plain_attributes(layer)
+    return state
+
+
+def _restore(layer: Any, state: Mapping[str, Any]) -> None:
+    if _has_own_state(layer):
+        layer.set_state(state)
+    else:
+        _restore_attributes(layer, state)
+
+
+def _plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
+    """Arrays, numbers, strings and random generators among an object's attributes.
+
+    Args:
+        layer: the object.
+        has_parts: also attributes that are objects made of such, a running mean for example.
+    """
     state: dict[str, Any] = {}
     for name, value in vars(layer).items():
         if isinstance(value, np.random.Generator):
@@ -379,7 +342,17 @@ def _plain_attributes(layer: Any) -> dict[str, Any]:
             state[name] = np.asarray(value)
         elif value is None or isinstance(value, (bool, int, float, str)):
             state[name] = value
+        elif has_parts and _is_plain_object(value):
+            state[name] = {"attributes": _plain_attributes(value, has_parts=False)}
     return state
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether the object's attributes are all it has, and all plain."""
+    attributes = getattr(value, "__dict__", None)
+    if not attributes or isinstance(value, type) or callable(value):
+        return False
+    return len(_plain_attributes(value, has_parts=False)) == len(attributes)
 
 
 def _restore_attributes(layer: Any, state: Mapping[str, Any]) -> None:
@@ -390,5 +363,9 @@ def _restore_attributes(layer: Any, state: Mapping[str, Any]) -> None:
             generator = np.random.Generator(_BIT_GENERATORS[value["generator"]]())
             generator.bit_generator.state = value["state"]
             setattr(layer, name, generator)
+        elif isinstance(value, Mapping):
+            part = vars(layer)[name]
+            if _is_plain_object(part):
+                _restore_attributes(part, value["attributes"])
         else:
             setattr(layer, name, value.copy()[()] if isinstance(value, np.ndarray) else value)

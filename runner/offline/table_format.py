@@ -36,7 +36,6 @@ from runner.offline.table_schema import TableSchema, top_level_names
 
 METADATA_KEY = b"runner.steps"
 NEW_OBS = "new_obs"
-_EMPTY_INFO = "{}"
 
 # --- writing --------------------------------------------------------------------------------------
 
@@ -92,11 +91,6 @@ def block_to_steps(
 def new_obs_column(leaf: Leaf) -> str:
     """The column with the observations after the steps that goes with a column of `obs`."""
     return NEW_OBS + leaf.column.removeprefix(OBS)
-
-
-def is_steps(schema: pa.Schema) -> bool:
-    """Whether a file with this schema is a table of ours."""
-    return METADATA_KEY in (schema.metadata or {})
 
 
 def read_steps_layout(schema: pa.Schema) -> Layout | None:

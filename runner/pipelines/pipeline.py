@@ -26,7 +26,8 @@ class ConnectorPipeline(ConnectorPiece):
 
     Args:
         pieces: in the order of their calls.
-        input_observation_space, input_action_space: spaces before the first piece.
+        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline those
+            that the piece before it leaves.
     """
 
     name = "pipeline"
@@ -34,12 +35,14 @@ class ConnectorPipeline(ConnectorPiece):
     def __init__(
         self,
         pieces: Iterable[ConnectorPiece],
-        input_observation_space: gym.Space[Any],
-        input_action_space: gym.Space[Any],
+        input_observation_space: gym.Space[Any] | None = None,
+        input_action_space: gym.Space[Any] | None = None,
     ) -> None:
         self._pieces = list(pieces)
-        self.input_spaces = (input_observation_space, input_action_space)
-        self._infer()
+        self._infer_columns()
+        if input_observation_space is not None and input_action_space is not None:
+            self.input_spaces = (input_observation_space, input_action_space)
+            self._infer()
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Pass the batch through all pieces."""
@@ -130,6 +133,10 @@ class ConnectorPipeline(ConnectorPiece):
             )
             self.spaces_after.append((obs_space, action_space))
         self.observation_space, self.action_space = obs_space, action_space
+        self._infer_columns()
+
+    def _infer_columns(self) -> None:
+        """What the pieces together read, write and need."""
         reads: list[str] = []
         writes: list[str] = []
         for piece in self._pieces:
@@ -137,6 +144,9 @@ class ConnectorPipeline(ConnectorPiece):
             writes += [column for column in piece.writes if column not in writes]
         self.reads, self.writes = tuple(reads), tuple(writes)
         self.writes_obs_to_episodes = any(piece.writes_obs_to_episodes for piece in self._pieces)
+        self.reads_module = any(piece.reads_module for piece in self._pieces)
+        self.needs_trajectories = any(piece.needs_trajectories for piece in self._pieces)
+        self.needs_next_obs = any(piece.needs_next_obs for piece in self._pieces)
         self.num_lookback = max((piece.num_lookback for piece in self._pieces), default=0)
         self.writes_per_fragment = tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from runner.cli.verbs import VERBS
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 
 CARTPOLE = "+experiment=ppo_cartpole"
+NOT_MADE = "  not made  environments, pipelines, modules; validate --build makes them and takes one step through them\n"
 
 
 def test_validate_accepts(run_cli: RunCli) -> None:
     result = run_cli("validate", CARTPOLE)
     assert (result.returncode, result.stderr) == (0, "")
-    assert result.stdout == "ppo_cartpole: no problems\n"
+    assert result.stdout == f"ppo_cartpole: no problems\n{NOT_MADE}"
 
 
 def test_validate_reports_all_mistakes(run_cli: RunCli) -> None:
@@ -34,7 +37,7 @@ def test_debug_adds_the_stack_trace(run_cli: RunCli) -> None:
 
 def test_validate_checks_every_value_of_a_sweep(run_cli: RunCli) -> None:
     good = run_cli("validate", CARTPOLE, "-m", "stop.training_iteration=1,2", "seed=range(0,3)")
-    assert good.stdout == "ppo_cartpole: no problems in 4 configurations that cover the sweep\n"
+    assert good.stdout == f"ppo_cartpole: no problems in 4 configurations that cover the sweep\n{NOT_MADE}"
     bad = run_cli("validate", CARTPOLE, "-m", "seed=1,2,-3", "algorithm.lr=1,two")
     assert bad.returncode == 2
     assert "override seed=-3" in bad.stderr
@@ -91,6 +94,34 @@ def test_list(run_cli: RunCli, tmp_path: Path) -> None:
     assert any(line.split() == ["maze", "Out", "of", "the", "maze."] for line in lines)
     assert any(line.split()[:4] == ["ppo_cartpole", "PPO", "on", "CartPole-v1"] for line in lines)
     assert any(line.startswith("algorithm: algorithm=NAME (default ppo)") for line in lines)
+
+
+def test_descriptions_are_whole_sentences(run_cli: RunCli) -> None:
+    lines = {line.split()[0]: line for line in run_cli("list").stdout.splitlines() if line.startswith("  ")}
+    assert lines["pb2"].endswith("2002.02518); all of them are intervals.")
+    assert lines["pbt"].endswith("(Jaderberg et al. 2017, https://arxiv.org/abs/1711.09846).")
+    assert lines["cql_pendulum"].endswith("give them with offline.input_=...")
+    cut = [name for name, line in lines.items() if not line.endswith((".", "!", "?"))]
+    assert not cut
+
+
+def test_every_verb_stands_in_the_help(run_cli: RunCli) -> None:
+    text = run_cli("--help").stdout
+    for name, verb in VERBS.items():
+        assert verb.meaning in text
+        assert f"python -m runner {verb.example}" in text
+        assert find_spec(verb.module) is not None
+        assert name is None or f"\n  {name}" in text
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "message"),
+    [("show", "--build", "option of validate"), ("validate", "--profile", "option of show")],
+)
+def test_an_option_of_another_verb(run_cli: RunCli, verb: str, option: str, message: str) -> None:
+    result = run_cli(verb, CARTPOLE, option)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
 
 
 def test_show(run_cli: RunCli) -> None:

@@ -18,6 +18,7 @@ CODE = """
 from dataclasses import dataclass
 import gymnasium as gym
 from runner.config.algorithms import PPOConfig
+from runner.pipelines.piece import ConnectorPiece
 
 class Maze(gym.Env):
     def __init__(self, size=3, *, walls=()): ...
@@ -27,10 +28,11 @@ class SmallMaze(Maze): ...
 class Anything(Maze):
     def __init__(self, **arguments): ...
 
-def make_maze(size): ...
+def make_maze(size, **others):
+    return Maze(size, **others)
 
 @dataclass
-class Piece:
+class Piece(ConnectorPiece):
     factor: float = 1.0
 
 @dataclass(frozen=True)

@@ -10,9 +10,10 @@ import pytest
 
 from runner.config.schemas import EnvConfig
 from runner.env_runners import env_runner as env_runner_module
+from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
-from runner.env_runners.vector_envs import SyncEnvironments, make_vector_env
+from runner.env_runners.vector_envs import SyncEnvironments
 from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import coded_length, coded_reward

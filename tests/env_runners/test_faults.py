@@ -11,9 +11,10 @@ import pytest
 
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import EnvConfig
+from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
-from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments, make_vector_env
+from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.modules.test_actor_critic_module import SMALL
@@ -178,7 +179,7 @@ class CannotBeMade(gym.Env[Any, Any]):
 def test_environments_that_cannot_be_made(
     name: str, config: EnvConfig, assert_golden: AssertGolden, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.env_runners.vector_envs.import_target", lambda *_: CannotBeMade)
+    monkeypatch.setattr("runner.env_runners.env_makers.import_target", lambda *_, **__: CannotBeMade)
     with pytest.raises(ConfigError) as caught:
         make_vector_env(config, 2, "auto", 0)
     assert_golden(name, str(caught.value).replace(__name__, "tests.test_faults"))

@@ -11,7 +11,8 @@ import pytest
 
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
-from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments, make_vector_env
+from runner.env_runners.env_makers import make_vector_env
+from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.env_runners.test_rollout_buffer import assert_same_blocks

@@ -1,0 +1,140 @@
+"""The verbs of the command line: one table, from which the help text and every check follow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+_COLUMN = 21
+_TRAINING = "(none)"
+
+
+@dataclass(frozen=True)
+class Verb:
+    """What one verb does.
+
+    Attributes:
+        module: with `main(argv)`, imported when the verb is used.
+        meaning: what it does, for the help text.
+        example: a command line without `python -m runner`.
+        arguments: what follows the verb, as in `RUN_DIR`.
+        variants: further forms: option -> (meaning, example).
+    """
+
+    module: str
+    meaning: str
+    example: str
+    arguments: str = ""
+    variants: Mapping[str, tuple[str, str]] | None = None
+
+
+VERBS: Mapping[str | None, Verb] = {
+    None: Verb("runner.cli.train", "train", "+experiment=ppo_cartpole algorithm.lr=1e-3 seed=7"),
+    "validate": Verb(
+        "runner.cli.validate",
+        "check the configuration, all mistakes at once",
+        "validate +experiment=ppo_cartpole",
+        variants={
+            "--build": (
+                "also make environments, pipelines and modules, and take one step",
+                "validate --build +experiment=ppo_cartpole",
+            )
+        },
+    ),
+    "show": Verb(
+        "runner.cli.show",
+        "print the composed configuration with the source of each value",
+        "show +experiment=ppo_cartpole",
+    ),
+    "list": Verb("runner.cli.list_options", "print the experiments and the options of each group", "list"),
+    "resume": Verb(
+        "runner.cli.resume",
+        "go on from the last checkpoint; overrides stay in force for later resumes",
+        "resume RUN_DIR stop.training_iteration=50",
+        "RUN_DIR",
+        variants={
+            "--module-only": (
+                "a new run with the module of the checkpoint",
+                "resume RUN_DIR --module-only experiment=ppo_cartpole",
+            )
+        },
+    ),
+    "evaluate": Verb(
+        "runner.cli.evaluate",
+        "evaluate the last checkpoint",
+        "evaluate RUN_DIR evaluation.evaluation_duration=50",
+        "RUN_DIR",
+    ),
+    "record": Verb(
+        "runner.cli.record",
+        "record whole episodes of the last checkpoint's policy",
+        "record RUN_DIR offline.output=data/expert",
+        "RUN_DIR",
+    ),
+    "export": Verb(
+        "runner.cli.export",
+        "the last checkpoint's policy as one file, --format onnx or pt2",
+        "export RUN_DIR --format onnx policy.onnx",
+        "RUN_DIR FILE",
+    ),
+    "register": Verb(
+        "runner.cli.register",
+        "put that policy into MLflow's model registry, if it is good enough",
+        "register RUN_DIR --name NAME --if 'METRIC >= 450'",
+        "RUN_DIR",
+    ),
+    "inspect": Verb(
+        "runner.cli.inspect",
+        "describe recorded data: schema, episodes, returns, actions",
+        "inspect data/expert",
+        "DATA",
+    ),
+    "convert": Verb(
+        "runner.cli.convert",
+        "rewrite recorded data: tables or other formats to episodes, or back",
+        "convert offline.input_=table offline.output=episodes",
+    ),
+    "rllink": Verb(
+        "runner.cli.rllink",
+        "put an RLlink server through each rule of its specification",
+        "rllink check 127.0.0.1:5556 --read-only",
+        "check HOST:PORT",
+    ),
+    "sweep": Verb(
+        "runner.cli.sweep_best",
+        "the best trial of a sweep; --emit FILE writes an experiment with its values",
+        "sweep best SWEEP_DIR --emit conf/experiment/NAME.yaml",
+        "best SWEEP_DIR",
+    ),
+    "report": Verb(
+        "runner.cli.report",
+        "one HTML page of a sweep or of a run, --output FILE",
+        "report outputs/ppo_cartpole/sweeps/NAME",
+        "DIR",
+    ),
+}
+NAMES = tuple(name for name in VERBS if name is not None)
+
+
+def describe_verbs() -> str:
+    """The section of the help text: each verb with its meaning and an example."""
+    return "\n".join(line for name, verb in VERBS.items() for line in _describe(name, verb))
+
+
+def _describe(name: str | None, verb: Verb) -> Iterator[str]:
+    if name is None:
+        yield f"  {_TRAINING:<{_COLUMN - 2}}{verb.meaning:<10}  python -m runner {verb.example}"
+        return
+    head = f"  {name} {verb.arguments}".rstrip()
+    if len(head) < _COLUMN - 1:
+        yield f"{head:<{_COLUMN}}{verb.meaning}"
+    else:
+        yield from (head, f"{'':<{_COLUMN}}{verb.meaning}")
+    yield _example(verb.example)
+    for option, (meaning, example) in (verb.variants or {}).items():
+        yield f"{'':<{_COLUMN}}{option}: {meaning}"
+        yield _example(example)
+
+
+def _example(text: str) -> str:
+    return f"{'':<{_COLUMN + 12}}python -m runner {text}"

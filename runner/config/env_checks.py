@@ -1,0 +1,110 @@
+"""Checks of the `env` block: which environment it names, its arguments, and the wrappers around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.config.compose import Composed
+from runner.config.edits import describe_fault
+from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.external_checks import find_external_problems
+from runner.config.kinds import ENVIRONMENTS, VECTOR_ENV
+from runner.config.schemas import ExperimentConfig
+from runner.config.source_modules import MissingNameError, UnknowableError, open_module
+from runner.config.targets import Given, find_target_fault, is_subclass
+
+_MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
+_NUM_ENVS = Given(names=("num_envs",))
+_WRAPPED_ENV = Given(num_positional=1)
+
+
+def find_env_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """The problems of the environment as far as its source tells them."""
+    env, target = config.env.env, config.env._target_
+    allowed = "env.env: a gymnasium id, or env._target_: your own class"
+    yield from find_external_problems(config, composed)
+    yield from _check_wrappers(config, composed)
+    has_spaces = config.env.is_external and (config.env.observation_space or config.env.agents)
+    if env is None and target is None and has_spaces:
+        return
+    if env is None and target is None:
+        yield Problem("no environment is chosen", composed.where("env"), None, f"env=cartpole, or {allowed}")
+    elif env is not None and target is not None:
+        where = composed.where("env._target_")
+        yield Problem("env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}")
+    elif target is not None:
+        yield from _check_call("env._target_", "env.env_config", target, config.env.env_config, composed, _NUM_ENVS)
+    elif env is not None:
+        yield from _check_env_id(env, config, composed)
+
+
+def _check_call(
+    path_key: str,
+    arguments_key: str,
+    target: str,
+    arguments: Mapping[str, Any],
+    composed: Composed,
+    given: Given,
+) -> Iterator[Problem]:
+    """The fault of a class or factory of environments, or of the arguments it is called with."""
+    fault = find_target_fault(target, [str(name) for name in arguments], kinds=ENVIRONMENTS, given=given)
+    if fault is None:
+        return
+    if fault.arguments:
+        key = next((f"{arguments_key}.{name}" for name in fault.arguments if name in arguments), arguments_key)
+        where = composed.where(key) or composed.where(path_key)
+        yield describe_fault(arguments_key, fault, where, show_value(arguments))
+    else:
+        yield describe_fault(path_key, fault, composed.where(path_key), target)
+
+
+def _check_wrappers(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    for index, wrapper in enumerate(config.env.wrappers):
+        key, target = f"env.wrappers.{index}", wrapper.get("_target_")
+        if not isinstance(target, str):
+            allowed = "{_target_: package.module.Wrapper, argument: value, ...}"
+            yield Problem(f"{key} must be a wrapper with a _target_", composed.where(key), show_value(wrapper), allowed)
+            continue
+        arguments = {name: value for name, value in wrapper.items() if name != "_target_"}
+        yield from _check_call(f"{key}._target_", key, target, arguments, composed, _WRAPPED_ENV)
+
+
+def _check_env_id(env: str, config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    if ":" in env:  # gymnasium imports the module before the colon, which registers the id
+        yield from _check_registering_module(env, composed)
+        return
+    import gymnasium  # 0.2 s
+
+    spec = gymnasium.registry.get(env)
+    if spec is None:
+        known = list(gymnasium.registry)[::-1]  # the newest version of an environment first
+        allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
+        where = composed.where("env.env")
+        yield Problem(f"no environment {env} is registered", where, env, allowed, nearest_match(env, known))
+        return
+    entry_point = spec.vector_entry_point if _is_batched(config, spec) else spec.entry_point
+    if isinstance(entry_point, str):
+        target = entry_point.replace(":", ".")
+        arguments = {name: value for name, value in config.env.env_config.items() if name not in _MAKE_ARGUMENTS}
+        if find_target_fault(target) is None:  # a plugin's path may lead nowhere until it is imported
+            given = Given(names=("num_envs", *spec.kwargs))
+            yield from _check_call("env.env", "env.env_config", target, arguments, composed, given)
+
+
+def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]:
+    try:
+        open_module(env.partition(":")[0])
+    except MissingNameError as missing:
+        yield Problem(f"env.env: {missing}", composed.where("env.env"), env)
+    except UnknowableError:
+        return
+
+
+def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
+    """Whether the environment's own batched implementation is stepped."""
+    mode = config.env_runners.gym_env_vectorize_mode
+    if mode != "auto":
+        return mode == "vector_entry_point"
+    wrappers = [str(wrapper.get("_target_")) for wrapper in config.env.wrappers]
+    return spec.vector_entry_point is not None and all(is_subclass(path, VECTOR_ENV) for path in wrappers)

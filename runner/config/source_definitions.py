@@ -1,0 +1,151 @@
+"""Which class or function a dotted path names, and what a class inherits, read from source files."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError, open_module
+
+MAX_DEPTH = 20
+_PLAIN_BASES = {"object", "Generic", "Protocol", "ABC"}
+_DATACLASS = ("dataclass", "dataclasses.dataclass")
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A class or function and the module that defines it."""
+
+    node: ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    module: SourceModule
+
+    @property
+    def is_class(self) -> bool:
+        """Whether it is no function."""
+        return isinstance(self.node, ast.ClassDef)
+
+
+def resolve(path: str, depth: int) -> Definition | SourceModule:
+    """What a dotted path names, through so many imports; raises `MissingNameError` or `UnknowableError`."""
+    if depth == 0:
+        raise UnknowableError
+    parts = path.split(".")
+    module = open_module(parts[0])
+    for index, name in enumerate(parts[1:], start=1):
+        if not module.defines(name) and module.has_submodule(name):
+            module = open_module(".".join(parts[: index + 1]))
+            continue
+        return _resolve_in(module, parts[index:], depth)
+    return module
+
+
+def _resolve_in(module: SourceModule, names: list[str], depth: int) -> Definition | SourceModule:
+    if depth == 0:
+        raise UnknowableError
+    name, rest = names[0], names[1:]
+    node = module.definitions.get(name)
+    if isinstance(node, ast.ClassDef):
+        return _resolve_member(Definition(node, module), rest)
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and not rest:
+        return Definition(node, module)
+    if name in module.imports:
+        return _follow(*module.imports[name], rest, depth)
+    if name in module.exports:
+        return _follow(module.exports[name], name, rest, depth)
+    if node is not None or not module.is_complete:
+        raise UnknowableError
+    raise MissingNameError(f"{module.name} has no {name}", name, module.public_names())
+
+
+def _follow(module_name: str, name: str | None, rest: list[str], depth: int) -> Definition | SourceModule:
+    """What another module has under `name`; an import that leads nowhere may be guarded: nothing is known."""
+    path = [*([name] if name else []), *rest]
+    try:
+        module = open_module(module_name)
+        if not path:
+            return module
+        if not module.defines(path[0]) and module.has_submodule(path[0]):
+            return resolve(".".join([module_name, *path]), depth - 1)
+        return _resolve_in(module, path, depth - 1)
+    except MissingNameError:
+        raise UnknowableError from None
+
+
+def _resolve_member(owner: Definition, names: list[str]) -> Definition:
+    if not names:
+        return owner
+    raise UnknowableError
+
+
+def inherits(found: Definition, bases: Sequence[str], depth: int) -> bool:
+    """Whether a class is or inherits one of the classes."""
+    node = found.node
+    if not isinstance(node, ast.ClassDef):
+        return False
+    if f"{found.module.name}.{node.name}" in bases:
+        return True
+    if depth == 0 or not is_dataclass_or_plain(node):
+        raise UnknowableError
+    return any(inherits(base, bases, depth - 1) for base in bases_of(found, depth))
+
+
+def find_ancestors(path: str) -> list[str]:
+    """Where the thing at a dotted path and all its base classes are defined, as `module.Name`, without importing them.
+
+    Empty where the source does not tell; bases that it does not tell are left out.
+    """
+    try:
+        found = resolve(path, MAX_DEPTH)
+    except (MissingNameError, UnknowableError):
+        return []
+    return [] if isinstance(found, SourceModule) else list(dict.fromkeys(_lineage(found, MAX_DEPTH)))
+
+
+def _lineage(found: Definition, depth: int) -> Iterator[str]:
+    yield f"{found.module.name}.{found.node.name}"
+    for base in found.node.bases if isinstance(found.node, ast.ClassDef) and depth else ():
+        try:
+            name = dotted(base.value if isinstance(base, ast.Subscript) else base)
+            resolved = _resolve_in(found.module, name.split("."), MAX_DEPTH)
+        except (MissingNameError, UnknowableError):
+            continue
+        if not isinstance(resolved, SourceModule):
+            yield from _lineage(resolved, depth - 1)
+
+
+def is_dataclass_or_plain(node: ast.ClassDef) -> bool:
+    """Whether no decorator may have put something else into the class's place."""
+    return all(dotted(_called(item)) in _DATACLASS for item in node.decorator_list)
+
+
+def bases_of(found: Definition, depth: int) -> list[Definition]:
+    """The classes that a class inherits, without those that only annotate; raises `UnknowableError`."""
+    node = found.node
+    assert isinstance(node, ast.ClassDef)
+    bases = []
+    for base in node.bases:
+        name = dotted(base.value if isinstance(base, ast.Subscript) else base)
+        if name.rpartition(".")[2] in _PLAIN_BASES:
+            continue
+        try:
+            resolved = _resolve_in(found.module, name.split("."), depth - 1)
+        except MissingNameError:
+            raise UnknowableError from None
+        if isinstance(resolved, SourceModule) or not isinstance(resolved.node, ast.ClassDef):
+            raise UnknowableError
+        bases.append(resolved)
+    return bases
+
+
+def _called(node: ast.expr) -> ast.expr:
+    return node.func if isinstance(node, ast.Call) else node
+
+
+def dotted(node: ast.expr) -> str:
+    """A name or attribute as text; raises `UnknowableError` for other expressions."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    raise UnknowableError

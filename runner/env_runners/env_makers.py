@@ -1,0 +1,163 @@
+"""Environments of the `env` block: a gymnasium id, a class or a function that makes one, and wrappers around it."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import gymnasium as gym
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.schemas import EnvConfig
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
+
+# What steps, as it is made: one environment, or several together.
+Environment = Any
+_KINDS = (gym.Env, gym.vector.VectorEnv, MultiAgentEnv)
+_KIND_NAMES = "a gymnasium.Env, a gymnasium.vector.VectorEnv or a MultiAgentEnv"
+
+
+def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -> Environment:
+    """The environment with its wrappers: a `MultiAgentEnv`, a `gymnasium.Env`, or a `VectorEnv` of `num_envs`.
+
+    Args:
+        config: the `env` block.
+        num_envs: sub-environments of those that are stepped together.
+        mode: `env_runners.gym_env_vectorize_mode`: auto, sync or vector_entry_point.
+
+    Raises:
+        ConfigError: the environment or a wrapper cannot be made.
+    """
+    wrappers = [_import_wrapper(index, block) for index, block in enumerate(config.wrappers)]
+    with _telling_what(config):
+        env = _make_bare(config, num_envs, mode, wrappers)
+    _check_made(env, num_envs, config.name, "env._target_" if config._target_ else "env.env", str(config.env_config))
+    for index, (wrapper, block) in enumerate(zip(wrappers, config.wrappers, strict=True)):
+        env = _wrapped(env, wrapper, index, block)
+        _check_made(env, num_envs, block["_target_"], f"env.wrappers.{index}", str(block))
+    return env
+
+
+def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> SubEnvironments:
+    """N sub-environments with a single agent.
+
+    Args:
+        config: the `env` block.
+        num_envs: N.
+        mode: `env_runners.gym_env_vectorize_mode`.
+        seed: of the run.
+
+    Raises:
+        ConfigError: they cannot be made, or have several agents.
+    """
+    env = make_environment(config, num_envs, mode)
+    if isinstance(env, MultiAgentEnv):
+        raise ConfigError(
+            [Problem(f"{config.name} has several agents", "env", allowed="an environment with one agent")]
+        )
+    return sub_environments(env, lambda: make_environment(config, num_envs, mode), num_envs, seed)
+
+
+def sub_environments(
+    env: Environment, make_another: Callable[[], Environment], num_envs: int, seed: int
+) -> SubEnvironments:
+    """N sub-environments, of which the first one, or all together, are made already."""
+    if isinstance(env, gym.vector.VectorEnv):
+        return BatchedEnvironments(env, seed)
+    envs = itertools.chain([env], iter(make_another, None))
+    return SyncEnvironments(lambda: next(envs), num_envs, seed)
+
+
+def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
+    """An environment with several agents.
+
+    Raises:
+        ConfigError: it cannot be made, or has a single agent.
+    """
+    env = make_environment(config)
+    if not isinstance(env, MultiAgentEnv):
+        what = f"{config.name} made an environment with a single agent, and before one with several"
+        raise ConfigError([Problem(what, "env", type(env).__name__, "a MultiAgentEnv each time")])
+    return env
+
+
+def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any]) -> Environment:
+    """The environment without wrappers."""
+    arguments = dict(config.env_config)
+    if config._target_ is not None:
+        target = import_target(config._target_, "env._target_", *_KINDS, or_function=True)
+        return target(**({"num_envs": num_envs} if _makes_all_at_once(target) else {}) | arguments)
+    name = config.env or ""
+    is_batched = all(map(_makes_all_at_once, wrappers)) and _has_batched_implementation(name)
+    if mode == "vector_entry_point" or (mode == "auto" and is_batched):
+        return gym.make_vec(name, num_envs, **{"vectorization_mode": "vector_entry_point", **arguments})
+    return gym.make(name, disable_env_checker=True, **arguments)
+
+
+def _makes_all_at_once(target: Any) -> bool:
+    """Whether all sub-environments are made by one call: a class of such, or a function that asks how many."""
+    if inspect.isclass(target):
+        return issubclass(target, gym.vector.VectorEnv)
+    return "num_envs" in inspect.signature(target).parameters
+
+
+def _has_batched_implementation(name: str) -> bool:
+    spec = gym.envs.registry.get(name)
+    return spec is not None and spec.vector_entry_point is not None
+
+
+def _import_wrapper(index: int, block: Mapping[str, Any]) -> Any:
+    return import_target(str(block["_target_"]), f"env.wrappers.{index}._target_", *_KINDS, or_function=True)
+
+
+def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any]) -> Environment:
+    arguments = {name: value for name, value in block.items() if name != "_target_"}
+    try:
+        return wrapper(env, **arguments)
+    except Exception as error:  # whatever a user's constructor raises becomes one clear message
+        what = f"{block['_target_']} cannot be put around {_class_name(env)}: {type(error).__name__}: {error}"
+        raise ConfigError([Problem(what, f"env.wrappers.{index}", str(arguments), _hint(env, wrapper))]) from error
+
+
+def _hint(env: Environment, wrapper: Any) -> str | None:
+    """What goes together, where an environment and a wrapper step different numbers of them."""
+    steps_all = isinstance(env, gym.vector.VectorEnv)
+    if not inspect.isclass(wrapper) or steps_all == _makes_all_at_once(wrapper) or isinstance(env, MultiAgentEnv):
+        return None
+    if steps_all:
+        return "a gymnasium.vector.VectorWrapper around sub-environments that are stepped together"
+    return "a gymnasium.Wrapper around sub-environments that are stepped one by one"
+
+
+@contextmanager
+def _telling_what(config: EnvConfig) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        raise
+    except Exception as error:  # whatever a user's constructor raises becomes one clear message
+        problem = Problem(
+            f"the environment {config.name} cannot be made: {type(error).__name__}: {error}",
+            where="env._target_" if config._target_ else "env.env",
+            got=f"{config.name} with env_config {dict(config.env_config)}",
+        )
+        raise ConfigError([problem]) from error
+
+
+def _check_made(env: Environment, num_envs: int, name: str, where: str, got: str) -> None:
+    """Check what a function, or a class that is not the environment's, has returned."""
+    if not isinstance(env, _KINDS):
+        raise ConfigError([Problem(f"{name} made {type(env).__name__}, no environment", where, got, _KIND_NAMES)])
+    if isinstance(env, gym.vector.VectorEnv) and env.num_envs != num_envs:
+        what = f"{name} made {env.num_envs} sub-environments that are stepped together, and {num_envs} are asked for"
+        allowed = "as many as the argument num_envs says, which a function that makes all of them takes"
+        raise ConfigError([Problem(what, where, got, allowed)])
+
+
+def _class_name(env: Environment) -> str:
+    return type(env.unwrapped if hasattr(env, "unwrapped") else env).__name__
