@@ -23,8 +23,9 @@ ROOT = Path(__file__).parents[2]
 
 def main(arguments: Sequence[str]) -> int:
     """Judge the mutations of these numbers, or all; the exit code."""
-    options = _parse(arguments)
-    mutants = [mutant for mutant in read_mutants() if not options.numbers or mutant.number in options.numbers]
+    table = read_mutants()
+    options = _parse(arguments, len(table))
+    mutants = [table[number - 1] for number in options.numbers] or table
     if options.markdown:
         print(markdown(mutants))
         return 0
@@ -62,12 +63,17 @@ def judge_all(root: Path, mutants: Sequence[Mutant], num_processes: int) -> int:
     return 0 if is_sound and num_killed == len(mutants) else 1
 
 
-def _parse(arguments: Sequence[str]) -> argparse.Namespace:
+def _parse(arguments: Sequence[str], num_mutants: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("numbers", metavar="NUMBER", type=int, nargs="*", help="mutations of the table; none: all")
     parser.add_argument("--processes", type=int, default=2, help="copies of the tree that are tested at a time")
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/testing.md and end")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if unknown := [number for number in options.numbers if not 1 <= number <= num_mutants]:
+        parser.error(f"there is no mutation {unknown[0]}; allowed: 1 to {num_mutants}")
+    if options.processes < 1:
+        parser.error(f"--processes {options.processes}; allowed: 1 and more")
+    return options
 
 
 if __name__ == "__main__":

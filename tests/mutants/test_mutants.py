@@ -44,8 +44,9 @@ def test_the_documentation_has_the_table() -> None:
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A project of one function with two tests."""
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project of one function with two tests, which need no plugins."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     folder = tmp_path / "tree"
     folder.mkdir()
     (folder / "size.py").write_text(SIZE)
@@ -93,6 +94,20 @@ def test_a_copy_is_as_before_after_each_mutation(tree: Path, tmp_path: Path) -> 
     broken = copy.judge(replace(MUTANT, killed_by=("test_size.py::test_gone",)))
     assert broken.outcome == "broken"
     assert "exit code 4" in broken.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["0"], "there is no mutation 0; allowed: 1 to "),
+        (["1", "999"], "no mutation 999"),
+        (["--processes=0"], "1 and"),
+    ],
+)
+def test_mistakes(arguments: list[str], told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(arguments)
+    assert told in capsys.readouterr().err
 
 
 def test_the_table_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
