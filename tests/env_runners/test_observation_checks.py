@@ -1,4 +1,4 @@
-"""What lies outside of an observation space: an error, a warning and a count, or nothing, as `env.observation_check` says."""
+"""Observations outside of their space: an error, a warning and a count, or nothing, as `env.observation_check` says."""
 
 from __future__ import annotations
 
