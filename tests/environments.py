@@ -178,7 +178,8 @@ class Faulty(gym.Env[np.ndarray, int]):
     """Observes [steps so far, a seeded number] and has one fault, at one step of one sub-environment.
 
     Args:
-        fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, kill, sleep.
+        fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, huge_reward,
+            kill, sleep.
         fault_step: env step since construction at which it happens (resets: the episode's number).
         fault_seed: only where this was the seed of the first reset; None: everywhere.
         episode_len: steps of an episode.
@@ -233,6 +234,8 @@ class Faulty(gym.Env[np.ndarray, int]):
                 obs[0] = np.nan
             if self._fault == "nan_reward":
                 reward = float("nan")
+            if self._fault == "huge_reward":
+                reward = 3e38
         return obs, reward, self._t == self._episode_len, False, {}
 
     def _is_due(self, count: int) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.config.compose import Composed
 from runner.config.errors import Problem
+from runner.config.rllink import parse_records
 from runner.config.schemas import ExperimentConfig
 
 _SPACES = ("observation_space", "action_space")
@@ -31,6 +32,7 @@ def find_external_problems(config: ExperimentConfig, composed: Composed) -> Iter
         yield Problem("env.agents is set, and a space for a single agent, too", where, None, "one of the two")
     yield from _check_roles(config, composed, bool(declared))
     yield from _check_tls(config, composed)
+    yield from _check_left_out(config, composed)
 
 
 def _check_roles(config: ExperimentConfig, composed: Composed, is_declared: bool) -> Iterator[Problem]:
@@ -59,3 +61,13 @@ def _check_tls(config: ExperimentConfig, composed: Composed) -> Iterator[Problem
         path, key = getattr(rllink, name), f"rllink.{name}"
         if path is not None and not Path(path).expanduser().is_file():
             yield Problem(f"{key}: there is no such file", composed.where(key), path, "a PEM file")
+
+
+def _check_left_out(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    key = "rllink.leave_out"
+    for name in config.rllink.leave_out:
+        try:
+            parse_records(name)
+        except ValueError:
+            what = f"{key} names messages as the failure of a loss does"
+            yield Problem(what, composed.where(key), name, "RUNNER:FIRST-LAST, for example 0.0:12-15")

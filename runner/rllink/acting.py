@@ -11,14 +11,15 @@ import numpy as np
 import torch
 
 from runner.env_runners.agent_rows import AgentRows
+from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
 from runner.env_runners.mask_checks import check_masks
+from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
-from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.rllink.arrived import OpenEpisode
+from runner.rllink.arrived import OpenEpisode, SampledBlock
 
 _FIRST_SLOTS = 64
 
@@ -56,10 +57,12 @@ class Acting:
     Args:
         parts: module and pipelines of its own; they learn nothing from what others send.
         num_lookback: past steps that chunks can see.
+        checks: count observations outside of their space; None: these are not looked for.
     """
 
-    def __init__(self, parts: ActingParts, num_lookback: int) -> None:
+    def __init__(self, parts: ActingParts, num_lookback: int, checks: ObservationChecks | None = None) -> None:
         self.parts = parts
+        self._checks = checks
         self._weights = FlatParameters(parts.module)
         obs, action = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
         self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
@@ -188,8 +191,8 @@ class Acting:
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
-    def cut(self) -> tuple[ColumnBlock, list[OpenEpisode]] | None:
-        """The whole steps so far as a block, and the episode of each chunk; None where there is none.
+    def cut(self) -> SampledBlock | None:
+        """The whole steps so far; None where there are none.
 
         Episodes that run go on in the next block.
         """
@@ -197,7 +200,7 @@ class Acting:
             return None
         module_to_env, module = self.parts.module_to_env, self.parts.module
         with torch.inference_mode():
-            block, _ = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
+            block, raw_obs = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
         episodes = [self._by_id[id_].episode for id_ in block.episode_ids]
         for id_, is_done in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):
             if is_done:
@@ -208,14 +211,13 @@ class Acting:
         self._lost.clear()
         if not len(block):
             return None
+        outside = OutsideObservations() if self._checks is None else check_fragment(block, raw_obs, self._checks)
         assert block.agents is not None
         agents = [episode.agent_id or "" for episode in episodes]
         env_ids = [episode.env_id or "" for episode in episodes]
         has_agents = self.parts.plan.agents is not None
-        return replace(
-            block,
-            agents=replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None,
-        ), episodes
+        named = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
+        return SampledBlock(replace(block, agents=named), episodes, outside)
 
 
 class _EpisodeRows(AgentRows):

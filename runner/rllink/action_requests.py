@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
-from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import Acting, Asked
-from runner.rllink.arrived import OpenEpisode
+from runner.rllink.arrived import SampledBlock
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
-from runner.rllink.receiving import AgentSpaces, Receiver, read_item
+from runner.rllink.receiving import AgentSpaces, Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
@@ -93,8 +91,8 @@ class ActionRequests:
         """Whether there are whole steps, or episodes to be forgotten."""
         return self.num_env_steps > 0 or any(acting.has_lost for acting in self._acting.values())
 
-    def cut(self) -> tuple[list[tuple[ColumnBlock, list[OpenEpisode]]], int]:
-        """The whole steps so far: blocks with the episode of each chunk, and how many env steps they are."""
+    def cut(self) -> tuple[list[SampledBlock], int]:
+        """The whole steps so far, and how many env steps they are."""
         blocks = [cut for acting in self._acting.values() if (cut := acting.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
         return blocks, num_env_steps
@@ -202,10 +200,9 @@ class ActionRequests:
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)
-        obs = read_item(agent.obs, observed.obs, request.body_format, f"{path}.obs")
+        obs = agent.read_one_obs(observed.obs, request.body_format, f"{path}.obs")
         acted = request.client.acted.get(key)
-        if not math.isfinite(observed.reward):
-            raise MessageError("bad_message", "a number is not finite", f"{path}.reward")
+        self._receiver.check_reward(observed.reward, f"{path}.reward")
         if acted is None and (observed.reward != 0.0 or observed.ends):
             text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
             raise MessageError("unknown_episode", text, f"{path}.id")

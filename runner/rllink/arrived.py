@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.env_runners.fragment_checks import OutsideObservations
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
@@ -138,6 +139,15 @@ class Joined:
     episodes: Sequence[OpenEpisode]
     given: frozenset[str]
     partly_given: Mapping[str, tuple[BoolArray, Column]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SampledBlock:
+    """A block with all columns, the episode of each chunk (E), and its observations outside of their space."""
+
+    block: ColumnBlock
+    episodes: Sequence[OpenEpisode]
+    outside: OutsideObservations = field(default_factory=OutsideObservations)
 
 
 def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:

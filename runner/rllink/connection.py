@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
         config = self._config
         limits = {
             name: getattr(config, name)
-            for name in ("max_body_bytes", "max_open_episodes", "idle_timeout_s", "frame_timeout_s")
+            for name in ("max_body_bytes", "max_open_episodes", "max_abs_reward", "idle_timeout_s", "frame_timeout_s")
         }
         answer = {"type": "PONG", "protocol": PROTOCOL_VERSION, "server": self._server.title}
         self._send({**answer, "extensions": granted, "limits": limits}, JSON, None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
@@ -19,6 +21,7 @@ from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, 
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
+_LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are kept in single precision
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class AgentSpaces:
     Attributes:
         num_dist_inputs: width of `action_dist_inputs`.
         to_module: (R, ...) actions as the environment gets them -> as the module draws them.
+        bounds: observations that it finds are refused; None: only what is no item of the space is.
     """
 
     module_id: str
@@ -35,6 +39,27 @@ class AgentSpaces:
     actions: SpaceCodec
     num_dist_inputs: int
     to_module: Callable[[Column], Column]
+    bounds: ObservationChecks | None = None
+
+    def read_obs(self, raw: Any, body_format: str, path: str) -> Column:
+        """(K, ...) of a list or block of observations; `MessageError` with the path if one is refused."""
+        obs = _read(path, lambda: self.obs.rows(raw, body_format))
+        self.check_bounds(obs, path)
+        return obs
+
+    def read_one_obs(self, raw: Any, body_format: str, path: str) -> Any:
+        """One observation as arrays without leading axis."""
+        obs = _read(path, lambda: self.obs.item(raw, body_format))
+        self.check_bounds(nested.map_leaves(lambda leaf: leaf[None], obs), path)
+        return obs
+
+    def check_bounds(self, obs: Column, path: str) -> None:
+        """`MessageError` where one of (K, ...) observations leaves its bounds and may not."""
+        misfit = None if self.bounds is None else self.bounds.find_misfit(obs)
+        if misfit is not None:
+            problem = misfit.problem
+            text = f"an observation leaves its space: {problem.got}, allowed {problem.allowed} (item {misfit.row})"
+            raise MessageError("bad_message", text, path)
 
 
 @dataclass
@@ -98,10 +123,12 @@ class Receiver:
 
     Args:
         agents: agent id -> what is known of it; the key None is the agent of runs with a single one.
+        max_abs_reward: rewards beyond it, of either sign, are refused.
     """
 
-    def __init__(self, agents: Mapping[str | None, AgentSpaces]) -> None:
+    def __init__(self, agents: Mapping[str | None, AgentSpaces], max_abs_reward: float = _LARGEST_REWARD) -> None:
         self._agents = agents
+        self._max_abs_reward = min(max_abs_reward, _LARGEST_REWARD)
 
     def receive(
         self,
@@ -156,9 +183,9 @@ class Receiver:
         if agent_id is not None and id_ is None:
             raise MessageError("bad_message", "with several agents an episode has an id", f"{path}.id")
         columns: dict[str, Column] = {
-            OBS: _read(f"{path}.obs", lambda: agent.obs.rows(chunk.obs, body_format)),
+            OBS: agent.read_obs(chunk.obs, body_format, f"{path}.obs"),
             ACTIONS: _read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
-            **_numbers(chunk, agent, path),
+            **self._numbers(chunk, agent, path),
         }
         length = nested.row_count(columns[ACTIONS])
         if length == 0:
@@ -194,8 +221,9 @@ class Receiver:
             ACTIONS: _read(
                 f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))
             ),
-            **_numbers(sent, agent, path),
+            **self._numbers(sent, agent, path),
         }
+        agent.check_bounds(columns[OBS], f"{path}.obs")
         num_chunks = len(lengths)
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
@@ -236,6 +264,22 @@ class Receiver:
         else:
             text = f"no agent is named {agent_id!r:.80}; agents are {known}"
         raise MessageError("bad_message", text, f"{path}.agent_id")
+
+    def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
+        columns = _numbers(sent, agent, path)
+        rewards = columns[REWARDS]
+        if rewards.size and (rewards.max() > self._max_abs_reward or rewards.min() < -self._max_abs_reward):
+            row = int(np.argmax(np.abs(rewards)))
+            self.check_reward(float(rewards[row]), f"{path}.rewards", f" (item {row})")
+        return columns
+
+    def check_reward(self, reward: float, path: str, where: str = "") -> None:
+        """`MessageError` for a reward that is not finite, or beyond what is allowed."""
+        if not math.isfinite(reward):
+            raise MessageError("bad_message", "a number is not finite", path)
+        if abs(reward) > self._max_abs_reward:
+            limit = f"rllink.max_abs_reward, {self._max_abs_reward:g}"
+            raise MessageError("bad_message", f"a reward of {reward:g} is beyond {limit}{where}", path)
 
 
 class _Plan:
@@ -333,11 +377,6 @@ def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str
                 "bad_message", f"expected numbers, got shape {list(columns[name].shape)}", f"{path}.{name}"
             )
     return columns
-
-
-def read_item(codec: SpaceCodec, raw: Any, body_format: str, path: str) -> Any:
-    """One item of a space; `MessageError` with the path if it is none."""
-    return _read(path, lambda: codec.item(raw, body_format))
 
 
 def _read(path: str, read: Callable[[], Any]) -> Any:

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
-from runner.episodes.columns import ColumnBlock
 from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
-from runner.rllink.arrived import Arrived, OpenEpisode
+from runner.rllink.arrived import Arrived, OpenEpisode, SampledBlock
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
@@ -54,14 +53,16 @@ class Batch:
     Attributes:
         arrived: parts of messages, in the order of their arrival.
         num_env_steps: in all.
-        acted: blocks of modules that acted here, with the episode of each chunk.
+        acted: blocks of modules that acted here.
         learned: states by module id, with what pieces have learned while acting.
+        records: numbers of the journal's records that are in it.
     """
 
     arrived: list[Arrived]
     num_env_steps: int
-    acted: list[tuple[ColumnBlock, list[OpenEpisode]]] = field(default_factory=list)
+    acted: list[SampledBlock] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
+    records: range = range(0)
 
 
 @dataclass(eq=False)
@@ -109,7 +110,7 @@ class Service:
         self._config = config
         self._description = description
         self._agents = agents
-        self._receiver = Receiver(agents)
+        self._receiver = Receiver(agents, config.max_abs_reward)
         self.versions = versions
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
@@ -173,9 +174,9 @@ class Service:
             self._release_if_stuck()
             return
         acted, num_acted = self._actions.cut()
-        arrived, num_arrived = self._taken_from_queue(target - num_acted)
+        arrived, num_arrived, records = self._taken_from_queue(target - num_acted)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned()))
+        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned(), records))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
@@ -185,13 +186,15 @@ class Service:
         with self._queue_lock:
             if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
                 return None
-            return Batch(*self._taken_from_queue(num_env_steps))
+            arrived, num_arrived, records = self._taken_from_queue(num_env_steps)
+            return Batch(arrived, num_arrived, records=records)
 
-    def _taken_from_queue(self, num_env_steps: int) -> _Parts:
-        """The first messages that have so many env steps, and how many they have."""
+    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[Arrived], int, range]:
+        """The first messages that have so many env steps, how many they have, and the numbers of their records."""
         arrived: list[Arrived] = []
         taken = 0
         with self._queue_lock:
+            first = self.num_records_sampled
             while taken < num_env_steps:
                 parts, num_steps = self._queue.popleft()
                 arrived += parts
@@ -200,7 +203,7 @@ class Service:
             self._num_queued -= taken
         if not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
-        return arrived, taken
+        return arrived, taken, range(first, self.num_records_sampled)
 
     def _release_if_stuck(self) -> None:
         """Where every client that samples waits, no step would ever come: let them go on with the same weights."""
@@ -407,8 +410,11 @@ class Service:
         self.counts.num_env_steps_received += num_env_steps
         return parts
 
-    def take_again(self, client: Client, record: Record) -> None:
-        """Queue a message that was accepted before the server was killed; which weights acted was checked then."""
+    def take_again(self, client: Client, record: Record, is_left_out: bool = False) -> None:
+        """Queue a message that was accepted before the server was killed; which weights acted was checked then.
+
+        Of one that is left out the steps are lost: open episodes that it names are truncated where they were.
+        """
         if record.body_format in (LOST, GIVEN):
             if record.body_format == LOST:
                 self._lose_open(client, msgspec.json.decode(record.body, type=list[AgentKey]))
@@ -419,6 +425,10 @@ class Service:
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
         request = decode_request(record.body, body_format)
         assert isinstance(request, Episodes)
+        if is_left_out:
+            self._lose_open(client, _keys(request))
+            self._queue_nothing()
+            return
         for _ in range(2):
             try:
                 self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)

@@ -20,7 +20,13 @@ _KEYS = {
 _KEYS["EPISODES_AND_GET_STATE"] = _KEYS["EPISODES"]
 _CHUNK = {"obs": list, "actions": list, "rewards": list, "is_terminated": bool, "is_truncated": bool}
 _OPTIONAL = {"id": str, "weights_seq_no": int, "action_logp": list, "action_dist_inputs": list}
-_LIMITS = {"max_body_bytes": 1_000_000, "max_open_episodes": 20, "idle_timeout_s": 600, "frame_timeout_s": 0.2}
+_LIMITS = {
+    "max_body_bytes": 1_000_000,
+    "max_open_episodes": 20,
+    "max_abs_reward": 1e6,
+    "idle_timeout_s": 600,
+    "frame_timeout_s": 0.2,
+}
 _CONFIG = {
     "env_steps_per_sample": 10,
     "force_on_policy": False,
@@ -245,6 +251,8 @@ class _Conversation:
         if length == 0 and self._defect != "empty chunks":
             raise Refused("bad_message", f"{path}.actions")
         if len(chunk["rewards"]) != length or not all(map(_is_number, chunk["rewards"])):
+            raise Refused("bad_message", f"{path}.rewards")
+        if max(map(abs, chunk["rewards"])) > _LIMITS["max_abs_reward"] and self._defect != "any reward":
             raise Refused("bad_message", f"{path}.rewards")
         if len(chunk["obs"]) != length + 1:
             raise Refused("bad_message", f"{path}.obs")

@@ -89,7 +89,7 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
     intake.take_over(shared.get(plan.module_id, {}))
     episodes: dict[str, OpenEpisode] = {}
     for block, raw in zip(sampled, capture.blocks, strict=True):
-        completed, _ = intake.block([arrived(plan.module_id, raw, episodes)])
+        completed = intake.block([arrived(plan.module_id, raw, episodes)]).block
         assert completed.lengths.tolist() == block.lengths.tolist()
         assert completed.t_started.tolist() == block.t_started.tolist()
         assert sorted(completed.columns) == sorted(block.columns)
