@@ -10,9 +10,10 @@ from typing import Any
 
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.acting import Acting, Asked
+from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrived import SampledBlock
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
-from runner.rllink.receiving import AgentSpaces, Receiver
+from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 

@@ -73,6 +73,9 @@ class Connection(asyncio.Protocol):
         if not self._server.admit(self):
             text = f"{self._config.max_clients} clients are connected, more are not allowed"
             self._end(MessageError("too_many_clients", text))
+            return
+        host, port = (*(transport.get_extra_info("peername") or ("?", 0)), 0)[:2]
+        _log.info("RLlink: client %s connects from %s:%s", self.client.name, host, port)
 
     def data_received(self, data: bytes) -> None:
         """Bytes of frames."""

@@ -28,11 +28,11 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
 from runner.rllink.acting import Acting
+from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.arrived import OpenEpisode, SampledBlock, count
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
-from runner.rllink.receiving import AgentSpaces
 from runner.rllink.served_client import Client
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service

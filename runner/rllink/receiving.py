@@ -7,59 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
-from runner.rllink.arrays import SpaceCodec, number_column
+from runner.rllink.agent_spaces import AgentSpaces, read
+from runner.rllink.arrays import number_column
 from runner.rllink.arrived import Arrived, OpenEpisode
-from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, describe
+from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
 _LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are kept in single precision
-
-
-@dataclass(frozen=True)
-class AgentSpaces:
-    """What the server knows of an agent: its module, how its items are read, and its actions for the module.
-
-    Attributes:
-        num_dist_inputs: width of `action_dist_inputs`.
-        to_module: (R, ...) actions as the environment gets them -> as the module draws them.
-        bounds: observations that it finds are refused; None: only what is no item of the space is.
-    """
-
-    module_id: str
-    obs: SpaceCodec
-    actions: SpaceCodec
-    num_dist_inputs: int
-    to_module: Callable[[Column], Column]
-    bounds: ObservationChecks | None = None
-
-    def read_obs(self, raw: Any, body_format: str, path: str) -> Column:
-        """(K, ...) of a list or block of observations; `MessageError` with the path if one is refused."""
-        obs = _read(path, lambda: self.obs.rows(raw, body_format))
-        self.check_bounds(obs, path)
-        return obs
-
-    def read_one_obs(self, raw: Any, body_format: str, path: str) -> Any:
-        """One observation as arrays without leading axis."""
-        obs = _read(path, lambda: self.obs.item(raw, body_format))
-        self.check_bounds(nested.map_leaves(lambda leaf: leaf[None], obs), path)
-        return obs
-
-    def check_bounds(self, obs: Column, path: str) -> None:
-        """`MessageError` where one of (K, ...) observations leaves its bounds and may not."""
-        misfit = None if self.bounds is None else self.bounds.find_misfit(obs)
-        if misfit is not None:
-            problem = misfit.problem
-            text = f"an observation leaves its space: {problem.got}, allowed {problem.allowed} (item {misfit.row})"
-            raise MessageError("bad_message", text, path)
 
 
 @dataclass
@@ -184,7 +145,7 @@ class Receiver:
             raise MessageError("bad_message", "with several agents an episode has an id", f"{path}.id")
         columns: dict[str, Column] = {
             OBS: agent.read_obs(chunk.obs, body_format, f"{path}.obs"),
-            ACTIONS: _read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
+            ACTIONS: read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
             **self._numbers(chunk, agent, path),
         }
         length = nested.row_count(columns[ACTIONS])
@@ -212,15 +173,13 @@ class Receiver:
     def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
         path = "$.columns"
         agent = self._agents[None]
-        lengths = _read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
+        lengths = read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
         if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1 or lengths.max() > _LONGEST_CHUNK:
             text = f"lengths are one or more integers from 1 to {_LONGEST_CHUNK}"
             raise MessageError("bad_message", text, f"{path}.lengths")
         columns: dict[str, Column] = {
-            OBS: _read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
-            ACTIONS: _read(
-                f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))
-            ),
+            OBS: read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
+            ACTIONS: read(f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))),
             **self._numbers(sent, agent, path),
         }
         agent.check_bounds(columns[OBS], f"{path}.obs")
@@ -228,7 +187,7 @@ class Receiver:
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
             # A copy: a view into the message could not be written to when the client leaves.
-            name: _read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
+            name: read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
             for name in ("is_terminated", "is_truncated")
         }
         for name, values in flags.items():
@@ -361,12 +320,12 @@ def _begun(episode: OpenEpisode, t_started: int | None) -> _Going:
 
 
 def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
-    columns: dict[str, Column] = {REWARDS: _read(f"{path}.rewards", lambda: number_column(sent.rewards, np.float32))}
+    columns: dict[str, Column] = {REWARDS: read(f"{path}.rewards", lambda: number_column(sent.rewards, np.float32))}
     logp, dist_inputs = sent.action_logp, sent.action_dist_inputs
     if logp is not UNSET:
-        columns[ACTION_LOGP] = _read(f"{path}.action_logp", lambda: number_column(logp, np.float32))
+        columns[ACTION_LOGP] = read(f"{path}.action_logp", lambda: number_column(logp, np.float32))
     if dist_inputs is not UNSET:
-        rows = _read(f"{path}.action_dist_inputs", lambda: number_column(dist_inputs, np.float32))
+        rows = read(f"{path}.action_dist_inputs", lambda: number_column(dist_inputs, np.float32))
         if rows.ndim != 2 or rows.shape[1] != agent.num_dist_inputs:
             text = f"expected rows of {agent.num_dist_inputs} numbers, got shape {list(rows.shape)}"
             raise MessageError("bad_message", text, f"{path}.action_dist_inputs")
@@ -377,16 +336,6 @@ def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str
                 "bad_message", f"expected numbers, got shape {list(columns[name].shape)}", f"{path}.{name}"
             )
     return columns
-
-
-def _read(path: str, read: Callable[[], Any]) -> Any:
-    """What `read` returns; its complaints with the path of what is wrong."""
-    try:
-        return read()
-    except msgspec.DecodeError as error:
-        raise describe(error, root=path) from None
-    except (ValueError, OverflowError, TypeError) as error:
-        raise MessageError("bad_message", str(error), path) from None
 
 
 def _check_lengths(columns: Mapping[str, Column], num_steps: int, num_chunks: int, path: str) -> None:
@@ -404,7 +353,7 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     if chunk.env_t is UNSET:
         return np.arange(num_before, num_before + length + 1)
     sent = chunk.env_t
-    env_t: IntArray = _read(f"{path}.env_t", lambda: number_column(sent, np.int64))
+    env_t: IntArray = read(f"{path}.env_t", lambda: number_column(sent, np.int64))
     if env_t.shape != (length + 1,) or (np.diff(env_t) < 0).any():
         raise MessageError("bad_message", f"expected {length + 1} integers that do not fall", f"{path}.env_t")
     return env_t

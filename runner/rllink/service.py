@@ -18,6 +18,7 @@ import msgspec
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
+from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrived import Arrived, OpenEpisode, SampledBlock
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
@@ -36,7 +37,7 @@ from runner.rllink.messages import (
     Request,
     decode_request,
 )
-from runner.rllink.receiving import AgentSpaces, Receiver
+from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
