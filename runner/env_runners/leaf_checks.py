@@ -45,7 +45,7 @@ class LeafChecks:
     def __init__(self, path: Path, space: gym.Space[Any], observation_check: str) -> None:
         self.path = path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
-        self.dtype: np.dtype[Any] = np.dtype(space.dtype)
+        self.dtype: np.dtype[Any] = np.dtype(np.dtype(space.dtype).type)  # one that came in a pickle is another object
         self._space = space
         self._bounds = _bounds(space)
         of_dtype = _limits(self.dtype)
