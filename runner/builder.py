@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,7 +24,9 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle, ensure_ray
 from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
+from runner.env_runners.sample_recording import SampleRecording
 from runner.env_runners.vector_envs import make_multi_agent_env, make_vector_env
+from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.loss import Loss
@@ -45,6 +48,7 @@ from runner.pipelines.piece import DEFAULT_MODULE_ID, ConnectorPiece
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
+    from runner.offline.file_list import FileList
     from runner.offline.held_out import HeldOutEvaluation
     from runner.offline.prelearner import PreLearnerParts
     from runner.offline.recorder import EpisodeRecorder
@@ -72,7 +76,7 @@ def build_env_runner(
 ) -> EnvRunner | ExternalEnvRunner:
     """One env runner with everything it needs; runs in the process that will step it."""
     if config.env.is_external and role == TRAINING:
-        return _build_external_env_runner(config, plans, (role, index, generation), run_dir)
+        return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -108,6 +112,7 @@ def _build_external_env_runner(
     plans: Mapping[str, ModulePlan],
     seed_name: tuple[str, int, int],
     run_dir: Path | None,
+    is_recording: bool,
 ) -> ExternalEnvRunner:
     from runner.dataflow.on_policy import env_steps_per_round
     from runner.rllink.env_runner import ExternalEnvRunner, Sampling
@@ -115,17 +120,33 @@ def _build_external_env_runner(
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
     num_runners = max(1, config.env_runners.num_env_runners)
     sampling = Sampling(env_steps_per_round(config), num_runners, lookback_of(config, parts))
-    return ExternalEnvRunner(config, plans, seed_name, sampling, None if run_dir is None else run_dir / "rllink")
+    journal_dir = None if run_dir is None else run_dir / "rllink"
+    return ExternalEnvRunner(config, plans, seed_name, sampling, journal_dir, is_recording)
 
 
-def _build_recorder(config: ExperimentConfig, plan: ModulePlan, writer_id: str) -> EpisodeRecorder:
+def _build_sample_recording(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None
+) -> SampleRecording:
+    """Recording of what simulators send, which outlives the servers that they are connected to."""
+    (plan,) = plans.values()
+    name = secrets.token_hex(4)  # unlike those of other runs that add to the same folder
+    return SampleRecording(
+        lambda index: _build_recorder(config, plan, f"{TRAINING}-{index}-{name}", file_list),
+        max(1, config.env_runners.num_env_runners),
+        file_list,
+    )
+
+
+def _build_recorder(
+    config: ExperimentConfig, plan: ModulePlan, writer_id: str, file_list: FileList | None = None
+) -> EpisodeRecorder:
     from runner.offline.layout import Spaces
     from runner.offline.recorder import EpisodeRecorder
     from runner.offline.writer import EpisodeWriter
 
     spaces = Spaces(plan.observation_space, plan.action_space)
     env_name = config.env.name
-    return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id))
+    return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id, file_list))
 
 
 def _acting_module(parts: ActingParts) -> ActingModule:
@@ -259,19 +280,24 @@ def build_env_runner_group(
     Raises:
         ConfigError: they shall record, but not to a folder that can be written and has no data.
     """
-    if is_recording:
-        _prepare_recording(config)
-    runners = config.env_runners
     is_evaluation = role == EVALUATION
+    file_list = None
+    if is_recording:
+        file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
+        _prepare_recording(config, file_list)
+    runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
     plans = {module_id: own.plan for module_id, own in parts.items()}
     pipelines = {module_id: own.env_to_module for module_id, own in parts.items()}
     make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
     max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
+    recording = None
+    if is_recording and config.env.is_external and not is_evaluation:
+        recording = _build_sample_recording(config, plans, file_list)
     if num_remote == 0 or config.engine == "inline":
         make_local = partial(LocalHandle, make_runner)
-        return EnvRunnerGroup(make_local, max(1, num_remote), pipelines, max_restarts, title)
+        return EnvRunnerGroup(make_local, max(1, num_remote), pipelines, max_restarts, title, recording=recording)
     import ray
 
     sample_timeout_s = config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s
@@ -282,16 +308,23 @@ def build_env_runner_group(
         num_gpus=runners.num_gpus_per_env_runner,
         timeout_s=None if config.env.is_external and not is_evaluation else sample_timeout_s,
     )
-    return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put)
+    return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording)
 
 
-def _prepare_recording(config: ExperimentConfig) -> None:
+def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | None:
+    from runner.offline.file_list import FileList
+    from runner.offline.writer import locate_output
+
+    return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", locate_output(config.offline))
+
+
+def _prepare_recording(config: ExperimentConfig, file_list: FileList | None) -> None:
     from runner.offline.writer import prepare_output
 
     if is_multi_agent(config):
         what = "episodes of several agents cannot be recorded yet"
         raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
-    prepare_output(config.offline)
+    prepare_output(config.offline, () if file_list is None else file_list.paths)
 
 
 def check_own_gpus(config: ExperimentConfig) -> None:
@@ -336,15 +369,18 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     named = config.multi_agent.modules_to_train
     to_train = list(parts) if named is None else named
     pipelines = {module_id: own.learner for module_id, own in parts.items()}
+    # External simulators may act with older weights, or with a policy of their own.
+    is_checked = config.learners.check_acted_outputs and not config.env.is_external
+    acted_outputs = ActedOutputs({id_: own.env_to_module for id_, own in parts.items()}) if is_checked else None
     if config.learners.num_learners == 0:
         learners = {module_id: _build_learner(config, own, Alone()) for module_id, own in parts.items()}
-        return LearnerGroup(learners, pipelines, to_train)
+        return LearnerGroup(learners, pipelines, to_train, acted_outputs=acted_outputs)
     plans = {module_id: own.plan for module_id, own in parts.items()}
     modules = {module_id: own.module for module_id, own in parts.items()}
     reads = {module_id: _columns_of_learner(own.plan, own.module) for module_id, own in parts.items()}
     weights = {module_id: own.weights() for module_id, own in parts.items()}
     make_learners = PlannedLearners(config, plans, weights, tuple(to_train))
-    return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners)
+    return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners, acted_outputs)
 
 
 @dataclass(frozen=True)

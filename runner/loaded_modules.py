@@ -15,6 +15,7 @@ import torch
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.module_source import ModuleSource, module_sources
+from runner.config.demands import mask_resolvers
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
@@ -106,7 +107,7 @@ def _read_saved(
             where = f"load_state_path\n{source.checkpoint}"
             raise ConfigError([Problem(what, where, ", ".join(learners), f"one module, or one named {module_id}")])
         shared = state["experience"]["shared"].get(saved_id, {})
-        values = compose_stored(manifest["config"], [], (), None).values
+        values = compose_stored(mask_resolvers(manifest["config"])[0], [], (), None).values
         block = values["module"] | values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
         activations = {name: value for name, value in block.items() if name.endswith("_activation")}
         return SavedModule(source, saved_id, learners[saved_id]["module"], shared, activations)

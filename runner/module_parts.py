@@ -16,6 +16,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
+from runner.config.metrics import learns_offline
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
 from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
 from runner.env_runners.vector_envs import env_class, make_multi_agent_env, make_vector_env
@@ -28,6 +29,7 @@ from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, 
 from runner.pipelines.module_to_env_pieces import acting_space
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
+from runner.pipelines.pipeline_checks import find_unmatched_piece
 from runner.streams import integer_seed, random_stream
 
 Space = gym.Space[Any]
@@ -233,19 +235,22 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
             acting.recorded,
             plan.module.max_seq_len if acting.module.is_stateful else None,
         )
-    _check_same_observations(acting, learner)
     loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
     misfit = find_misfit(loss, acting.module, plan.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
     _check_reads((*loss.reads, *acting.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
+    _check_same_observations(acting, learner, may_augment=learns_offline(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
     acting.module.to(device)
     return ModuleParts(**vars(acting), learner=learner)
 
 
-def _check_same_observations(acting: ActingParts, learner: LearnerConnectorPipeline) -> None:
+def _check_same_observations(acting: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
+    unmatched = find_unmatched_piece(acting.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
+    if unmatched is not None:
+        raise ConfigError([unmatched])
     acts_on, learns_on = acting.env_to_module.observation_space, learner.observation_space
     if acts_on != learns_on:
         problem = Problem(

@@ -32,6 +32,7 @@ def run_experiment(
     run_dir: Path,
     resume_from: Path | None = None,
     start_time_s: float | None = None,
+    is_trusted: bool = False,
 ) -> int:
     """Train until a stop criterion is met; the exit code.
 
@@ -41,6 +42,7 @@ def run_experiment(
         run_dir: for progress.jsonl, result.json and checkpoints.
         resume_from: a checkpoint to go on from.
         start_time_s: Unix time at which the command began with this run; None: now.
+        is_trusted: follow the files beside the checkpoint, whoever wrote them.
 
     Raises:
         ConfigError: the experiment cannot be built; nothing has been trained.
@@ -51,7 +53,7 @@ def run_experiment(
     last_result = manifest.get("result", {})
     with (
         interrupts(),
-        RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s) as records,
+        RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s, is_trusted) as records,
         Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
     ):
         if resume_from is not None:
@@ -124,7 +126,9 @@ class Run:
             records.save_checkpoint(trainer)
         recorded = trainer.finish_recording()
         if recorded is not None:
-            records.note(f"recorded {recorded} in {self._config.offline.output}")
+            goes_on = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
+            hint = "; `resume` goes on with them" if goes_on else ""
+            records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
         records.finish(status, reason)
 
     @contextmanager

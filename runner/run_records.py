@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import UserError
 from runner.config.metrics import learns_offline
+from runner.config.origin import prepare_key
 from runner.config.schemas import ExperimentConfig
 from runner.tracking import (
     DataSet,
@@ -36,6 +37,7 @@ from runner.tracking import (
     write_result,
 )
 from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
+from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
 
 if TYPE_CHECKING:  # a sweep's own process does without torch
     from runner.dataflow.run_metrics import Result
@@ -44,8 +46,11 @@ if TYPE_CHECKING:  # a sweep's own process does without torch
 
 Status = Literal["finished", "failed", "interrupted"]
 
+_RESTARTED = {
+    "fault_tolerance/num_remote_worker_restarts": "env runner",
+    "fault_tolerance/num_learner_restarts": "learner",
+}
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
-_MLFLOW_FILE = "mlflow_run.json"
 _MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
@@ -84,6 +89,7 @@ class RunRecords:
         last_result: of the checkpoint that the run goes on from; empty for a new run.
         resume_from: that checkpoint.
         start_time_s: Unix time, the start of a new run in MLflow.
+        is_trusted: follow the files beside that checkpoint, whoever wrote them.
 
     Raises:
         UserError: the run dir cannot be written.
@@ -97,12 +103,13 @@ class RunRecords:
         last_result: Result,
         resume_from: Path | None,
         start_time_s: float,
+        is_trusted: bool = False,
     ) -> None:
         self.run_dir = run_dir
         self.last_result: Result = dict(last_result)
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
-        self._num_restarts = int(last_result.get("fault_tolerance/num_remote_worker_restarts") or 0)
+        self._num_restarts = {metric: int(last_result.get(metric) or 0) for metric in _RESTARTED}
         self._config = config
         self._composed = composed
         self._info = run_info()
@@ -112,9 +119,11 @@ class RunRecords:
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
         self._resume_from = resume_from
-        self._known_run = known_run(resume_from.parent.parent) if resume_from else {}
-        self._store = find_store(config, run_dir, self._known_run) if config.tracking.mlflow else None
         self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
+        self._known_run = {}
+        if resume_from is not None and config.tracking.mlflow:
+            self._known_run = known_run(resume_from.parent.parent, self._display.note, is_trusted)
+        self._store = find_store(config, run_dir, self._known_run) if config.tracking.mlflow else None
         self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
         self._progress = ProgressLog(run_dir / "progress.jsonl")
@@ -153,6 +162,9 @@ class RunRecords:
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
         self._display.start(self._display_info(loaded))
+        unsigned = prepare_key()
+        if unsigned is not None:
+            self._display.note(unsigned)
         if learns_offline(self._config) and not self._config.offline.materialize_mapped_data:
             self._display.note(f"waiting for the first batch of {data_sets[0]} ...")
         if self._tracker is not None:
@@ -163,16 +175,21 @@ class RunRecords:
         self.last_result = result
         self._progress.append(result)
         self._display.update(result)
-        restarts = int(result.get("fault_tolerance/num_remote_worker_restarts") or 0)
-        if restarts > self._num_restarts:
-            self._num_restarts = restarts
-            self._display.note(f"{restarts} env runner restarts so far, see {self.run_dir / 'runner.log'}")
+        self._tell_restarts(result)
         value = result.get(RETURN)
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value
         if self._tracker is not None:
             numbers = {name: number for name, number in result.items() if number is not None}
             self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
+
+    def _tell_restarts(self, result: Result) -> None:
+        """Show a line about what was started again since the last iteration."""
+        for metric, role in _RESTARTED.items():
+            restarts = int(result.get(metric) or 0)
+            if restarts > self._num_restarts[metric]:
+                self._num_restarts[metric] = restarts
+                self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint of the last iteration unless there is none or it has one."""
@@ -273,7 +290,7 @@ class RunRecords:
     def _source_tags(self) -> dict[str, str]:
         """The runs and checkpoints that the modules of a new run begin with; one that goes on has these tags."""
         sources = [] if self._resume_from else list(module_sources(self._config).values())
-        run_ids = [known_run(source.checkpoint.parent.parent).get("run_id") for source in sources]
+        run_ids = [known_run(source.checkpoint.parent.parent, is_trusted=True).get("run_id") for source in sources]
         tags = {
             "load_state.checkpoint": _joined(str(source.checkpoint) for source in sources),
             "load_state.digest": _joined(source.digest for source in sources),
@@ -302,10 +319,15 @@ def _joined(values: Iterable[str | None]) -> str | None:
     return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
-def known_run(run_dir: Path) -> dict[str, str]:
-    """`run_id` and `tracking_uri` of MLflow's run of a run; empty without one."""
-    path = run_dir / _MLFLOW_FILE
-    return dict(json.loads(path.read_text())) if path.exists() else {}
+def known_run(
+    run_dir: Path, note: Callable[[str], None] = lambda text: None, is_trusted: bool = False
+) -> dict[str, str]:
+    """`run_id` and `tracking_uri` of MLflow's run of a run; empty without one that may be contacted, which is noted."""
+    try:
+        return read_known_run(run_dir, is_trusted)
+    except UnknownRunError as error:
+        note(f"a new run in MLflow: {str(error).splitlines()[0]}")
+        return {}
 
 
 def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str]) -> StoreLocation:
@@ -327,7 +349,7 @@ def mlflow_settings(
         run_name=tracking.run_name or "/".join(run_dir.parts[-2:]),
         run_id=known.get("run_id") if known.get("tracking_uri") == store.tracking_uri else None,
         flush_interval_s=tracking.flush_interval_s,
-        run_file=str(run_dir / _MLFLOW_FILE),
+        run_file=str(run_dir / RUN_FILE),
     )
 
 

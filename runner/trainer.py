@@ -12,12 +12,12 @@ import torch
 
 from runner import builder
 from runner.checkpoints import load_checkpoint
+from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem
 from runner.config.imports import import_target
 from runner.config.metrics import check_metric_names, learns_offline
 from runner.config.schemas import ExperimentConfig
-from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
 from runner.dataflow.experience import Experience
 from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own_return_metrics, returns_by_kind
@@ -126,14 +126,20 @@ class Trainer:
         return cls(build_experiment_config(composed))
 
     @classmethod
-    def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = ()) -> Trainer:
+    def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = (), trust: bool = False) -> Trainer:
         """A trainer that goes on exactly where a checkpoint was written.
+
+        Args:
+            folder: of the checkpoint.
+            overrides: of single keys, as on the command line.
+            trust: whether its configuration may import, contact and read what it likes, also if somebody else wrote it.
 
         Raises:
             CheckpointError: the checkpoint is cut off or altered.
+            UntrustedError: somebody else wrote it, and it asks for more than computing.
         """
         state, manifest = load_checkpoint(Path(folder))
-        stored = compose_stored(manifest["config"], overrides, manifest["overrides"], manifest["experiment"])
+        stored = StoredValues.of(Path(folder), manifest, trust).compose(overrides)
         trainer = cls(build_experiment_config(stored), loads_modules=False)
         try:
             trainer.set_state(state)
@@ -184,6 +190,7 @@ class Trainer:
             wait = self._submit_evaluation()
         self._metrics.begin_iteration()
         result: Result = next(self._dataflow)
+        result["fault_tolerance/num_learner_restarts"] = self.learners.num_restarts
         self.last_result = result
         if is_due:
             result |= self.evaluate(wait=wait)

@@ -15,6 +15,8 @@ from typing import Any
 
 # Before anything imports torch, also in processes that tests start: small networks are slower on two threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# What tests sign checkpoints with, in all processes: none makes a key in the user's folder.
+os.environ["RUNNER_KEY"] = "a key that the tests made up"
 
 import hypothesis
 import pytest

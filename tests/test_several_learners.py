@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config.errors import RunFailure
 from runner.learners.remote_learner_group import split_rows
 from runner.trainer import Trainer
 from tests.conftest import ROOT, without_times
@@ -110,15 +109,3 @@ def test_a_pass_is_split_between_learners(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", [*overrides, "algorithm.train_batch_size_per_learner=512"]) as trainer:
         lines = [trainer.train() for _ in range(2)]
     assert [line["num_env_steps_sampled"] for line in lines] == [3614, 3614]
-
-
-@ray_test
-def test_a_learner_that_is_gone_ends_the_run(ray_cluster: None) -> None:
-    import ray
-
-    overrides = [*PPO, "algorithm.train_batch_size_per_learner=200", "learners.num_learners=2"]
-    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
-        trainer.train()
-        ray.kill(trainer.learners._actors[1])
-        with pytest.raises(RunFailure, match="learner 1 of 2 failed"):
-            trainer.train()

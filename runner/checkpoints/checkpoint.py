@@ -2,7 +2,8 @@
 
 `<part>.safetensors` holds the arrays, `<part>.json` everything else with `{"$array": name}` in the arrays' places and
 `{"$tuple": [...]}` for tuples.
-The manifest has the digest of every file and of itself. A folder is complete or not there at all.
+The manifest has the digest of every file, a signature over all of this, and a digest of itself. A folder is complete
+or not there at all.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,26 +20,17 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
-from runner.config.errors import Problem, RunFailure
+from runner.checkpoints.errors import CheckpointError
+from runner.checkpoints.manifest_checks import MAX_MANIFEST_BYTES, check_manifest
+from runner.config.documents import parse_json, read_regular
+from runner.config.errors import Problem
+from runner.config.origin import foreign_reason, signed
 
 SCHEMA_VERSION = 1
+KIND = "checkpoint"
 MANIFEST = "manifest.json"
 _ARRAY = "$array"
 _TUPLE = "$tuple"
-
-
-class CheckpointError(RunFailure):
-    """A checkpoint is cut off, altered or of another version."""
-
-
-@contextmanager
-def naming_checkpoint(folder: Path) -> Iterator[None]:
-    """A state that does not fit raises CheckpointError."""
-    try:
-        yield
-    except (KeyError, TypeError, ValueError) as error:
-        what = f"the checkpoint does not fit this version of runner: {type(error).__name__}: {error}"
-        raise CheckpointError(Problem(what, where=str(folder))) from error
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
@@ -73,7 +64,7 @@ def _write_files(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, 
         plain = _without_arrays(values, part, arrays)
         digests |= _write(folder / f"{part}.json", json.dumps(plain).encode())
         digests |= _write(folder / f"{part}.safetensors", safetensors.numpy.save(arrays))
-    content = {**manifest, "schema_version": SCHEMA_VERSION, "files": digests}
+    content = signed({**manifest, "schema_version": SCHEMA_VERSION, "files": digests}, KIND)
     content["digest"] = _manifest_digest(content)
     _write(folder / MANIFEST, json.dumps(content, indent=1).encode())
 
@@ -102,7 +93,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         for name, content in contents.items():
             if name.endswith(".json"):
                 part = name.removesuffix(".json")
-                state[part] = _with_arrays(json.loads(content), _arrays(folder, contents, part))
+                state[part] = _with_arrays(parse_json(content), _arrays(folder, contents, part))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken("the checkpoint cannot be read", folder, f"{type(error).__name__}: {error}") from error
     return state, manifest
@@ -112,7 +103,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest of a checkpoint, checked against its own digest."""
     path = folder / MANIFEST
     try:
-        manifest = json.loads(path.read_bytes())
+        manifest = parse_json(read_regular(path, MAX_MANIFEST_BYTES))
         digest = manifest["digest"]
         version = manifest["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -121,7 +112,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise _broken("the checkpoint has another schema version", path, str(version), str(SCHEMA_VERSION))
     if digest != _manifest_digest(manifest):
         raise _broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
+    check_manifest(path, manifest)
     return dict(manifest)
+
+
+def origin_of(manifest: Mapping[str, Any]) -> str | None:
+    """Why the checkpoint of a manifest counts as somebody else's; None if this installation wrote it."""
+    return foreign_reason({name: value for name, value in manifest.items() if name != "digest"}, KIND)
 
 
 def _broken(what: str, path: Path, got: str, allowed: str | None = None) -> CheckpointError:
@@ -130,7 +127,7 @@ def _broken(what: str, path: Path, got: str, allowed: str | None = None) -> Chec
 
 def _read_checked(path: Path, digest: str) -> bytes:
     try:
-        content = path.read_bytes()
+        content = read_regular(path)
     except OSError as error:
         raise _broken("a file of the checkpoint is missing", path, f"{type(error).__name__}: {error}") from error
     got = hashlib.sha256(content).hexdigest()

@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.checkpoint import MANIFEST, CheckpointError, load_checkpoint, read_manifest, save_checkpoint
+from runner.checkpoints.checkpoint import MANIFEST, load_checkpoint, read_manifest, save_checkpoint
+from runner.checkpoints.errors import CheckpointError
 from runner.config.errors import UserError
 from runner.config.schemas import CheckpointConfig
 

@@ -16,7 +16,7 @@ _FIELD = "load_state_path"
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """A checkpoint, and the digest of its manifest (64 hexadecimal digits), which has those of its files."""
+    """A checkpoint, and the digest of its manifest (64 hexadecimal digits), which has the digests of its files."""
 
     checkpoint: Path
     digest: str

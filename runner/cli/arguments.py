@@ -31,10 +31,11 @@ _WITH_VALUE: Mapping[str, str] = {
     "--junit": "a file: --junit results.xml",
     "--format": "a format",
 }
-_FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun", "--profile", "--module-only")
+_FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun", "--profile", "--module-only", "--trust")
 # Options that mean something to few verbs only (None: training), and what does the same elsewhere.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
+    "--trust": (None, "resume", "evaluate", "record", "export", "register", "sweep", "report"),
     **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
     "--format": ("validate", "export"),
 }
@@ -62,6 +63,7 @@ class Arguments:
     is_multirun: bool = False
     has_profile: bool = False
     is_module_only: bool = False
+    is_trusting: bool = False
     wants_help: bool = False
     wants_version: bool = False
 
@@ -183,6 +185,8 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
         return replace(arguments, has_profile=True)
     if text == "--module-only":
         return replace(arguments, is_module_only=True)
+    if text == "--trust":
+        return replace(arguments, is_trusting=True)
     if text in ("-h", "--help"):
         return replace(arguments, wants_help=True)
     if text == "--version":

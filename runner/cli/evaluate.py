@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from runner.checkpoints.trust import ACTING
 from runner.cli.held_out_table import held_out_lines
 from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
 from runner.config.offline_evaluation import PREFIX
@@ -21,7 +22,7 @@ _OFFLINE = "offline/"
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
-    stored = open_run(argv, _FIXED)
+    stored = open_run(argv, _FIXED, ACTING)
     path = stored.run_dir / "evaluations.jsonl"
     check_writable(stored.run_dir, path.name)
     result = _evaluate(stored)

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.checkpoints.trust import EXPORTING, TRUST
 from runner.cli.arguments import UsageError, parse_arguments, take_options
 from runner.cli.stored_run import naming_changes, open_run
 from runner.config.errors import Problem, UserError, nearest_match
@@ -20,11 +21,12 @@ _FORMATS = ("onnx", "pt2")
 
 def main(argv: Sequence[str]) -> int:
     """Write the file, and print what is in it."""
-    options, rest = take_options(argv, ("--format", "--module"), ("--force",))
+    options, rest = take_options(argv, ("--format", "--module"), ("--force", TRUST))
     arguments = parse_arguments(rest, ["RUN_DIR", "FILE"])
     format_, path = _format(options.get("--format"), arguments.words[1]), Path(arguments.words[1])
     _check_writable(path, "--force" in options)
-    stored = open_run([arguments.words[0], *arguments.overrides], FIXED)
+    trust = [TRUST] if TRUST in options else []
+    stored = open_run([arguments.words[0], *arguments.overrides, *trust], FIXED, EXPORTING)
     from runner.policy.stored_policy import StoredPolicy
 
     with naming_changes(stored):

@@ -63,6 +63,7 @@ options
   --budget 1h30m     end after so long, with checkpoints; 90 are seconds
   --junit FILE       write a JUnit report
   --format github    validate: problems as annotations of GitHub Actions
+  --trust            resume, evaluate, ...: follow files that somebody else wrote; docs/trust.md says what they may do
   --version, --help
 
 overrides

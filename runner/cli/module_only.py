@@ -10,7 +10,8 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from runner.checkpoints import read_manifest
+from runner.checkpoints import naming_checkpoint, read_manifest
+from runner.checkpoints.trust import StoredValues
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict
 from runner.cli.conditions import check_assertions
@@ -28,7 +29,11 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     start_time_s = time.time()
     checkpoint = named_checkpoint(arguments)
     run_dir, overrides = split_run_dir(arguments)
-    composed = compose_new_run(read_manifest(checkpoint), checkpoint, overrides, arguments.config_dir)
+    manifest = read_manifest(checkpoint)
+    stored = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
+    with naming_checkpoint(checkpoint):
+        composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
+    stored.check(composed, overrides, own={*chosen, "module.load_state_path"})
     config = build_experiment_config(composed)
     check_assertions(arguments.assertions, config)
     run_dir = run_dir or _new_run_dir(str(config.experiment_name))

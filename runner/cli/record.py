@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runner.checkpoints.trust import RECORDING
 from runner.cli.stored_run import open_run, policy_of
 from runner.config.errors import ConfigError, Problem, RunFailure
 
@@ -12,7 +13,7 @@ _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 
 def main(argv: Sequence[str]) -> int:
     """Record exactly `evaluation.evaluation_duration` episodes of the newest checkpoint's policy."""
-    stored = open_run(argv, _FIXED)
+    stored = open_run(argv, _FIXED, RECORDING)
     output = stored.config.offline.output
     if output is None:
         allowed = "offline.output=FOLDER"

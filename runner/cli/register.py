@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
+from runner.checkpoints.trust import EXPORTING, TRUST
 from runner.cli.arguments import UsageError, take_options
 from runner.cli.conditions import Condition
 from runner.cli.export import FIXED
 from runner.cli.stored_run import StoredRun, naming_changes, open_run
+from runner.config.documents import parse_json
 from runner.config.errors import Problem, RunFailure, UserError, list_names, nearest_match
+from runner.tracking.known_run import RUN_FILE, read_known_run
 
 
 def main(argv: Sequence[str]) -> int:
     """Register the policy, or say why not."""
-    options, rest = take_options(argv, ("--name", "--module", "--if"))
+    options, rest = take_options(argv, ("--name", "--module", "--if"), (TRUST,))
     if not options.get("--name"):
         raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
     condition = Condition.parse(options["--if"], "--if") if "--if" in options else None
-    stored = open_run(rest, FIXED)
+    trust = [TRUST] if TRUST in options else []
+    stored = open_run([*rest, *trust], FIXED, EXPORTING)
     if condition is not None:
         _check(condition, _result_of(stored))
     known_run = _mlflow_run(stored)
@@ -76,7 +78,9 @@ def _result_of(stored: StoredRun) -> dict[str, Any]:
     """The run's last result; that of the checkpoint where the run has not ended."""
     path = stored.checkpoint.parent.parent / "result.json"
     try:
-        content = json.loads(path.read_text())
+        content = parse_json(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
     except FileNotFoundError:
         content = stored.manifest["result"]
     except (OSError, ValueError) as error:
@@ -86,13 +90,10 @@ def _result_of(stored: StoredRun) -> dict[str, Any]:
 
 def _mlflow_run(stored: StoredRun) -> dict[str, str]:
     """`run_id` and `tracking_uri` of the run in MLflow."""
-    path: Path = stored.checkpoint.parent.parent / "mlflow_run.json"
-    try:
-        content = json.loads(path.read_text())
-        return {name: str(content[name]) for name in ("run_id", "tracking_uri")}
-    except FileNotFoundError:
+    run_dir = stored.checkpoint.parent.parent
+    known = read_known_run(run_dir, stored.is_trusted)
+    if not known:
         allowed = "a run with tracking=mlflow; `export` writes a file without MLflow"
-        problem = Problem("the run is not in MLflow, so it has no model registry", str(path), "no such file", allowed)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        problem = Problem(f"the run's MLflow id cannot be read: {error}", str(path))
-    raise UserError(problem.render_alone())
+        what = "the run is not in MLflow, so it has no model registry"
+        raise UserError(Problem(what, str(run_dir / RUN_FILE), "no such file", allowed).render_alone())
+    return known

@@ -13,14 +13,14 @@ from runner.config.errors import Problem, UserError
 if TYPE_CHECKING:
     from runner.report.page import Page
 
-_OUTPUT = "--output"
+_OUTPUT, _TRUST = "--output", "--trust"
 _DEFAULT_NAME = "report.html"
 _ALLOWED = "the folder of a sweep (with sweep.json) or of a run (with progress.jsonl)"
 
 
 def main(argv: Sequence[str]) -> int:
     """Write the page, say where it is, and put it into MLflow where the run is there."""
-    options, words = take_options(argv, (_OUTPUT,))
+    options, words = take_options(argv, (_OUTPUT,), (_TRUST,))
     words = [text for text in words if text != "debug=true"]
     if len(words) != 1:
         what = f"{words[1]} is one word too many" if words else "DIR is missing"
@@ -30,7 +30,7 @@ def main(argv: Sequence[str]) -> int:
     file = Path(options.get(_OUTPUT) or folder / _DEFAULT_NAME)
     _write(file, page)
     print(f"report   {file}", *page.headline, sep="\n", flush=True)
-    _log(folder, file, page)
+    _log(folder, file, page, _TRUST in options)
     return 0
 
 
@@ -62,12 +62,12 @@ def _write(file: Path, page: Page) -> None:
         raise UserError(problem.render_alone()) from error
 
 
-def _log(folder: Path, file: Path, page: Page) -> None:
+def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
     from runner.report.pictures import NotLoggedError, has_mlflow_run, log_to_mlflow
 
     if not has_mlflow_run(folder):
         return
     try:
-        print(f"MLflow   {log_to_mlflow(folder, file, page)}")
+        print(f"MLflow   {log_to_mlflow(folder, file, page, is_trusted)}")
     except NotLoggedError as error:
         print(f"warning: MLflow does not take the report: {error}", file=sys.stderr, flush=True)

@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.checkpoints.trust import TRAINING
 from runner.cli import module_only
 from runner.cli.arguments import Arguments, parse_arguments
 from runner.cli.ci import Verdict, judged
@@ -35,7 +36,7 @@ def main(argv: Sequence[str]) -> int:
 def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_module_only:
         return module_only.main(arguments, verdict)
-    stored = open_run(argv, _FIXED, trains_on=True)
+    stored = open_run(argv, _FIXED, TRAINING, trains_on=True)
     check_assertions(arguments.assertions, stored.config)
     met = met_criteria(stored.config.stop, stored.manifest["result"])
     if met and _is_finished(stored.checkpoint.parent.parent):
@@ -50,7 +51,9 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
 
     verdict.judge_run(stored.config.experiment_name, stored.run_dir)
     with naming_changes(stored):
-        return run_experiment(stored.config, stored.composed, stored.run_dir, stored.checkpoint)
+        return run_experiment(
+            stored.config, stored.composed, stored.run_dir, stored.checkpoint, is_trusted=stored.is_trusted
+        )
 
 
 def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.checkpoints import read_manifest
 from runner.checkpoints.folder import check_intact, newest_checkpoint
+from runner.checkpoints.trust import StoredValues, check_links
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem, UserError
@@ -27,7 +28,12 @@ _OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_modu
 
 @dataclass(frozen=True)
 class StoredRun:
-    """A checkpoint to start from. `changes`: dotted key -> (old, new) value, as text."""
+    """A checkpoint to start from.
+
+    Attributes:
+        changes: dotted key -> (old, new) value, as text.
+        is_trusted: `--trust`: files beside it are followed, whoever wrote them.
+    """
 
     checkpoint: Path
     manifest: Mapping[str, Any]
@@ -35,6 +41,7 @@ class StoredRun:
     config: ExperimentConfig
     changes: Mapping[str, tuple[str, str]]
     run_dir: Path
+    is_trusted: bool = False
 
     def describe_changes(self) -> list[str]:
         """A line for each value that the overrides change."""
@@ -42,17 +49,21 @@ class StoredRun:
         return [f"  {name:<{width}}  {old} -> {new}" for name, (old, new) in self.changes.items()]
 
 
-def open_run(argv: Sequence[str], fixed: Mapping[str, str], trains_on: bool = False) -> StoredRun:
+def open_run(
+    argv: Sequence[str], fixed: Mapping[str, str], unused: Collection[str], trains_on: bool = False
+) -> StoredRun:
     """The run of `RUN_DIR [overrides]`; RUN_DIR may also be one of its checkpoints.
 
     Args:
         argv: the command line after the verb.
         fixed: start of dotted keys that overrides may not change -> the reason.
+        unused: starts of the keys that the command does nothing with, see `runner.checkpoints.trust`.
         trains_on: neither may they change what training adapts, since its state is in the checkpoint.
 
     Raises:
         UserError: there is no checkpoint.
         CheckpointError: it is cut off or altered.
+        UntrustedError: somebody else wrote it, and it asks for more than computing.
         ConfigError: all problems of the overrides.
     """
     arguments = parse_arguments(argv, ["RUN_DIR"])
@@ -61,13 +72,16 @@ def open_run(argv: Sequence[str], fixed: Mapping[str, str], trains_on: bool = Fa
     checkpoint = named_checkpoint(arguments)
     manifest = read_manifest(checkpoint)
     run_dir, overrides = split_run_dir(arguments)
-    stored = (manifest["config"], manifest["overrides"], manifest["experiment"])
-    before = compose_stored(stored[0], [], stored[1], stored[2])
-    composed = compose_stored(stored[0], overrides, stored[1], stored[2])
+    values = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
+    composed = values.compose(overrides, unused)
+    before = compose_stored(values.values, [], manifest["overrides"], manifest["experiment"])
+    if values.reason is not None:
+        check_links(run_dir or checkpoint.parent.parent, checkpoint)
     changes = describe_changes(before.values, composed.values)
     refused = _refused(composed, changes, fixed) + (_undone(before, composed, changes) if trains_on else [])
     config = _checked(composed, refused)
-    return StoredRun(checkpoint, manifest, composed, config, changes, run_dir or checkpoint.parent.parent)
+    run_dir = run_dir or checkpoint.parent.parent
+    return StoredRun(checkpoint, manifest, composed, config, changes, run_dir, arguments.is_trusting)
 
 
 def named_checkpoint(arguments: Arguments) -> Path:

@@ -68,14 +68,21 @@ def _run(
     space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, arguments: Arguments, verdict: Verdict
 ) -> int:
     from runner.sweep.display import make_sweep_display
+    from runner.sweep.foreign_trials import check_trials
     from runner.sweep.trials import SweepFolder, is_complete
     from runner.sweep.tuning import run_sweep
 
     config = configs[0]
     may_change = config.sweep.on_change == "extend"
     folder = SweepFolder.start_in(
-        path, config.experiment_name or "", config.objectives, _searched(space), may_change=may_change
+        path,
+        config.experiment_name or "",
+        config.objectives,
+        _searched(space),
+        may_change=may_change,
+        is_trusted=arguments.is_trusting,
     )
+    check_trials(space, folder)
     _check_extension(space, config, folder)
     verdict.judge_sweep(folder)
     num_trials = space.num_trials(config.sweep.num_samples)

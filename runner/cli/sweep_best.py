@@ -6,9 +6,11 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
+from runner.checkpoints.trust import TRUST, UntrustedError
 from runner.cli.arguments import UsageError, take_options
+from runner.config.demands import Demand, find_demands, mask_resolvers
 from runner.config.errors import UserError, nearest_match
-from runner.config.experiment_file import experiment_text
+from runner.config.experiment_file import experiment_text, override_values
 from runner.config.paths import conf_dir
 from runner.sweep.space import SEED
 from runner.sweep.trials import SweepFolder, Trial, best_first
@@ -19,9 +21,9 @@ _COMMANDS = ("best",)
 
 def main(argv: Sequence[str]) -> int:
     """Print the best trial; write the experiment file where one is asked for."""
-    options, words = take_options(argv, ("--emit", "--config-dir"))
+    options, words = take_options(argv, ("--emit", "--config-dir"), (TRUST,))
     _check_words(words)
-    folder = SweepFolder.open(Path(words[1]))
+    folder = SweepFolder.open(Path(words[1]), TRUST in options)
     metric, mode = next(iter(folder.objectives.items()))
     from runner.sweep.statistics import FEWEST_VALUES, best_groups_first, group_by_combination
 
@@ -55,7 +57,11 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
         raise UserError(f"--emit {file}: {what}\n   allowed  conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml")
     about = f"{folder.experiment} as trial {best.number} of {folder.path}: {metric} {best.result[metric]:.6g}"
     own_dir = None if config_dir is None else Path(config_dir)
-    text = experiment_text([*folder.searched["overrides"], *_overrides_of(best)], about, own_dir)
+    overrides = [*folder.searched["overrides"], *_overrides_of(best)]
+    reason = folder.origin or folder.foreign.get(best.number)
+    if reason is not None:
+        _check_emitted(folder, overrides, reason, own_dir)
+    text = experiment_text(overrides, " ".join(about.split()), own_dir)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as stream:
@@ -68,6 +74,15 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
     folder_text = "" if own_folder == conf_dir() else f" --config-dir {shlex.quote(str(file.parent.parent))}"
     print(f"  wrote    {file}")
     print(f"           python -m runner +experiment={file.stem}{folder_text}")
+
+
+def _check_emitted(folder: SweepFolder, overrides: Sequence[str], reason: str, config_dir: Path | None) -> None:
+    """Refuse to write what somebody else searched into a file of one's own, if it does more than compute."""
+    masked, resolvers = mask_resolvers(override_values(overrides, config_dir))
+    options = [text for text in overrides if ".." in text.partition("=")[2].replace("\\", "/").split("/")]
+    demands = [*resolvers, *find_demands(masked), *(Demand("reads", *text.split("=", 1)) for text in options)]
+    if demands:
+        raise UntrustedError("this sweep", folder.path, reason, demands)
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -30,6 +30,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _train(arguments: Arguments, verdict: Verdict) -> int:
+    if arguments.is_trusting and not arguments.is_multirun:
+        raise UsageError("--trust goes with -m, a sweep that goes on; your command line is your own")
     if arguments.is_multirun and not _names_other_sweeper(arguments.overrides):
         from runner.cli.sweep import run_sweep_command
 

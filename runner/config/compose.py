@@ -10,21 +10,25 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import create_config_search_path
 from hydra.core.default_element import ResultDefault
 from hydra.core.utils import setup_globals
 from hydra.errors import HydraException
+from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
+from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
 from runner.config.paths import conf_dir, display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
+from runner.config.yaml_bounds import read_bounded
 from runner.config.yaml_lines import YAMLError
 
 DEFAULT_SOURCE = "default"
@@ -226,7 +230,12 @@ class _Composition:
 
     def _resolve(self, config: DictConfig) -> dict[str, Any]:
         try:
+            check_expansion(_plain(config))
             values = OmegaConf.to_container(config, resolve=True)
+        except TooLargeError as error:
+            self.problems.append(Problem(f"the configuration cannot be resolved: {error}"))
+            self.unread |= {*core_groups(), "experiment"}
+            return {}
         except OmegaConfBaseException:
             self._remove_unresolvable(config, "")
             values = OmegaConf.to_container(config, resolve=True)
@@ -295,8 +304,24 @@ class _RecordingLoader(ConfigLoaderImpl):
         return super()._compose_config_from_defaults_list(defaults, repo)
 
 
+class _BoundedFiles(FileConfigSource):
+    """Refuses files that expand to too much."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.exists():
+            read_bounded(path)
+        return super().load_config(config_path)
+
+
 def _make_loader(config_dir: Path | None) -> _RecordingLoader:
     search_path = create_config_search_path(f"file://{conf_dir()}")
     if config_dir is not None:
         search_path.prepend("command-line", f"file://{config_dir.resolve()}", anchor="schema")
-    return _RecordingLoader(config_search_path=search_path)
+    loader = _RecordingLoader(config_search_path=search_path)
+    sources = loader.repository.sources
+    loader.repository.sources = [
+        _BoundedFiles(source.provider, f"file://{source.path}") if source.scheme() == "file" else source
+        for source in sources
+    ]
+    return loader

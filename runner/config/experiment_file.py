@@ -41,6 +41,14 @@ def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | Non
     return f"# @package _global_\n# {about}\n{content}"
 
 
+def override_values(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
+    """Overrides of single keys as nested values; raises `ConfigError` for those that cannot be read."""
+    lines, problems = parse_overrides(overrides, search_dirs(config_dir))
+    if problems:
+        raise ConfigError(problems)
+    return _values([line for line in lines if not line.is_group])
+
+
 def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
     """Overrides of single keys as nested values."""
     config = OmegaConf.create({})

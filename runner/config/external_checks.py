@@ -32,6 +32,7 @@ def find_external_problems(config: ExperimentConfig, composed: Composed) -> Iter
         yield Problem("env.agents is set, and a space for a single agent, too", where, None, "one of the two")
     yield from _check_roles(config, composed, bool(declared))
     yield from _check_tls(config, composed)
+    yield from _check_memory(config, composed)
     yield from _check_left_out(config, composed)
 
 
@@ -42,9 +43,9 @@ def _check_roles(config: ExperimentConfig, composed: Composed, is_declared: bool
         what = "simulators that step themselves cannot be asked to evaluate"
         allowed = "evaluation=none, or env.env or env._target_: an environment to evaluate in"
         yield Problem(what, composed.where(key), str(config.evaluation.evaluation_interval), allowed)
-    if config.offline.output is not None:
+    if config.offline.output is not None and env.agents is not None:
         key = "offline.output"
-        what = "what simulators send cannot be recorded yet"
+        what = "episodes of several agents cannot be recorded yet"
         yield Problem(what, composed.where(key), str(config.offline.output), "null")
     if runners.num_envs_per_env_runner != 1:
         key = "env_runners.num_envs_per_env_runner"
@@ -61,6 +62,14 @@ def _check_tls(config: ExperimentConfig, composed: Composed) -> Iterator[Problem
         path, key = getattr(rllink, name), f"rllink.{name}"
         if path is not None and not Path(path).expanduser().is_file():
             yield Problem(f"{key}: there is no such file", composed.where(key), path, "a PEM file")
+
+
+def _check_memory(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    rllink, key = config.rllink, "rllink.max_receiving_bytes"
+    if rllink.max_receiving_bytes < 3 * rllink.max_body_bytes:
+        what = f"a message of rllink.max_body_bytes={rllink.max_body_bytes} would never get room beside others"
+        allowed = f"at least three times as much, {3 * rllink.max_body_bytes}; or a smaller rllink.max_body_bytes"
+        yield Problem(what, composed.where(key), str(rllink.max_receiving_bytes), allowed)
 
 
 def _check_left_out(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:

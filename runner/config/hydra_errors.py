@@ -13,6 +13,7 @@ from runner.config.defaults import core_groups
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.overrides import OverrideLine, describe_unknown_option
 from runner.config.paths import display_path
+from runner.config.yaml_bounds import UnboundedYAMLError
 from runner.config.yaml_lines import MarkedYAMLError, find_default_line
 
 
@@ -55,7 +56,8 @@ def _describe_yaml_error(error: Any, composition: Repairable) -> bool:
         return False
     path = Path(mark.name)
     where = f"{display_path(path)}:{mark.line + 1}"
-    composition.problems.append(Problem(f"this is not valid YAML: {error.problem}", where))
+    what = "this YAML is not read" if isinstance(error, UnboundedYAMLError) else "this is not valid YAML"
+    composition.problems.append(Problem(f"{what}: {error.problem}", where))
     return composition.leave_out_file(path)
 
 

@@ -23,6 +23,7 @@ _RUN_METRICS: Mapping[str, str] = {
     "timers/learner_update": "seconds this iteration spent in the update, learner pipeline included",
     "timers/learner_connector": "seconds this iteration spent in the learner pipeline",
     "timers/synch_weights": "seconds this iteration spent sending weights and connector states to env runners",
+    "fault_tolerance/num_learner_restarts": "times that the remote learners were started again so far",
 }
 
 _ONLINE_METRICS: Mapping[str, str] = {

@@ -27,8 +27,26 @@ class RLlinkConfig:
     token: str | None = option(None, "clients must bring this token; null asks for none")
     tls_certificate: str | None = option(None, "PEM file with the server's certificate chain; null serves without TLS")
     tls_key: str | None = option(None, "PEM file with its private key")
-    max_clients: int = option(1024, "connections at once", minimum=1)
+    max_clients: int = option(
+        1024, "clients at once; a connection is one with its first request, or its token", minimum=1
+    )
+    max_unauthenticated: int = option(256, "connections at once that are no clients yet", minimum=1)
+    max_unauthenticated_per_s: float = option(
+        100.0, "connections of one address a second that become no clients", unit="1/s", above=0
+    )
+    max_wrong_tokens_per_s: float = option(
+        10.0, "tokens of one address that are tried a second, after ten wrong ones", unit="1/s", above=0
+    )
+    handshake_timeout_s: float = option(
+        10.0, "a connection that takes longer to become a client (TLS, token, first request) ends", unit="s", above=0
+    )
     max_body_bytes: int = option(99_999_999, "longest body of a message", unit="bytes", minimum=1024)
+    max_receiving_bytes: int = option(
+        300_000_000,
+        "messages of all clients that have arrived in part; at least three of the longest; others wait",
+        unit="bytes",
+        minimum=3 * 1024,
+    )
     max_open_episodes: int = option(1024, "episodes of one client that go on at once", minimum=1)
     max_queued_env_steps: int = option(
         100_000, "env steps that wait to be learned from before clients that send more have to wait", minimum=1

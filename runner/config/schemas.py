@@ -102,6 +102,12 @@ class LearnersConfig:
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
     )
+    max_restarts: int = option(
+        100, "remote learners: times that they are started again when one is lost; then the run ends", minimum=0
+    )
+    check_acted_outputs: bool = option(
+        True, "at a run's first update, check that the module puts out for the sampled rows what it did when it acted"
+    )
 
 
 @dataclass(frozen=True)

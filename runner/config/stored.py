@@ -13,7 +13,8 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import Composed, compose_experiment
 from runner.config.defaults import core_groups
-from runner.config.errors import Problem, show_value
+from runner.config.documents import TooLargeError, check_expansion
+from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
 
@@ -44,11 +45,20 @@ def compose_stored(
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     problems += set_values(config, usable)
     places |= {line.key: line.where for line in usable}
-    values = cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+    values = _resolved(config)
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
     texts = (*earlier, *(line.text for line in lines))
     return Composed(values, places, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
+
+
+def _resolved(config: DictConfig) -> dict[str, Any]:
+    try:
+        check_expansion(OmegaConf.to_container(config, resolve=False))
+        return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
+    except (OmegaConfBaseException, TooLargeError) as error:
+        what = f"the stored configuration and its overrides cannot be resolved: {str(error).splitlines()[0]}"
+        raise ConfigError([Problem(what, _CHECKPOINT_SOURCE)]) from error
 
 
 def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
@@ -65,8 +75,12 @@ def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Pr
 
 
 def compose_new_run(
-    manifest: Mapping[str, Any], checkpoint: Path, overrides: Sequence[str], config_dir: Path | None
-) -> Composed:
+    manifest: Mapping[str, Any],
+    stored: Mapping[str, Any],
+    checkpoint: Path,
+    overrides: Sequence[str],
+    config_dir: Path | None,
+) -> tuple[Composed, set[str]]:
     """The stored values for a new run that begins with the checkpoint's modules; problems are collected, not raised.
 
     Overrides are of single keys and of groups.
@@ -76,15 +90,19 @@ def compose_new_run(
 
     Args:
         manifest: of the checkpoint.
+        stored: its configuration, safe to be resolved.
         checkpoint: its folder.
         overrides: as on the command line, without `hydra.` ones.
         config_dir: folder with experiments and options of one's own.
+
+    Returns:
+        The configuration, and the blocks of it that are not the stored ones.
     """
     choices = {text: group for text in overrides if (group := _chosen_group(text, search_dirs(config_dir))) is not None}
     chosen = compose_experiment(list(choices), config_dir)
     groups, has_experiment = set(choices.values()), _EXPERIMENT in choices.values()
     replaced = {name for name in chosen.unresolved if name in groups or (has_experiment and name != "module")}
-    values = {**manifest["config"], **{name: chosen.unresolved[name] for name in replaced}}
+    values = {**stored, **{name: chosen.unresolved[name] for name in replaced}}
     composed = compose_stored(
         _beginning_with(checkpoint, values),
         [text for text in overrides if text not in choices],
@@ -93,7 +111,8 @@ def compose_new_run(
         {key: source for key, source in chosen.sources.items() if key.partition(".")[0] in replaced},
     )
     problems = (*chosen.problems, *composed.problems)
-    return replace(composed, problems=problems, unread=chosen.unread, config_dir=config_dir)
+    composed = replace(composed, problems=problems, unread=chosen.unread, config_dir=config_dir)
+    return composed, replaced | ({_EXPERIMENT} if has_experiment else set())
 
 
 def _beginning_with(checkpoint: Path, values: Mapping[str, Any]) -> dict[str, Any]:

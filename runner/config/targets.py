@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from runner.config.errors import list_names, nearest_match
@@ -195,3 +195,27 @@ def _dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{_dotted(node.value)}.{node.attr}"
     raise UnknowableError
+
+
+def find_ancestors(path: str) -> list[str]:
+    """Where the thing at a dotted path and all its base classes are defined, as `module.Name`, without importing them.
+
+    Empty where the source does not tell; bases that it does not tell are left out.
+    """
+    try:
+        found = _resolve(path, _MAX_DEPTH)
+    except (MissingNameError, UnknowableError):
+        return []
+    return [] if isinstance(found, SourceModule) else list(dict.fromkeys(_lineage(found, _MAX_DEPTH)))
+
+
+def _lineage(found: _Definition, depth: int) -> Iterator[str]:
+    yield f"{found.module.name}.{found.node.name}"
+    for base in found.node.bases if isinstance(found.node, ast.ClassDef) and depth else ():
+        try:
+            name = _dotted(base.value if isinstance(base, ast.Subscript) else base)
+            resolved = _resolve_in(found.module, name.split("."), _MAX_DEPTH)
+        except (MissingNameError, UnknowableError):
+            continue
+        if not isinstance(resolved, SourceModule):
+            yield from _lineage(resolved, depth - 1)

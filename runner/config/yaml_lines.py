@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
+from runner.config.yaml_bounds import read_bounded
+
 MarkedYAMLError = yaml.MarkedYAMLError
 YAMLError = yaml.YAMLError
 _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -16,8 +18,7 @@ _Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 def read_yaml(path: Path) -> Any:
     """The plain values of a YAML file."""
-    with path.open(encoding="utf-8") as file:
-        return yaml.load(file, Loader=_Loader)
+    return yaml.load(read_bounded(path), Loader=_Loader)
 
 
 def locate_keys(path: Path) -> list[tuple[tuple[str, ...], int, bool]]:
@@ -31,15 +32,13 @@ def locate_keys(path: Path) -> list[tuple[tuple[str, ...], int, bool]]:
 
 @lru_cache(maxsize=256)
 def _locate_keys(path: Path, _modified_ns: int, _size: int) -> list[tuple[tuple[str, ...], int, bool]]:
-    with path.open(encoding="utf-8") as file:
-        root = yaml.compose(file, Loader=_Loader)
+    root = yaml.compose(read_bounded(path), Loader=_Loader)
     return [] if root is None else list(_walk(root, ()))
 
 
 def find_default_line(path: Path, option: str) -> int | None:
     """The line of the defaults-list entry that asks for `option`, or is about the group of that name."""
-    with path.open(encoding="utf-8") as file:
-        root = yaml.compose(file, Loader=_Loader)
+    root = yaml.compose(read_bounded(path), Loader=_Loader)
     for key, entries in root.value if isinstance(root, yaml.MappingNode) else []:
         if key.value == "defaults" and isinstance(entries, yaml.SequenceNode):
             for entry in entries.value:

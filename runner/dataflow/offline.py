@@ -27,7 +27,7 @@ def offline(config: ExperimentConfig, data: OfflineData, learners: Learners, met
         The metrics of one iteration.
     """
     num_updates = config.offline.dataset_num_iters_per_learner
-    learners.read_from(data.readers(learners.num_learners))
+    learners.read_from(lambda: data.readers(learners.num_learners))
     while True:
         left = num_updates
         while left != 0:

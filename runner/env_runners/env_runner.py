@@ -15,6 +15,7 @@ from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.rollout_buffer import FinishedEpisodes, Fragment, RolloutBuffer
+from runner.env_runners.sample_recording import ToRecord
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, Rollout
@@ -38,6 +39,7 @@ class Sample:
 
     `shared_state`: by module id, the state of pieces that runners share (running means and the like), before merging.
     `further_states`: the same of this runner's other pipelines, which may have gone on from older merged states.
+    `to_record`: what recording needs besides, where the group records.
     `counts`: metric name -> what this runner has counted since it was made.
     """
 
@@ -46,6 +48,7 @@ class Sample:
     shared_state: dict[str, Any]
     counts: Mapping[str, int] = field(default_factory=dict)
     further_states: Sequence[dict[str, Any]] = ()
+    to_record: ToRecord | None = None
 
 
 # Vector steps of an evaluation after which rows are freed.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -10,23 +9,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import RunFailure
 from runner.env_runners.env_runner import Sample, Weights
 from runner.env_runners.handles import Pending, RunnerHandle, RunnerLost
 from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.env_runners.sample_recording import SampleRecording
 from runner.episodes import nested
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.restarts import Restarts
 
 if TYPE_CHECKING:
     from runner.offline.recorder import Recorded
 
 MakeHandle = Callable[[int, int], RunnerHandle]
 
-_MOST_LOSSES_IN_A_ROW = 3
-
-_RESTART_KEYS = "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts"
-
-_log = logging.getLogger(__name__)
+_RESTART_KEYS = (
+    "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; env_runners.sample_timeout_s, "
+    "evaluation.evaluation_sample_timeout_s"
+)
 
 
 class EnvRunnerGroup:
@@ -42,6 +42,7 @@ class EnvRunnerGroup:
         max_restarts: lost runners that are replaced before the run ends; 0 ends it with the first.
         role: what messages call a runner.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
+        recording: records samples here; None: runners record themselves, or nobody does.
 
     Attributes:
         counts: metric name -> what all runners have counted.
@@ -55,23 +56,29 @@ class EnvRunnerGroup:
         max_restarts: int,
         role: str = "env runner",
         share: Callable[[Any], Any] = lambda value: value,
+        recording: SampleRecording | None = None,
     ) -> None:
         self._make_handle = make_handle
         self._handles = [make_handle(index, 0) for index in range(num_runners)]
         self._generations = [0] * num_runners
         self._env_to_module = env_to_module
-        self._max_restarts = max_restarts
+        self._restarts = Restarts(max_restarts, _RESTART_KEYS)
         self._role = role
         self._share = share
+        self._recording = recording
         self._weights: Any = None
         self.shared_state: dict[str, Any] = {}
-        self.num_restarts = 0
         self.counts: dict[str, int] = {}
 
     @property
     def num_runners(self) -> int:
         """W."""
         return len(self._handles)
+
+    @property
+    def num_restarts(self) -> int:
+        """Lost runners that were replaced so far."""
+        return self._restarts.count
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters (module id -> vector) from the next call on."""
@@ -83,6 +90,7 @@ class EnvRunnerGroup:
         """At least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
+        self._record(samples)
         self.shared_state = {
             module_id: pipeline.merge_states(
                 [state[module_id] for sample in samples for state in (sample.shared_state, *sample.further_states)]
@@ -91,6 +99,12 @@ class EnvRunnerGroup:
         }
         self.counts = _summed([sample.counts for sample in samples])
         return [_writable(sample) for sample in samples]
+
+    def _record(self, samples: Sequence[Sample]) -> None:
+        for index, sample in enumerate(samples):
+            if self._recording is not None and sample.to_record is not None:
+                (block,) = sample.rollout.blocks.values()
+                self._recording.add(index, block, sample.to_record)
 
     def addresses(self) -> list[str]:
         """Where simulators connect, `host:port` of each runner; of runners that step environments none."""
@@ -131,27 +145,20 @@ class EnvRunnerGroup:
 
     def _replace(self, index: int, lost: RunnerLost, losses_in_a_row: int) -> None:
         """Put a new runner in the place of a lost one."""
-        reason = None
-        if self._max_restarts == 0:
-            reason = "restarts are off"
-        elif self.num_restarts >= self._max_restarts:
-            reason = f"{self.num_restarts} restarts are used up"
-        elif losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
-            reason = f"it was lost {losses_in_a_row} times in a row"
-        if reason:
-            where = f"{_RESTART_KEYS}; env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"
-            raise RunFailure(Problem(f"{self._role} {lost}, and {reason}", where=where)) from lost
-        _log.warning("%s %s: starting it again", self._role, lost)
-        self.num_restarts += 1
+        self._restarts.add(f"{self._role} {lost}", losses_in_a_row)
         self._handles[index].close()
         self._make(index, self._generations[index] + 1)
 
     def _make(self, index: int, generation: int) -> None:
         self._generations[index] = generation
+        if self._recording is not None:
+            self._recording.forget(index)
         self._handles[index] = self._make_handle(index, generation)
 
     def finish_recording(self) -> Recorded:
         """Finish the files of all runners."""
+        if self._recording is not None:
+            return self._recording.finish()
         recorded: list[Recorded] = self._submit_all([("finish_recording",)] * self.num_runners)()
         return sum(recorded[1:], recorded[0])
 
@@ -160,7 +167,9 @@ class EnvRunnerGroup:
     def get_state(self) -> dict[str, Any]:
         """The states of all runners."""
         states = self._submit_all([("get_state",)] * self.num_runners)()
+        recording = {} if self._recording is None else {"recording": self._recording.get_state()}
         return {
+            **recording,
             "runners": {str(index): state for index, state in enumerate(states)},
             "generations": list(self._generations),
             "shared": self.shared_state,
@@ -180,19 +189,25 @@ class EnvRunnerGroup:
             if generation != self._generations[index]:
                 self._handles[index].close()
                 self._make(index, int(generation))
-        self.num_restarts = int(state["num_restarts"])
+        self._restarts.count = int(state["num_restarts"])
         self.shared_state = dict(state["shared"])
+        if self._recording is not None:
+            self._recording.set_state(state.get("recording", {}))
         self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Replace all runners by ones whose seeds are none of those in `state`; they start new episodes."""
+        if self._recording is not None:
+            self._recording.set_state(state.get("recording", {}))
         generation = 1 + max(state.get("generations", [0]))  # recorded data have none
         for index, handle in enumerate(self._handles):
             handle.close()
             self._make(index, generation)
 
     def close(self) -> None:
-        """Close all runners."""
+        """Close all runners; recorded episodes that are in no whole file are dropped."""
+        if self._recording is not None:
+            self._recording.abort()
         for handle in self._handles:
             handle.close()
 

@@ -1,4 +1,4 @@
-"""Checks that an environment's observations are those of its space."""
+"""Checks that an environment's observations lie in its space."""
 
 from __future__ import annotations
 

@@ -383,7 +383,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         self._reset_at_start = self.awaits_reset = self.awaits_reset.copy()
         self._first_row[:] = self._past
         self._episode_start = self._past - self._t_at_start
-        self._infos = [(0, infos) for t, infos in self._infos if t == self.t]  # those of the newest observations
+        self._infos = [(0, infos) for t, infos in self._infos if t == self.t]  # the newest observations'
         self.t = 0
         self.num_env_steps = 0
 

@@ -160,7 +160,7 @@ class BatchedEnvironments:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
 
     def get_state(self) -> dict[str, Any]:
-        """The environment's own state or its attributes, and those of every wrapper around it."""
+        """The environment's own state or its attributes, and every wrapper's around it."""
         own: Any = self._env.unwrapped
         self._warn_of_unsaved(own)
         state: dict[str, Any] = {

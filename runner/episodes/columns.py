@@ -123,24 +123,21 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         columns = {
             name: nested.take(column, obs_rows if name == OBS else rows) for name, column in self.columns.items()
         }
-        num_past = self.lookback.num_steps_before(chunk) if self.lookback else 0
-        if self.lookback and num_past:  # the only case that copies: past and present rows lie in different arrays
-            past = self.lookback.columns_before(chunk)
-            columns = {name: nested.concatenate((past[name], column)) for name, column in columns.items()}
         episode = SingleAgentEpisode.from_columns(
             id_=self.episode_ids[chunk],
             observations=columns.pop(OBS),
             actions=columns.pop(ACTIONS),
             rewards=columns.pop(REWARDS),
             extra_model_outputs=columns,
-            infos=self.infos.rows_of(chunk, num_past, length + 1) if self.infos else None,
+            infos=self.infos.rows_of(chunk, 0, length + 1) if self.infos else None,
             terminated=bool(self.is_terminated[chunk]),
             truncated=bool(self.is_truncated[chunk]),
             t_started=int(self.t_started[chunk]),
-            len_lookback_buffer=num_past,
             agent_id=self.agents.agent_ids[chunk] if self.agents else None,
             module_id=self.module_id if self.agents else None,
         )
+        if self.lookback and self.lookback.num_steps_before(chunk):  # copies: past and present lie in different arrays
+            episode.join_lookback(self.lookback.columns_before(chunk))
         if self.agents:
             episode.multi_agent_episode_id = self.agents.multi_agent_episode_ids[chunk]
         return episode
@@ -189,9 +186,9 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             if num_past == 0:
                 continue
             past = self.lookback.columns_before(chunk)[column]
-            own = slice(start, start + min(int(self.lengths[chunk]) + 1, is_there.shape[1]))
-            row, place = np.nonzero((steps_back[own] < 0) & (steps_back[own] >= -num_past))
-            from_past = nested.take(past, steps_back[own][row, place] + num_past)
+            chunk_rows = slice(start, start + min(int(self.lengths[chunk]) + 1, is_there.shape[1]))
+            row, place = np.nonzero((steps_back[chunk_rows] < 0) & (steps_back[chunk_rows] >= -num_past))
+            from_past = nested.take(past, steps_back[chunk_rows][row, place] + num_past)
             nested.assign(values, (start + row, place), from_past)
             is_there[start + row, place] = True
 

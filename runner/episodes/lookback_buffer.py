@@ -11,8 +11,10 @@ import numpy as np
 from runner.episodes.nested import (
     Array,
     StateError,
+    assign,
     cast_exactly,
     check_columns,
+    concatenate,
     equal,
     from_plain,
     full,
@@ -49,13 +51,14 @@ class LookbackBuffer:
     `IndexError`. With `fill` every position outside of the data, on either side, gives the fill value.
     """
 
-    __slots__ = ("_storage", "data", "lookback", "space")
+    __slots__ = ("_origin", "_storage", "data", "lookback", "space")
 
     def __init__(self, data: Any = None, lookback: int = 0, space: Space[Any] | None = None) -> None:
         self.data: Any = [] if data is None else data
         self.lookback = lookback
         self.space = space
         self._storage: Any = None  # (data, arrays with spare rows that data is a prefix of), once it has grown
+        self._origin: Any = None  # (data, past, present): the columns that the rows of data were joined from
 
     @property
     def finalized(self) -> bool:
@@ -71,6 +74,9 @@ class LookbackBuffer:
 
     def __getitem__(self, indices: Indices) -> Any:
         return self.get(indices)
+
+    def __setitem__(self, indices: Indices, new_data: Any) -> None:
+        self.set(new_data, at_indices=indices)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(unstack(self.get()) if self.finalized else self.get())
@@ -99,7 +105,7 @@ class LookbackBuffer:
 
     def __setstate__(self, state: tuple[Any, int, Any]) -> None:
         self.data, self.lookback, self.space = state
-        self._storage = None
+        self._storage = self._origin = None
 
     # --- growing and shrinking --------------------------------------------------------------------
 
@@ -126,6 +132,17 @@ class LookbackBuffer:
         rows = other.get()
         if len(other) > 0:
             self.extend(unstack(rows) if other.finalized and not self.finalized else rows)
+
+    def join(self, past: Any) -> None:
+        """Put columns (H, ...) of other arrays in front of the rows, as lookback (numpy mode).
+
+        `set` writes into both, but the joined rows are a copy. So the arrays that getters return are read-only: numpy
+        raises `ValueError` where one writes into them, instead of losing what was written.
+        """
+        joined = concatenate((past, self.data))
+        map_leaves(lambda leaf: leaf.setflags(write=False), joined)
+        self._origin = (joined, past, self.data)
+        self.data, self.lookback = joined, row_count(past)
 
     def pop(self, index: int = -1) -> Any:
         """Remove and return one item; a row of the lookback shortens the lookback. `IndexError` outside."""
@@ -199,7 +216,7 @@ class LookbackBuffer:
             map_leaves(_check_row_shape, self.data, rows)
         except ValueError:
             return natural
-        same_kind = map_leaves(lambda row, own: row.dtype.kind == own.dtype.kind, rows, natural)
+        same_kind = map_leaves(lambda row, other: row.dtype.kind == other.dtype.kind, rows, natural)
         return rows if all(leaves(same_kind)) else natural
 
     def append_rows(self, rows: Any) -> None:
@@ -413,11 +430,26 @@ class LookbackBuffer:
             self.data[where] = values
             return
         fitting = map_leaves(lambda column, new: _fitting(column, where, new), self.data, values)
+        if self._origin is not None and self._origin[0] is self.data:
+            self._write_joined(where, fitting)
+        else:
+            assign(self.data, where, fitting)
 
-        def write(column: Array, new: Array) -> None:
-            column[where] = new
+    def _write_joined(self, where: Any, values: Any) -> None:
+        """Write rows into the joined data, and from there into the columns that were joined."""
+        positions = np.atleast_1d(where)
+        is_past = positions < self.lookback
 
-        map_leaves(write, self.data, fitting)
+        def write(joined: Array, past: Array, present: Array, new: Array) -> None:
+            joined.setflags(write=True)
+            joined[where] = new
+            joined.setflags(write=False)
+            if is_past.any():
+                past[positions[is_past]] = joined[positions[is_past]]
+            present[positions[~is_past] - self.lookback] = joined[positions[~is_past]]
+
+        _, past, present = self._origin
+        map_leaves(write, self.data, past, present, values)
 
     # --- index arithmetic: indices count from timestep 0, positions from the first row of the data
 

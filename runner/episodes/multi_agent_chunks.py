@@ -50,8 +50,10 @@ class MultiAgentChunks(MultiAgentGetters):
         Negative values count from the end; the range is clipped to the env steps 0 to T. An agent's step belongs to
         the slice that has the observation it answers: where the slice ends before that step does, its action and
         (whole) reward hang. An agent is in the slice if it is observed in it, and did not end at its start; one
-        that waits at the end of the episode is in the slice that goes on from there. The lookback has
-        `len_lookback_buffer` env steps (default: as many as this episode's), as far as there are. Done flags are
+        that waits at the end of the episode is in the slice that goes on from there, and one that waits at its start,
+        observed in the lookback only, is in the slice from env step 0. The lookback has `len_lookback_buffer` env steps
+        (default: as many as this episode's), as far as there are; what an agent did there is in the slice only if the
+        agent is. Done flags are
         kept only if the slice reaches the last env step (an agent's: its last observation). Numpy mode: views, not
         copies. Raises `ValueError` for a step other than 1.
         """
@@ -59,8 +61,8 @@ class MultiAgentChunks(MultiAgentGetters):
             raise ValueError(f"slice: an episode can only be sliced with step 1, got {slice_.step}")
         start, stop, _ = slice_.indices(len(self))
         stop = max(start, stop)
-        own = self._len_lookback_buffer
-        lookback = min(own if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), own + start)
+        known = self._len_lookback_buffer
+        lookback = min(known if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), known + start)
         chunk = self._chunk(self.env_t_started + start, self.env_t_started + stop, lookback)
         chunk._ended_agents = dict(self._ended_agents)
         if start == 0:
@@ -80,14 +82,16 @@ class MultiAgentChunks(MultiAgentGetters):
         first = self._first_row(agent_id, chunk)
         if first is None:
             return
-        own, last = episode.observations.lookback, max(first, bisect_right(times, chunk.env_t) - 1)
+        num_past, last = episode.observations.lookback, max(first, bisect_right(times, chunk.env_t) - 1)
         before = first - bisect_left(times, chunk.env_t_started - chunk._len_lookback_buffer, hi=first)
-        chunk.agent_episodes[agent_id] = episode.slice(slice(first - own, last - own), len_lookback_buffer=before)
+        chunk.agent_episodes[agent_id] = episode.slice(
+            slice(first - num_past, last - num_past), len_lookback_buffer=before
+        )
         chunk._obs_env_t[agent_id] = times[first - before : last + 1]
         if times[last] < chunk.env_t and last == len(times) - 1:
             chunk._copy_hanging(agent_id, self)
         elif times[last] < chunk.env_t:
-            chunk._hang_step(agent_id, episode, last - own)
+            chunk._hang_step(agent_id, episode, last - num_past)
         if chunk.env_t_started > self.env_t_started and times[first] < chunk.env_t_started:
             chunk._carried_rewards[agent_id] = chunk._hanging_rewards_end.get(agent_id, 0.0)
         elif chunk.env_t_started == self.env_t_started and agent_id in self._carried_rewards:
@@ -100,14 +104,14 @@ class MultiAgentChunks(MultiAgentGetters):
 
     def _first_row(self, agent_id: AgentID, chunk: MultiAgentChunks) -> int | None:
         """The row of the agent's observations with which it begins in `chunk`, counted with the lookback."""
-        times, own = self._obs_env_t[agent_id], self.agent_episodes[agent_id].observations.lookback
+        times, num_past = self._obs_env_t[agent_id], self.agent_episodes[agent_id].observations.lookback
         newest = len(times) - 1
         if chunk.env_t_started == self.env_t_started:
-            first = own
+            first = num_past
         elif times[newest] < chunk.env_t_started:  # it waits: needed only where the episode can go on
             return newest if chunk.env_t == self.env_t else None
         else:
-            first = bisect_left(times, chunk.env_t_started, lo=own)
+            first = bisect_left(times, chunk.env_t_started, lo=num_past)
         return first if times[first] <= chunk.env_t else None
 
     def _hang_step(self, agent_id: AgentID, episode: SingleAgentEpisode, index: int) -> None:
@@ -134,7 +138,7 @@ class MultiAgentChunks(MultiAgentGetters):
         dropped.
 
         Raises `ValueError` if `other` has another `id_`, does not start at `env_t`, lacks an agent that is still
-        there or goes on with one that has ended, or if the agents' own chunks do not fit; or if this one is done.
+        there or goes on with one that has ended, or if the agents' chunks do not fit; or if this one is done.
         """
         problem = self._problem_with_successor(other)
         if problem is not None:
@@ -158,8 +162,8 @@ class MultiAgentChunks(MultiAgentGetters):
             mine.concat_episode(theirs)
             self._obs_env_t[agent_id] += times[1:]
             return
-        own = theirs.slice(slice(None), len_lookback_buffer=0)  # so that appending does not change theirs
-        self.agent_episodes[agent_id], self._obs_env_t[agent_id] = own, times
+        joined = theirs.slice(slice(None), len_lookback_buffer=0)  # so that appending does not change theirs
+        self.agent_episodes[agent_id], self._obs_env_t[agent_id] = joined, times
 
     def _problem_with_successor(self, other: MultiAgentFields) -> str | None:
         if other.id_ != self.id_:

@@ -73,7 +73,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         """Make an empty episode, or one with a history: one dict by agent id for each env step.
 
         The history is added step by step as `add_env_step` does it; `observations` (and `infos`) have one dict
-        more than `actions`, `rewards` and `extra_model_outputs`. `terminateds` and `truncateds` are those of its
+        more than `actions`, `rewards` and `extra_model_outputs`. `terminateds` and `truncateds` belong to its
         last step.
 
         Args:
@@ -130,7 +130,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         """The episode directly around the agents' ones, whose data are not copied: for views of column blocks.
 
         The agent episodes become this episode's: their unset `agent_id` and `multi_agent_episode_id` are set, and
-        the flags of agents that are true in `terminateds` or `truncateds`. The episode's own flags are those of
+        the flags of agents that are true in `terminateds` or `truncateds`. The episode's flags are the flags of
         `__all__`.
 
         Args:
@@ -242,7 +242,7 @@ class MultiAgentEpisode(MultiAgentChunks):
     ) -> None:
         """Add one env step: what agents did, and what they got for it; each dict has some of the agents.
 
-        A key that is there counts, whatever its value. Infos belong to observations: those of agents without one
+        A key that is there counts, whatever its value. Infos belong to observations: infos of agents without one
         are dropped. Flags of agents that were never observed are ignored.
 
         Raises:

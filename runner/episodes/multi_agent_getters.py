@@ -58,7 +58,7 @@ class MultiAgentGetters(MultiAgentFields):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Observations by agent, see the class; None: those of the T + 1 env steps 0 to T."""
+        """Observations by agent, see the class; None: at the T + 1 env steps 0 to T."""
         query = _Query("observations", indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -87,7 +87,7 @@ class MultiAgentGetters(MultiAgentFields):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Actions by agent, see the class; None: those of the T env steps 0 to T - 1."""
+        """Actions by agent, see the class; None: at the T env steps 0 to T - 1."""
         query = _Query("actions", indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 

@@ -35,15 +35,15 @@ class EnvStep:
         return list(ids)
 
     def flags_of(self, agent_id: AgentID) -> tuple[bool, bool]:
-        """Terminated, truncated: the agent's own flags; those of `__all__` if it has none that is set.
+        """Terminated, truncated: the agent's flags; the flags of `__all__` if none of its is set.
 
         An environment that sets `terminateds["__all__"]` to say "over" when a time limit has truncated each agent
         does not terminate them by it.
         """
         if not self.terminateds and not self.truncateds:
             return False, False
-        own = bool(self.terminateds.get(agent_id)), bool(self.truncateds.get(agent_id))
-        return own if any(own) else (bool(self.terminateds.get(ALL)), bool(self.truncateds.get(ALL)))
+        flags = bool(self.terminateds.get(agent_id)), bool(self.truncateds.get(agent_id))
+        return flags if any(flags) else (bool(self.terminateds.get(ALL)), bool(self.truncateds.get(ALL)))
 
 
 def check_step(episode: MultiAgentFields, step: EnvStep, agent_ids: list[AgentID]) -> None:
@@ -88,7 +88,7 @@ def _problem_of_action(agent_episode: SingleAgentEpisode, step: EnvStep, agent_i
     extra = step.extra_model_outputs.get(agent_id) or {}
     if extra.keys() != agent_episode.extra_model_outputs.keys() and agent_episode.rewards.len_incl_lookback() > 0:
         expected = sorted(agent_episode.extra_model_outputs)
-        return f"has the extra_model_outputs {sorted(extra)}; allowed: those of its first step, {expected}"
+        return f"has the extra_model_outputs {sorted(extra)}; allowed: {expected}, as in its first step"
     return None
 
 

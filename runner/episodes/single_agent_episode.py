@@ -22,6 +22,8 @@ from runner.episodes.nested import (
 from runner.episodes.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gymnasium import Space
 
 Slice = slice  # the class has a method of this name
@@ -60,7 +62,7 @@ class SingleAgentEpisode:
     | `extra_model_outputs[key]` | H + T     | what the module computed along with action i            |
 
     Data start as lists of items (list mode); `to_numpy()` turns all but `infos` into arrays with a row axis,
-    nested as the items are. `t_started` is the global timestep of row 0, `t` that of the newest observation.
+    nested as the items are. `t_started` is the global timestep of row 0, `t` the newest observation's.
     """
 
     __slots__ = (
@@ -186,6 +188,23 @@ class SingleAgentEpisode:
         self._start_time = self._last_step_time = None
         return self
 
+    def join_lookback(self, past: Mapping[str, Any]) -> None:
+        """Put the H steps before this chunk in front of its rows, as lookback; their infos are empty.
+
+        Args:
+            past: `obs`, `actions`, `rewards` and every extra output, (H, ...) arrays nested as the rows are.
+
+        Setters write into these arrays and into the chunk's. Arrays that getters return are copies now and
+        therefore read-only, see `LookbackBuffer.joined`.
+        """
+        for name, buffer in (("obs", self.observations), ("actions", self.actions), ("rewards", self.rewards)):
+            buffer.join(past[name])
+        for name, buffer in self.extra_model_outputs.items():
+            buffer.join(past[name])
+        if self._infos is not None:
+            num_past = self.rewards.lookback
+            self._infos = InfoBuffer([*({} for _ in range(num_past)), *self._infos.data], num_past)
+
     # --- collecting -------------------------------------------------------------------------------
 
     def add_env_reset(self, observation: Any, infos: Any = None) -> None:
@@ -210,7 +229,7 @@ class SingleAgentEpisode:
         """Add one step: the action, what came with it, its reward, and the observation after it.
 
         Raises `ValueError`, with nothing added, before a reset, after the end, if the keys of
-        `extra_model_outputs` are not those of the steps before, or (numpy mode) if an item's shape differs.
+        `extra_model_outputs` differ from the steps before, or (numpy mode) if an item's shape differs.
         """
         if self.is_terminated or self.is_truncated:
             raise ValueError(f"add_env_step: episode {self.id_} is done (t={self.t}); make a new episode")
@@ -397,9 +416,9 @@ class SingleAgentEpisode:
             raise ValueError(f"slice: an episode can only be sliced with step 1, got {slice_.step}")
         start, stop, _ = slice_.indices(len(self))
         stop = max(start, stop)
-        own = self.rewards.lookback
-        lookback = min(own if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer), own + start)
-        chunk = self._chunk(own + start - lookback, own + stop, lookback)
+        known = self.rewards.lookback
+        lookback = min(known if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer), known + start)
+        chunk = self._chunk(known + start - lookback, known + stop, lookback)
         chunk.t_started, chunk.t = self.t_started + start, self.t_started + stop
         if stop == len(self):
             chunk.is_terminated, chunk.is_truncated = self.is_terminated, self.is_truncated
@@ -475,10 +494,17 @@ class SingleAgentEpisode:
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
-        self, key: str, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
+        self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key."""
-        return self._extra(key)._get(indices, neg_index_as_lookback, fill)
+        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
+
+        Without a key: a dict of all outputs by key, each as `indices` says.
+        """
+        if key is not None:
+            return self._extra(key)._get(indices, neg_index_as_lookback, fill)
+        return {
+            name: buffer._get(indices, neg_index_as_lookback, fill) for name, buffer in self.extra_model_outputs.items()
+        }
 
     def get_data_dict(self) -> dict[str, Any]:
         """T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
@@ -660,8 +686,8 @@ class SingleAgentEpisode:
         episode.t_started = read_key(state, "t_started", (int,), "episode")
         if abs(episode.t_started) >= 2**62:
             raise StateError(f"episode.t_started: expected a timestep below 2**62, got {episode.t_started}")
-        own_t = episode.t_started + len(episode.rewards)
-        episode.t = read_key(state, "t", (int,), "episode", default=own_t)
+        expected_t = episode.t_started + len(episode.rewards)
+        episode.t = read_key(state, "t", (int,), "episode", default=expected_t)
         custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
         episode._custom_data = None if custom_data is None else from_plain(custom_data, "episode.custom_data")
         episode._start_time, episode._last_step_time = _read_clock(state)

@@ -190,9 +190,12 @@ class Learner:
         return {
             "module": {name: value.clone() for name, value in self.module.state_dict().items()},
             "optimizer": self._optimizer.get_state(),
-            "loss": self.loss.get_state(),
-            "stream": stream_state(self._stream),
+            **self.get_unshared_state(),
         }
+
+    def get_unshared_state(self) -> dict[str, Any]:
+        """Loss and random stream: what may differ from the peers."""
+        return {"loss": self.loss.get_state(), "stream": stream_state(self._stream)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from runner.episodes.columns import Rollout
+from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.peers import Alone, Peers
@@ -44,6 +45,10 @@ class RecordedUpdates:
     update_s: float = 0.0
 
 
+# Called whenever learners begin to read: a reader for each, behind the batches that have been learned from.
+MakeReaders = Callable[[], Sequence[BatchReader]]
+
+
 class LearnerGroup:
     """Turns episode chunks into a train batch and updates the modules on it.
 
@@ -52,8 +57,13 @@ class LearnerGroup:
         pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         peers: the groups in other processes that update the same modules in step; None: there are none.
+        acted_outputs: checks the first train batch of a run; None: it is not checked.
+
+    Attributes:
+        num_restarts: of learners that were lost; none in this process.
     """
 
+    num_restarts = 0
     _batches: Generator[TrainBatch, None, None] | None = None
 
     def __init__(
@@ -62,8 +72,10 @@ class LearnerGroup:
         pipelines: Mapping[str, LearnerConnectorPipeline],
         modules_to_train: Collection[str],
         peers: Peers | None = None,
+        acted_outputs: ActedOutputs | None = None,
     ) -> None:
         self._peers: Peers = peers or Alone()
+        self._acted_outputs = acted_outputs
         self.num_learners = self._peers.num_learners
         self._learners = dict(learners)
         self._modules = {module_id: learner.module for module_id, learner in learners.items()}
@@ -76,6 +88,9 @@ class LearnerGroup:
         A module that has no row in the rollout is left as it is.
         """
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
+        if self._acted_outputs is not None:
+            self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
+            self._acted_outputs = None
         return UpdateResult(self.update_on(batches, num_env_steps), connector_s)
 
     def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, dict[str, float]]:
@@ -86,10 +101,11 @@ class LearnerGroup:
             if module_id in batch
         }
 
-    def read_from(self, readers: Sequence[BatchReader]) -> None:
+    def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
+        [reader] = make_readers()
         device = next(iter(self._learners.values())).device
-        self._batches = readers[0].batches(device)
+        self._batches = reader.batches(device)
 
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
         """Update on the next batches up to the end of the pass, on `most` of them at most."""
@@ -129,8 +145,13 @@ class LearnerGroup:
         pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
         return {"learners": learners, "pipelines": pipelines}
 
+    def get_unshared_state(self) -> dict[str, dict[str, Any]]:
+        """By module id, what may differ from the peers."""
+        return {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
+        self._acted_outputs = None
         for module_id, learner_state in state["learners"].items():
             self._learners[module_id].set_state(learner_state)
         for module_id, pipeline_state in state["pipelines"].items():

@@ -1,6 +1,6 @@
 """What a policy's action distribution offers, and what all of them share.
 
-Letters: B any number of leading dimensions, also (S, L); K the width of `dist_inputs`, M that of the noise.
+Letters: B any number of leading dimensions, also (S, L); K and M the widths of `dist_inputs` and of the noise.
 """
 
 from __future__ import annotations

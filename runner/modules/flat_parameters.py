@@ -44,7 +44,7 @@ class FlatParameters:
             if tensor.requires_grad:
                 tensor.grad = gradient[rows].view_as(tensor)
             start = rows.stop
-        self.groups = _slices({name: sum(own.numel() for own in group) for name, group in groups.items()})
+        self.groups = _slices({name: sum(parameter.numel() for parameter in group) for name, group in groups.items()})
         self.parameter = nn.Parameter(self._values[: self._num_parameters])
         self.parameter.grad = gradient
 

@@ -31,7 +31,7 @@ class LayerOptions:
     Attributes:
         activation: name of the activation after each hidden layer.
         use_layernorm: normalise before each activation.
-        init_weight, init_bias: change a layer's parameters in place after torch's own initialisation.
+        init_weight, init_bias: change a layer's parameters in place after torch's initialisation.
     """
 
     activation: str
@@ -93,7 +93,7 @@ class MLP(nn.Module):
 
 
 def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | None:
-    """The function `name` of torch.nn.init with `kwargs`, None for torch's own initialisation.
+    """The function `name` of torch.nn.init with `kwargs`, None for torch's initialisation.
 
     Raises:
         ValueError: there is no such function.

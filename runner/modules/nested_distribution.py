@@ -15,7 +15,7 @@ from runner.modules.action_distribution import ActionDistribution
 
 
 class NestedDistribution:
-    """The joint distribution of independent parts; inputs and noise are those of the parts, one after another.
+    """The joint distribution of independent parts; inputs and noise are the parts' inputs and noise, one after another.
 
     Args:
         parts: of a Dict space by key, or of a Tuple space; they may be nested themselves.
@@ -39,38 +39,38 @@ class NestedDistribution:
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
         """A dict or tuple of (B, ...) actions."""
         noises = torch.split(noise, self._noise_sizes, -1)
-        own = zip(self._parts, self._split(dist_inputs), noises, strict=True)
-        return self._joined([part.sample(inputs, part_noise) for part, inputs, part_noise in own])
+        by_part = zip(self._parts, self._split(dist_inputs), noises, strict=True)
+        return self._joined([part.sample(inputs, part_noise) for part, inputs, part_noise in by_part])
 
     def mode(self, dist_inputs: Tensor) -> Any:
         """A dict or tuple of (B, ...) actions."""
-        own = zip(self._parts, self._split(dist_inputs), strict=True)
-        return self._joined([part.mode(inputs) for part, inputs in own])
+        by_part = zip(self._parts, self._split(dist_inputs), strict=True)
+        return self._joined([part.mode(inputs) for part, inputs in by_part])
 
     def log_prob(self, dist_inputs: Tensor, actions: Any) -> Tensor:
         """(B,) log probabilities of a dict or tuple of (B, ...) actions."""
-        own = zip(self._parts, self._split(dist_inputs), self._branches(actions), strict=True)
-        return _sum([part.log_prob(inputs, branch) for part, inputs, branch in own])
+        by_part = zip(self._parts, self._split(dist_inputs), self._branches(actions), strict=True)
+        return _sum([part.log_prob(inputs, branch) for part, inputs, branch in by_part])
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
         """(B,) nats."""
-        own = zip(self._parts, self._split(dist_inputs), strict=True)
-        return _sum([part.entropy(inputs) for part, inputs in own])
+        by_part = zip(self._parts, self._split(dist_inputs), strict=True)
+        return _sum([part.entropy(inputs) for part, inputs in by_part])
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
         """(B,) nats."""
-        own = zip(self._parts, self._split(dist_inputs), self._split(other_inputs), strict=True)
-        return _sum([part.kl(inputs, others) for part, inputs, others in own])
+        by_part = zip(self._parts, self._split(dist_inputs), self._split(other_inputs), strict=True)
+        return _sum([part.kl(inputs, others) for part, inputs, others in by_part])
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
         """(B, K) inputs under a dict or tuple with the masks of some parts."""
-        own = zip(self._parts, self._split(dist_inputs), self._masks(mask), strict=True)
-        return torch.cat([inputs if m is None else part.masked(inputs, m) for part, inputs, m in own], -1)
+        by_part = zip(self._parts, self._split(dist_inputs), self._masks(mask), strict=True)
+        return torch.cat([inputs if m is None else part.masked(inputs, m) for part, inputs, m in by_part], -1)
 
     def first_fully_forbidden(self, mask: Any) -> int | None:
         """The first row in which some part has a choice without any action."""
-        own = zip(self._parts, self._masks(mask), strict=True)
-        rows = [part.first_fully_forbidden(m) for part, m in own if m is not None]
+        by_part = zip(self._parts, self._masks(mask), strict=True)
+        rows = [part.first_fully_forbidden(m) for part, m in by_part if m is not None]
         return min((row for row in rows if row is not None), default=None)
 
     def _split(self, dist_inputs: Tensor) -> tuple[Tensor, ...]:

@@ -53,7 +53,7 @@ class RLModule(nn.Module):
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Name -> parameters, for algorithms whose optimisers have learning rates of their own.
 
-        Every parameter that is learned is in one group; those of target networks (`requires_grad` false) are in none.
+        Every parameter that is learned is in one group; target networks (`requires_grad` false) are in none.
         """
         return {"default": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 

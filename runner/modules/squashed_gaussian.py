@@ -80,7 +80,7 @@ class SquashedGaussian:
         return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats, that of the normal variables: tanh is one to one."""
+        """(B,) nats, equal to the divergence of the normal variables: tanh is one to one."""
         return self._normal.kl(dist_inputs, other_inputs)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:

@@ -18,7 +18,7 @@ from runner.offline.raw_readers import ParquetReader, read_parquet_schemas
 from runner.offline.source_stream import Source
 from runner.tracking.data_set import Context, DataSet, sized
 
-# Larger data are not read to count their episodes and steps, nor are those of other machines.
+# Larger data, and data on other machines, are not read to count their episodes and steps.
 _MAX_COUNTED_BYTES = 2**30
 
 _log = logging.getLogger(__name__)

@@ -113,8 +113,8 @@ def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock
     """The episodes of a table (or of any slice of one) as a block; arrays are views of Arrow's memory where possible.
 
     Args:
-        table: with the columns that are always read and those of the layout; others, and their order, do not matter.
-        layout: what the columns hold; None: that of the table's metadata, as far as its columns are in the table.
+        table: with the columns that are always read and the layout's; others, and their order, do not matter.
+        layout: what the columns hold; None: as the table's metadata say, as far as these columns are in the table.
 
     Raises:
         ValueError: the table does not hold what the layout says.

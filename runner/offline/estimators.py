@@ -136,8 +136,8 @@ def weighted_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimato
 def per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
     """PDIS: 1/E sum_e sum_t gamma^t rho_{0:t} r_t. Unbiased (Precup et al., 2000, section 3).
 
-    The effective sample size is that of the ratios rho_{0:t} of all episodes (an ended one keeps its last) at each t,
-    averaged over the recorded steps with weights gamma^t.
+    The effective sample size is computed from the ratios rho_{0:t} of all episodes at each t (an ended one keeps its
+    last), averaged over the recorded steps with weights gamma^t.
     """
     terms = _weights(steps.running_log_ratios) * steps.rewards
     return _EpisodeMean(steps.discounted_sums(terms, gamma), _mean_kish_of_steps(steps, gamma))
@@ -201,7 +201,7 @@ def bootstrap_estimates(
         counts = _resample_counts(num_episodes, min(per_pass, num_resamples - first), stream)
         for name, estimator in estimators.items():
             parts[name].append(estimator.at(counts))
-    return {name: np.concatenate(own) for name, own in parts.items()}
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}
 
 
 def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
@@ -339,8 +339,8 @@ def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
 def _take_over_own_scale(means: Array, log_weights: Array, values: Array, counts: Array) -> None:
     """Means (P,) of one resample, (E,) counts, that lacks the episodes of large weight: relative to its largest one."""
     is_drawn = counts > 0
-    own = log_weights[is_drawn]
-    weights = np.exp(own - _finite_max(own)) * counts[is_drawn, None]
+    drawn = log_weights[is_drawn]
+    weights = np.exp(drawn - _finite_max(drawn)) * counts[is_drawn, None]
     sums = weights.sum(0)
     np.divide((weights * values[is_drawn]).sum(0), sums, out=means, where=sums > 0)
 

@@ -48,7 +48,7 @@ def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> Lear
 
 def writable(block: ColumnBlock) -> ColumnBlock:
     """The block with arrays that may be written to: torch has no notion of others, such as Arrow's."""
-    return replace(block, columns={name: nested.map_leaves(_writable, own) for name, own in block.columns.items()})
+    return replace(block, columns={name: nested.map_leaves(_writable, rows) for name, rows in block.columns.items()})
 
 
 def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

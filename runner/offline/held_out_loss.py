@@ -54,13 +54,13 @@ class MeanLoss:
             columns = {name: batch[name] for name in reads}
             mask: Tensor | None = batch.get(LOSS_MASK)
             rows = torch.arange(nested.row_count(columns)) if mask is None else mask.nonzero().squeeze(-1)
-            yield from ((_rows(columns, own), len(own)) for own in torch.split(rows, _MAX_ROWS_PER_PASS))
+            yield from ((_rows(columns, chosen), len(chosen)) for chosen in torch.split(rows, _MAX_ROWS_PER_PASS))
             return
         columns = {name: batch[name] for name in dict.fromkeys((*module.inputs, LOSS_MASK, *reads))}
         num_steps: Tensor = batch[LOSS_MASK].sum(1)
         sequences, longest = num_steps.nonzero().squeeze(-1), batch[LOSS_MASK].shape[1]
-        for own in torch.split(sequences, max(1, _MAX_ROWS_PER_PASS // longest)):
-            yield at_env_steps(_rows(columns, own), module.inputs, reads), int(num_steps[own].sum())
+        for chosen in torch.split(sequences, max(1, _MAX_ROWS_PER_PASS // longest)):
+            yield at_env_steps(_rows(columns, chosen), module.inputs, reads), int(num_steps[chosen].sum())
 
 
 def _rows(columns: dict[str, Any], rows: Tensor) -> dict[str, Any]:

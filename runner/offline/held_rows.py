@@ -141,11 +141,11 @@ class _ObsRows:
         return Agents(data["\0agent"][self.first].tolist(), whole_ids, env_t.astype(np.int64))
 
     def _values(self, name: str, next_name: str) -> Array | None:
-        """What the rows hold under a name; where they hold what comes after the step, that of next observations."""
+        """What the rows hold under a name; of rows that hold what comes after the step, the next observations."""
         values, following = self.rows.data.get(name), self.rows.data.get(next_name)
         if values is None:
             return None
-        own = np.asarray(values[self.row])
+        rows = np.asarray(values[self.row])
         if following is not None:
-            own[self.is_next] = following[self.row[self.is_next]]
-        return own
+            rows[self.is_next] = following[self.row[self.is_next]]
+        return rows

@@ -91,7 +91,7 @@ def _array_from_plain(value: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class RecordedInfos:
-    """The infos of a block that was read: JSON until somebody asks. Row e of `texts` holds those of chunk e."""
+    """The infos of a block that was read: JSON until somebody asks. Row e of `texts` holds the infos of chunk e."""
 
     texts: pa.ChunkedArray | pa.Array  # (E,) list<string>, null: all empty
 

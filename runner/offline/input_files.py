@@ -118,7 +118,7 @@ def find_files(config: OfflineConfig, kind: str | None = None) -> InputFiles:
     kinds = {kind: info.path for info, kind in reversed(found)}
     if len(kinds) > 1:
         got = "; ".join(f"{kind}: {path}" for kind, path in kinds.items())
-        what = "files of several kinds are mixed; name those of one kind, for example with a pattern"
+        what = "files of several kinds are mixed; name files of one kind, for example with a pattern"
         raise DataError([Problem(what, _WHERE, got)])
     infos = {info.path: info for info, _ in found}
     return InputFiles(
@@ -179,7 +179,7 @@ def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, s
         for info in infos
         if info.type == fs.FileType.File and not re.search(r"(^|/)[._]", info.path[start:].lstrip("/"))
     ]
-    found = [(info, own) for info in files if (own := _kind_of_name(info.path)) is not None]
+    found = [(info, named) for info in files if (named := _kind_of_name(info.path)) is not None]
     if kind is not None:
         found = [pair for pair in found if pair[1] == kind] or [(info, kind) for info in files]
     if not found:

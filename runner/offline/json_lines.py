@@ -74,9 +74,9 @@ class CheckedLines:
             self._check_text(lines)
         long = np.flatnonzero(np.diff(np.append(starts, len(values))) > _MAX_DEPTH)
         for line in long.tolist():
-            own = values[starts[line] :][: len(lines[starts[line] :].partition(b"\n")[0])]
-            if np.cumsum(_DEPTH_STEP[own], dtype=np.int32).max() > _MAX_DEPTH:
-                raise self._refusal(f"a line nests deeper than {_MAX_DEPTH} levels", line, own.tobytes())
+            line_bytes = values[starts[line] :][: len(lines[starts[line] :].partition(b"\n")[0])]
+            if np.cumsum(_DEPTH_STEP[line_bytes], dtype=np.int32).max() > _MAX_DEPTH:
+                raise self._refusal(f"a line nests deeper than {_MAX_DEPTH} levels", line, line_bytes.tobytes())
         self._num_lines += len(ends)
 
     def _check_text(self, lines: bytes) -> None:

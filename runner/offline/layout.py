@@ -91,7 +91,7 @@ class Layout:
         return replace(self, columns={name: tree for name, tree in self.columns.items() if name in names})
 
     def merged_with(self, other: Layout) -> Layout:
-        """A layout that holds the data of both: that of equal columns, text as wide as the wider one.
+        """Make a layout that holds the data of both: columns are equal, text is as wide as the wider one.
 
         Raises:
             ValueError: columns differ; the text names one and how.

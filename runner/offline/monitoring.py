@@ -51,10 +51,10 @@ def status_of(executor: Any) -> PipelineStatus | None:
     try:
         _, *before, (operator, state) = executor._topology.items()
         reads_by_itself = operator.name.startswith("Read")  # Ray has fused the stages: Read...->MapBatches(...)
-        to_read = [own for _, own in before] or ([state] if reads_by_itself else [])
+        to_read = [executor for _, executor in before] or ([state] if reads_by_itself else [])
         return PipelineStatus(
             num_rows=int(operator.metrics.rows_task_outputs_generated),
-            queued_read=sum(int(own.total_enqueued_input_blocks()) for own in to_read) if to_read else None,
+            queued_read=sum(int(executor.total_enqueued_input_blocks()) for executor in to_read) if to_read else None,
             queued_prelearner=None if reads_by_itself else int(state.total_enqueued_input_blocks()),
             queued_learner=int(state.total_enqueued_output_blocks()),
         )

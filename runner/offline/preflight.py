@@ -33,12 +33,12 @@ _MAX_READ_BYTES = 2**25
 _MAX_CHECKED_BYTES = 2**28
 
 
-def check_recorded_data(config: ExperimentConfig, own: ModuleParts) -> Source | None:
+def check_recorded_data(config: ExperimentConfig, parts: ModuleParts) -> Source | None:
     """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
 
     Args:
         config: the experiment; an `offline_data_class` of the user's own reads by itself.
-        own: its module and pipelines.
+        parts: its module and pipelines.
 
     Returns:
         The data; None where they are read in a way that takes Ray, or by the user's own code.
@@ -52,9 +52,9 @@ def check_recorded_data(config: ExperimentConfig, own: ModuleParts) -> Source | 
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         existing_paths(offline)
         return None
-    source = open_source(offline, Spaces(own.plan.observation_space, own.plan.action_space))
-    check_trajectories(source, own.learner, own.module)
-    _check_action_units(config, source, own.plan.action_space)
+    source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
+    check_trajectories(source, parts.learner, parts.module)
+    _check_action_units(config, source, parts.plan.action_space)
     _check_rows(source)
     return source
 

@@ -80,7 +80,7 @@ class RayReader:
 
 
 def read_with_ray(config: OfflineConfig) -> Dataset:
-    """`ray.data.<input_read_method>(input_, ...)` with `input_read_method_kwargs`, but for those of `OWN_OPTIONS`.
+    """`ray.data.<input_read_method>(input_, ...)` with `input_read_method_kwargs`, less `OWN_OPTIONS`.
 
     Raises:
         ConfigError: there is no such function, it reads no files, does not take these arguments, or needs a package.

@@ -175,9 +175,9 @@ def _dist_inputs_of_sequences(module: RLModule, inputs: ModuleInputs, chunk_rows
     per_pass = max(1, MAX_ROWS_PER_PASS // longest)
     first_row = 0
     for first in range(0, len(chunk_rows), per_pass):
-        own = chunk_rows[first : first + per_pass]
-        rows = slice(first_row, first_row + int(own.sum()))
-        is_row = torch.from_numpy(np.arange(longest) < own[:, None]).to(device_of(module))  # (S, L)
+        pass_rows = chunk_rows[first : first + per_pass]
+        rows = slice(first_row, first_row + int(pass_rows.sum()))
+        is_row = torch.from_numpy(np.arange(longest) < pass_rows[:, None]).to(device_of(module))  # (S, L)
         batch = {name: _padded(nested.take(column, rows), is_row) for name, column in inputs.items()}
         batch[STATE_IN] = _initial_states(module, is_row)
         yield module.forward_train(batch)[ACTION_DIST_INPUTS][is_row]

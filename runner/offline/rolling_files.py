@@ -12,6 +12,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.offline.episode_format import episodes_to_table
+from runner.offline.file_list import FileList
 from runner.offline.filesystems import Location
 from runner.offline.layout import Layout, Spaces, layout_of
 from runner.offline.output_files import OutputFile, Written, names_in, write_failure
@@ -38,6 +39,7 @@ class RollingFiles:
         module_id: str | None,
         spaces: Spaces | None,
         env_name: str | None,
+        file_list: FileList | None = None,
     ) -> None:
         """Nothing is written yet.
 
@@ -46,7 +48,9 @@ class RollingFiles:
             location: the folder.
             writer_id, module_id: parts of the files' names; None: of a single agent.
             spaces, env_name: kept in the files.
+            file_list: is told of each file before it is opened.
         """
+        self._file_list = file_list
         self.written: list[Written] = []
         self._config, self._location = config, location
         self._spaces, self._env_name = spaces, env_name
@@ -103,7 +107,7 @@ class RollingFiles:
         if self._layout is None:
             check_columns(self._config, layout)
         self._layout = layout if self._layout is None else self._layout.merged_with(layout)
-        own = ColumnBlock(
+        copied = ColumnBlock(
             {name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
             block.lengths.copy(),
             block.is_terminated.copy(),
@@ -115,7 +119,7 @@ class RollingFiles:
             agents=block.agents,
         )
         make = episodes_to_table if self._config.output_write_episodes else block_to_steps
-        return make(own, layout=self._layout)
+        return make(copied, layout=self._layout)
 
     def _rows_that_fit(self, table: pa.Table) -> int:
         per_row = max(1, int(table.nbytes) // int(table.num_rows))
@@ -162,7 +166,10 @@ class RollingFiles:
             self._finish()  # a file has one schema
         try:
             if self._open is None:
-                self._open = OutputFile(self._config, self._location, self._free_name(), table.schema)
+                name = self._free_name()
+                if self._file_list is not None:
+                    self._file_list.add(f"{self._location.path}/{name}")
+                self._open = OutputFile(self._config, self._location, name, table.schema)
             size = self._open.write(table)
         except (OSError, pa.ArrowException) as error:
             raise write_failure(error, self._location) from error

@@ -138,7 +138,7 @@ def _open_parquet(source: Source) -> None:
     files = source.files
     schemas = [metadata.schema.to_arrow_schema() for metadata in read_parquet_schemas(files)]
     row_filter = read_filter(source.config.input_read_method_kwargs.get("filter"), schemas[0])
-    # Files of one writer differ in whether there were infos yet: the schema is that of a file with all columns.
+    # Files of one writer differ in whether there were infos yet: the schema is taken from a file with all columns.
     source.reader = ParquetReader(files, max(schemas, key=lambda schema: len(schema.names)), row_filter)
     kinds = [is_episodes(schema) for schema in schemas]
     if len(set(kinds)) > 1:
@@ -220,19 +220,21 @@ def _common_layout(
     layout: Layout | None = None
     for path, schema in zip(paths, schemas, strict=True):
         try:
-            own = read(schema)
-            if own is None:
+            found = read(schema)
+            if found is None:
                 return None
-            check_complete(own, schema, path)
+            check_complete(found, schema, path)
             if source.wanted is not None:
-                check_names(source.wanted, own, path)
-                own = own.selected({*ALWAYS_READ, *source.wanted})
-            layout = own if layout is None else layout.merged_with(own)
+                check_names(source.wanted, found, path)
+                found = found.selected({*ALWAYS_READ, *source.wanted})
+            layout = found if layout is None else layout.merged_with(found)
         except StateError as error:
             raise data_error(f"the metadata of this file are damaged: {error}", Place(path)) from None
         except ValueError as error:
             what = f"the files do not hold the same columns: {error}"
-            allowed = f"those of {paths[0]}; or offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
+            allowed = (
+                f"the columns of {paths[0]}; or offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
+            )
             raise DataError([Problem(what, path, allowed=allowed)]) from None
     if layout is not None:
         source.env_name = layout.env_name

@@ -62,7 +62,7 @@ def check_same_columns(files: InputFiles, schemas: Sequence[pa.Schema]) -> None:
         if odd_names:
             odd = ", ".join(sorted(odd_names))
             what = f"the files do not have the same columns: {odd}"
-            raise data_error(what, Place(path), allowed=f"those of {files.paths[0]}: {list_names(schemas[0].names)}")
+            raise data_error(what, Place(path), allowed=f"as in {files.paths[0]}: {list_names(schemas[0].names)}")
 
 
 def check_unique_names(schema: pa.Schema, path: str) -> None:

@@ -66,7 +66,7 @@ class Source:
         files: what is read; None with a `ray.data` function of the user's choice.
         has_trajectories: rows belong to trajectories; false: to nothing, each is an episode of one step.
         has_final_obs: the observation after a trajectory's last step is recorded.
-        spaces: recorded with the data, or those of the environment.
+        spaces: recorded with the data, or the environment's.
         env_name: of the environment, where it is recorded.
         layout: of the decoded columns.
         counts: what reading had to decide so far, in this process.
@@ -128,7 +128,7 @@ class Source:
             place = Place(row=0)
             blocks = [*assembler.add(self._read_steps(table, place), place), *assembler.finish()]
             if len(blocks) != 1:
-                raise data_error(f"expected the rows of one module, got those of {len(blocks)}", place)
+                raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
             return blocks[0]
         return self._decode_raw(table, Place(row=0))
 
@@ -165,7 +165,7 @@ class Source:
     # -- what is it ------------------------------------------------------------------------------------------------
 
     def description(self) -> Description:
-        """Name, digest, schema, files and size. The digest is that of names, sizes and the ends of all files."""
+        """Name, digest, schema, files and size. The digest covers the names, sizes and ends of all files."""
         paths = input_paths(self.config)
         name = Path(paths[0].rstrip("/")).name or paths[0]
         if self.files is None:

@@ -79,7 +79,7 @@ def check_spaces(
 
 
 def find_differences(column: Column, space: Space[Any], path: str = "") -> list[tuple[str, str, str]]:
-    """Where a column does not fit a space: path, what is there, what fits."""
+    """Where a column does not fit a space: path, the column's kind, the kind that fits."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -91,7 +91,7 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
         if not isinstance(column, tuple) or len(column) != len(space.spaces):
             return [(path, describe_column(column), f"a tuple of {len(space.spaces)}")]
         parts = enumerate(zip(column, space.spaces, strict=True))
-        return [d for index, (part, own) in parts for d in find_differences(part, own, f"{path}/{index}")]
+        return [d for index, (part, branch) in parts for d in find_differences(part, branch, f"{path}/{index}")]
     if isinstance(space, gs.Text):
         is_text = isinstance(column, np.ndarray) and column.dtype.kind == "U"
         return [] if is_text else [(path, describe_column(column), "text")]
@@ -110,7 +110,7 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
 
 
 def _bounds(space: Space[Any]) -> tuple[Any, Any]:
-    """The values of a discrete space; those of a Box are not checked, environments themselves leave them."""
+    """Check the values of discrete spaces only: environments themselves leave the bounds of their Boxes."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Discrete):

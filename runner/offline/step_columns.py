@@ -122,7 +122,7 @@ def _lists_to_array(array: pa.Array, place: Place) -> Column:
 
 
 def _in_row(error: Exception, items: pa.Array, size: int, place: Place) -> Exception:
-    """The error of an item as that of the row that holds it."""
+    """Turn the error of an item into an error of the row that holds it."""
     from runner.offline.foreign.data_error import DataError
 
     if not isinstance(error, DataError):

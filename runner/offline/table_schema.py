@@ -56,7 +56,7 @@ class TableSchema:
         return "new_obs" in self.names
 
     def file_columns(self, columns: Iterable[str]) -> list[str]:
-        """The columns of a file that are read, of its `columns`; those of nested ones (`obs/x`) too."""
+        """Select the columns of a file that are read, nested ones (`obs/x`) too, from its `columns`."""
         wanted = {*self.names.values(), *self.extra.values()}
         return [column for column in columns if column in wanted or column.partition("/")[0] in wanted]
 

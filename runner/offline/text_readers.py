@@ -32,7 +32,7 @@ class TextReader:
 
     Args:
         files: of one of these kinds.
-        options: those of `TEXT_OPTIONS` that are given.
+        options: the given options, of `TEXT_OPTIONS`.
         row_filter: a row that is not true there is left out.
     """
 

@@ -1,6 +1,6 @@
 """Tables as a stream of rows -> whole trajectories, holding open episodes only.
 
-Rows of one episode may lie in several tables or files, among those of other episodes, and in any order as long as there
+Rows of one episode may lie in several tables or files, among rows of other episodes, and in any order as long as there
 is `t`. An episode is complete when the row with its end flag and all before it are there. Without end flags it is over
 when a whole table has no row of it; without `eps_id`, when the next one starts: after an end flag, or where `t` does
 not go on.
@@ -52,7 +52,7 @@ class TrajectoryAssembler:
         self._place = Place()
 
     def add(self, rows: StepRows, place: Place) -> list[ColumnBlock]:
-        """The trajectories that these rows complete, a block for each module; `place` is that of the first row.
+        """Yield the trajectories that these rows complete, a block for each module; `place` is the first row's.
 
         Raises:
             DataError: rows of an episode that was over, the same step twice.
@@ -297,9 +297,9 @@ class TrajectoryAssembler:
         obs = rows.columns["obs"]
         following = obs if rows.new_obs is None else rows.new_obs
 
-        def interleave(own: Array, after: Array) -> Array:
-            out = np.empty((2 * count, *own.shape[1:]), np.result_type(own, after))
-            out[0::2], out[1::2] = own, after
+        def interleave(before: Array, after: Array) -> Array:
+            out = np.empty((2 * count, *before.shape[1:]), np.result_type(before, after))
+            out[0::2], out[1::2] = before, after
             return out
 
         numbers = np.arange(self._num_rows, self._num_rows + count)

@@ -6,6 +6,7 @@ Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `r
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from pyarrow import fs
@@ -13,6 +14,7 @@ from pyarrow import fs
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
+from runner.offline.file_list import FileList
 from runner.offline.filesystems import Location, locate
 from runner.offline.layout import Spaces
 from runner.offline.output_files import WriteFailed as WriteFailed
@@ -41,8 +43,12 @@ class WriteReport:
         )
 
 
-def prepare_output(config: OfflineConfig) -> Location:
+def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) -> Location:
     """Check once, before any writer starts, that `offline.output` can be written to; make the folder.
+
+    Args:
+        config: the `output...` options.
+        files_of_run: paths of files that a run has written there which goes on.
 
     Raises:
         ConfigError: there is none, the folder has data already and `output_append` is false, it cannot be written to,
@@ -51,12 +57,13 @@ def prepare_output(config: OfflineConfig) -> Location:
     if config.output is None:
         raise ConfigError([Problem("there is no folder to record in", "offline.output", "null")])
     check_output_options(config)
-    location = _locate_output(config)
+    location = locate_output(config)
     info = location.info()
     if info.type == fs.FileType.File:
         raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
     if info.type == fs.FileType.Directory and not config.output_append:
-        data = [name for name in names_in(location) if name.endswith(_DATA_SUFFIXES)]
+        names = [name for name in names_in(location) if f"{location.path}/{name}" not in files_of_run]
+        data = [name for name in names if name.endswith(_DATA_SUFFIXES)]
         if data:
             what = f"the folder has data already: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
             allowed = "an empty folder, or offline.output_append=true to add files to these"
@@ -81,7 +88,12 @@ class EpisodeWriter:
     """
 
     def __init__(
-        self, config: OfflineConfig, spaces: Spaces | None = None, env_name: str | None = None, writer_id: str = "0"
+        self,
+        config: OfflineConfig,
+        spaces: Spaces | None = None,
+        env_name: str | None = None,
+        writer_id: str = "0",
+        file_list: FileList | None = None,
     ) -> None:
         """Nothing is written yet.
 
@@ -89,6 +101,7 @@ class EpisodeWriter:
             config: the `output...` options.
             spaces, env_name: kept in the files.
             writer_id: distinguishes the files of writers of one folder.
+            file_list: is told of each file before it is opened.
 
         Raises:
             ConfigError: options that do not go together.
@@ -96,8 +109,9 @@ class EpisodeWriter:
         check_output_options(config)
         self._config = config
         self._spaces, self._env_name = spaces, env_name
-        self._location = _locate_output(config)
+        self._location = locate_output(config)
         self._id = writer_id
+        self._file_list = file_list
         self._files: dict[str | None, RollingFiles] = {}
         self._report = WriteReport()
         self._is_closed = False
@@ -115,8 +129,16 @@ class EpisodeWriter:
             return
         module_id = block.module_id if block.agents is not None else None
         if module_id not in self._files:
-            own = (self._config, self._location, self._id, module_id, self._spaces, self._env_name)
-            self._files[module_id] = RollingFiles(*own)
+            arguments = (
+                self._config,
+                self._location,
+                self._id,
+                module_id,
+                self._spaces,
+                self._env_name,
+                self._file_list,
+            )
+            self._files[module_id] = RollingFiles(*arguments)
         try:
             self._files[module_id].add(block)
         except (TypeError, ValueError) as error:
@@ -134,16 +156,24 @@ class EpisodeWriter:
         """
         if not self._is_closed:
             self._is_closed = True
-            for file in self._files.values():
-                file.close()
-            done = [written for file in self._files.values() for written in file.written]
-            rows = sum(written.rows for written in done)
-            expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
-            if rows != expected:
-                raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
-            files = tuple(written.path for written in done)
-            self._report += WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
+            self._report = self.put_on_disk()
         return self._report
+
+    def put_on_disk(self) -> WriteReport:
+        """Finish the open files; what was added until now is in files that are whole.
+
+        Raises:
+            WriteFailed: as in `close`.
+        """
+        for file in self._files.values():
+            file.close()
+        done = [written for file in self._files.values() for written in file.written]
+        rows = sum(written.rows for written in done)
+        expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
+        if rows != expected:
+            raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
+        files = tuple(written.path for written in done)
+        return self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
 
     def abort(self) -> None:
         """Drop the open file; files that are whole stay."""
@@ -167,6 +197,7 @@ class EpisodeWriter:
             self.abort()
 
 
-def _locate_output(config: OfflineConfig) -> Location:
+def locate_output(config: OfflineConfig) -> Location:
+    """Return the folder that `offline.output` names; raises `ConfigError` where it cannot be reached."""
     where = "offline.output_filesystem"
     return locate(str(config.output), config.output_filesystem, config.output_filesystem_kwargs, where)

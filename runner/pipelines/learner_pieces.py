@@ -33,7 +33,7 @@ class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
 class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
     """Adds `actions`, `rewards`, `terminateds`, `truncateds` and every extra model output of the episodes.
 
-    Rows are those of the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
+    Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
     chunk's last row with reward 0, terminated false and truncated true.
 
     Args:

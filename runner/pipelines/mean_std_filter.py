@@ -59,7 +59,7 @@ class Moments:
 
     @classmethod
     def merged_of(cls, states: Sequence[Mapping[str, Any]]) -> Moments:
-        """Of all rows behind several states with `merged`, which all of them share, and `own` moments."""
+        """Merge states that share their `merged` moments and have `own` moments of their rows since then."""
         merged = cls.from_state(states[0], "merged")
         for state in states:
             merged = merged.merged(cls.from_state(state, "own"))
@@ -80,7 +80,7 @@ class MeanStdFilter(ObservationPiece):
 
     Every float Box is filtered, alone or in a Dict or Tuple, whose other leaves pass unchanged; results are float32.
     What the policy saw is what the learner gets. On several runners each keeps the moments of its own rows since the
-    last merge; merged states equal those of all rows.
+    last merge; merged states are equal to the state after all rows.
 
     Args:
         keys_to_leave: keys of a Dict space (at its top) that pass unchanged: an action mask of floats, for example.
@@ -184,7 +184,7 @@ class MeanStdFilter(ObservationPiece):
         return {"mean": mean.reshape(-1), "std": std.reshape(-1)}
 
     def get_state(self) -> dict[str, Any]:
-        """Moments at the last merge and those of this runner's rows since then."""
+        """Moments at the last merge, and moments of this runner's rows since then."""
         return self._merged.to_state("merged") | self._own.to_state("own")
 
     def set_state(self, state: Mapping[str, Any]) -> None:

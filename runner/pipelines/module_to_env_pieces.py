@@ -216,7 +216,7 @@ class NormalizeAndClipActions(ConnectorPiece):
 
 
 def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
-    """The space that a module acts in: that of the environment, its bounded Boxes of floats [-1, 1] if normalised."""
+    """The space that a module acts in: the environment's, with bounded Boxes of floats as [-1, 1] if normalised."""
     if not normalize_actions:
         return space
     if isinstance(space, gym.spaces.Dict):

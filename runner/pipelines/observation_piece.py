@@ -1,4 +1,4 @@
-"""What pieces that make other observations of the environment's share."""
+"""The base of pieces that transform observations."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ObservationPiece(ConnectorPiece):
 
 
 def observation_rows(piece: str, batch: Batch, episodes: Any) -> Any:
-    """The batch's (rows, ...) observations, or those of the episodes if it has none.
+    """Take the batch's (rows, ...) observations, or the episodes' if it has none.
 
     Raises:
         TypeError: they are no arrays any more; names the piece.

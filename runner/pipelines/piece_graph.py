@@ -112,18 +112,18 @@ class PipelineGraph(PieceGraph):
         """Call all of them."""
         for name, graph in self.graphs().items():
             self.entered = name
-            own = Step(step.obs, step.module, step.module_state, _within(name, step.past))
-            columns = graph(columns, own)
-            for key, value in own.remembered.items():
+            piece_step = Step(step.obs, step.module, step.module_state, _within(name, step.past))
+            columns = graph(columns, piece_step)
+            for key, value in piece_step.remembered.items():
                 step.remember(f"{name}/{key}", value)
         return columns
 
     def memory(self) -> dict[str, Remembered]:
-        """That of all pieces, `piece/name`."""
+        """What all pieces know of the past, by `piece/name`."""
         return {f"{name}/{key}": one for name, graph in self.graphs().items() for key, one in graph.memory().items()}
 
     def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Those of all pieces that have a state here; names are those of this module's buffers."""
+        """The statistics of all pieces with a state here, by the name of this module's buffer."""
         return {
             f"pieces.{name}.{key}": value
             for name, graph in self.graphs().items()
@@ -325,8 +325,8 @@ class PastGraph(PieceGraph):
         self._num_rewards = num_rewards
 
     def memory(self) -> dict[str, Remembered]:
-        """What was done and got before the step before (`actions` (n, D), `rewards` (n,)), that of the step before
-        (`prev_action`, `prev_reward`), and 1 in `has_begun` (1,) unless there was none.
+        """Actions and rewards before the last step (`actions` (n, D), `rewards` (n,)), the last step's (`prev_action`,
+        `prev_reward`), and in `has_begun` (1,) 1 from the second step on.
         """
         memory = {"has_begun": Remembered(np.zeros(1, np.float32))}
         if self._num_actions:

@@ -165,7 +165,7 @@ class ConnectorPipeline(ConnectorPiece):
         Raises:
             PipelineError: names the piece, the column and, where there is one, the later piece that writes it.
         """
-        misplaced = find_misplaced_piece(list(self._single_pieces()), self.name)
+        misplaced = find_misplaced_piece(list(self.single_pieces()), self.name)
         if misplaced is not None:
             raise PipelineError([misplaced])
         columns = list(available)
@@ -176,11 +176,11 @@ class ConnectorPipeline(ConnectorPiece):
             columns += [column for column in piece.writes if column not in columns]
         return tuple(columns)
 
-    def _single_pieces(self) -> Iterator[ConnectorPiece]:
-        """The pieces, and those of nested pipelines in their places."""
+    def single_pieces(self) -> Iterator[ConnectorPiece]:
+        """Yield the pieces; a nested pipeline's in its place."""
         for piece in self._pieces:
             if isinstance(piece, ConnectorPipeline):
-                yield from piece._single_pieces()
+                yield from piece.single_pieces()
             else:
                 yield piece
 

@@ -1,8 +1,11 @@
-"""What a pipeline checks of its pieces besides the columns that they read: their places, and the rows they leave."""
+"""What pipelines check besides the columns that pieces read: their places, the rows they leave, and whether the module
+learns on the observations that it acts on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure
@@ -36,9 +39,53 @@ def find_misplaced_piece(pieces: Sequence[ConnectorPiece], pipeline: str) -> Pro
                 got=_order_of(pieces),
                 allowed=f"{name} before the pieces that change observations",
             )
-        if OBS in piece.writes and not isinstance(piece, AddObservationsFromEpisodesToBatch):
+        if changes_observations(piece):
             changer = name
     return None
+
+
+def changes_observations(piece: ConnectorPiece) -> bool:
+    """Whether the piece declares that it leaves other values in column `obs` than the episodes hold."""
+    return OBS in piece.writes and not isinstance(piece, AddObservationsFromEpisodesToBatch)
+
+
+def find_unmatched_piece(
+    acting: Iterable[ConnectorPiece], learning: Iterable[ConnectorPiece], may_augment: bool
+) -> Problem | None:
+    """The first piece that changes what the module acts on or learns on, but not both.
+
+    Pieces match by their classes, in order. What episodes hold, the learner gets as it is: pieces up to the last one
+    that writes observations to the episodes need no match.
+
+    Args:
+        acting, learning: the pieces of the env-to-module and of the learner pipeline, in the order of their calls.
+        may_augment: the learner pipeline may change more observations than those that are acted on, to make more of
+            recorded data.
+    """
+    to_match: list[str] = []
+    for piece in acting:
+        if piece.writes_obs_to_episodes:
+            to_match = []
+        elif changes_observations(piece):
+            to_match.append(type(piece).__name__)
+    matches = [type(piece).__name__ for piece in learning if changes_observations(piece)]
+    for acted, learned in zip_longest(to_match, matches):
+        if acted != learned and acted is not None:
+            return _unmatched(acted, "acts on", "connectors.env_to_module", to_match, matches)
+        if acted != learned and not may_augment:
+            return _unmatched(learned, "learns on", "connectors.learner", to_match, matches)
+    return None
+
+
+def _unmatched(piece: str, what: str, where: str, acting: Sequence[str], learning: Sequence[str]) -> Problem:
+    other = "learns on" if what == "acts on" else "acts on"
+    return Problem(
+        f"{piece} changes the observations that the module {what}, but nothing changes those that it {other} alike",
+        where=where,
+        got=f"changed for acting by: {', '.join(acting) or 'none'}; for learning by: {', '.join(learning) or 'none'}",
+        allowed="WriteObservationsToEpisodes after the pieces in connectors.env_to_module, or the same pieces in the "
+        "same order in connectors.learner",
+    )
 
 
 def _order_of(pieces: Sequence[ConnectorPiece]) -> str:

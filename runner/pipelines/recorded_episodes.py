@@ -61,9 +61,9 @@ class ObservationRows(Sequence[SingleAgentEpisode]):
 
 
 def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, module: RLModule) -> ColumnBlock:
-    """The block with the observations that the policy's own episodes would hold.
+    """Replace a block's observations by what the policy's episodes would hold.
 
-    Recorded are those of the environment; a mean-std filter, for example, writes others to the episodes.
+    The environment's observations are recorded; a mean-std filter, for example, writes others to the episodes.
     """
     pieces = list(pipeline)
     while pieces and not pieces[-1].writes_obs_to_episodes:

@@ -114,9 +114,9 @@ def _describe_parts(space: gym.spaces.Dict | gym.spaces.Tuple[Any], start: int) 
     keyed = space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
     parts = []
     for key, part in keyed:
-        own = describe_distribution(distribution_for(part), part, start)
-        start = own["slice"][1]
-        parts.append([key, own])
+        described = describe_distribution(distribution_for(part), part, start)
+        start = described["slice"][1]
+        parts.append([key, described])
     return {"kind": "dict" if isinstance(space, gym.spaces.Dict) else "tuple", "parts": parts}
 
 

@@ -102,7 +102,7 @@ class PolicyGraph(nn.Module):
 
     def compute(self, inputs: Mapping[str, Tensor], variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`forward` with other tensors in the place of the variables."""
-        with _Substituted({id(own): variables[name] for name, own in self._originals.items()}):
+        with _Substituted({id(original): variables[name] for name, original in self._originals.items()}):
             return self._compute(inputs)
 
     def _compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -217,7 +217,7 @@ class _Substituted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        args, kwargs = tree_map_only(Tensor, lambda own: self._by_id.get(id(own), own), (args, kwargs or {}))
+        args, kwargs = tree_map_only(Tensor, lambda tensor: self._by_id.get(id(tensor), tensor), (args, kwargs or {}))
         return func(*args, **kwargs)
 
 

@@ -104,7 +104,7 @@ def join(prefix: str, path: Sequence[Any]) -> str:
 
 
 def rebuild(template: Any, leaf: Callable[[tuple[Any, ...]], Any], path: tuple[Any, ...] = ()) -> Any:
-    """A structure like that of a space or nested value, with `leaf(path)` in its leaves."""
+    """A structure like a space's or a nested value's, with `leaf(path)` in its leaves."""
     if isinstance(template, gym.spaces.Dict):
         template = dict(template.spaces)
     elif isinstance(template, gym.spaces.Tuple):

@@ -134,7 +134,7 @@ def largest_difference(
         actions, extra = policy.act(obs, state, explore=False, rewards=None if state is None else rewards)
         pairs = [(extra["action_dist_inputs"], expected["action_dist_inputs"])]
         pairs += zip(nested.leaves(actions), nested.leaves(expected[ACTIONS_FOR_ENV]), strict=True)
-        differences += [_difference(got, own) for got, own in pairs]
+        differences += [_difference(got, expected) for got, expected in pairs]
         state = policy.with_actions(extra["state_out"], expected[ACTIONS])
     return max(differences)
 

@@ -36,7 +36,7 @@ def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
     Raises:
         ConfigError: torch cannot trace or export it; names the piece.
     """
-    variables = {name: own.detach().clone() for name, own in graph.variables()}
+    variables = {name: variable.detach().clone() for name, variable in graph.variables()}
     inputs = graph.example_inputs()
     batch = torch.export.Dim("batch")
     shapes: Any = ({name: {} for name in variables}, {name: {0: batch} for name in inputs})

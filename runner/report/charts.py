@@ -1,6 +1,6 @@
 """Charts: one definition for the page and for pictures. Points are plain rows that a figure brings along by name.
 
-Fields have names of ours (`x`, `y`, `series`), those of metrics and keys are titles only: Vega reads a dot in a
+Fields have names of ours (`x`, `y`, `series`); names of metrics and keys are titles only: Vega reads a dot in a
 field's name as a path.
 """
 

@@ -21,7 +21,7 @@ class Axis:
 
     Attributes:
         title: what stands at it.
-        start, end: the numbers at its ends; those of logarithms for `is_log`.
+        start, end: the numbers at its ends; logarithms for `is_log`.
         is_log: equal factors are equally far apart.
         is_integer: whole numbers only.
         categories: values as text, evenly apart; None where they are numbers.

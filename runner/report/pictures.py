@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from pathlib import Path
 
 from runner.report.page import Page
+from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
 from runner.tracking.mlflow_store import StoreNotWritableError, check_sqlite_writable, error_line
 
-_RUN_FILE = "mlflow_run.json"
 _ARTIFACT_FOLDER = "report"
 _ENVIRONMENT = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -25,10 +24,10 @@ class NotLoggedError(Exception):
 
 def has_mlflow_run(folder: Path) -> bool:
     """Whether a sweep or a run is in MLflow."""
-    return (folder / _RUN_FILE).is_file()
+    return (folder / RUN_FILE).is_file()
 
 
-def log_to_mlflow(folder: Path, file: Path, page: Page) -> str:
+def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False) -> str:
     """Put the page and a PNG of each of its large charts into the artifacts of a sweep's or a run's MLflow run.
 
     How and when that run ended stays as it is.
@@ -37,6 +36,7 @@ def log_to_mlflow(folder: Path, file: Path, page: Page) -> str:
         folder: of the sweep or the run, with `mlflow_run.json`.
         file: the page.
         page: what it was made of.
+        is_trusted: whoever wrote `mlflow_run.json`.
 
     Returns:
         Where it was put, for a person.
@@ -44,14 +44,17 @@ def log_to_mlflow(folder: Path, file: Path, page: Page) -> str:
     Raises:
         NotLoggedError: the store cannot be reached or does not take it.
     """
+    try:
+        known = read_known_run(folder, is_trusted)
+    except UnknownRunError as error:
+        raise NotLoggedError(str(error).splitlines()[0]) from error
+    run_id, uri = known["run_id"], known["tracking_uri"]
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     from mlflow import MlflowClient
     from mlflow.exceptions import MlflowException
 
     try:
-        known = json.loads((folder / _RUN_FILE).read_text(encoding="utf-8"))
-        run_id, uri = str(known["run_id"]), str(known["tracking_uri"])
         check_sqlite_writable(uri)
         client = MlflowClient(tracking_uri=uri)
         client.log_artifact(run_id, str(file), _ARTIFACT_FOLDER)

@@ -135,7 +135,7 @@ class _Line:
                 "series": self.name,
                 "marked": is_marked,
             }
-            for at, y, low, high in zip(*thin([own[is_known] for own in given], num_points), strict=True)
+            for at, y, low, high in zip(*thin([array[is_known] for array in given], num_points), strict=True)
         ]
 
 
@@ -156,7 +156,7 @@ def _learning_curves(record: RunRecord) -> Iterator[Block]:
         return
     first = next(iter(main))
     title = "mean episode return" if first in (RETURN, EVALUATION_RETURN) else "total loss"
-    yield _figure(record, "learning_curves", [_Line.find(record.columns, *own) for own in main.items()], title)
+    yield _figure(record, "learning_curves", [_Line.find(record.columns, *names) for names in main.items()], title)
     yield from _own_returns(record)
 
 
@@ -175,15 +175,15 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
     rows = [line.rows(x, _MOST_POINTS) for line in lines]
     band = next((line.band for line in lines if line.band), "")
     longest = max(map(len, rows))
-    is_marked = any(row["marked"] for own in rows for row in own)
-    texts = [f"Bands are from {band.replace(' and ', ' to ')}."] if band in {own[3] for own in _BANDS[:1]} else []
+    is_marked = any(row["marked"] for panel in rows for row in panel)
+    texts = [f"Bands are from {band.replace(' and ', ' to ')}."] if band in {bands[3] for bands in _BANDS[:1]} else []
     num_iterations = len(x)
     if num_iterations > _MOST_POINTS and longest == _MOST_POINTS:
         texts.append(f"Each point is the mean of {num_iterations / _MOST_POINTS:.3g} iterations.")
     return Figure(
         name=name,
         chart=charts.curves([line.name for line in lines], axis_title(record.axis), title, band, is_marked=is_marked),
-        points={charts.POINTS: [row for own in rows for row in own]},
+        points={charts.POINTS: [row for panel in rows for row in panel]},
         caption=" ".join(texts),
         height=height,
     )
@@ -231,21 +231,21 @@ def _others(record: RunRecord) -> Iterator[Block]:
 def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
     """Those that change as charts, the others in a sentence."""
     x, constant = axis_of(record.columns, record.axis), []
-    for title, own in lines.items():
-        values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in own]))
+    for title, panel in lines.items():
+        values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in panel]))
         if len(values) == 1:
             constant.append(f"{title} {number_text(values[0])}")
             continue
-        rows = [row for line in own for row in line.rows(x, _MOST_SMALL_POINTS)]
-        band = own[0].band
-        series = [line.name for line in own]
+        rows = [row for line in panel for row in line.rows(x, _MOST_SMALL_POINTS)]
+        band = panel[0].band
+        series = [line.name for line in panel]
         is_marked = any(row["marked"] for row in rows)
         yield Figure(
             name=title.replace("/", "_"),
             chart=charts.curves(series, axis_title(record.axis), title, band, is_small=True, is_marked=is_marked),
             points={charts.POINTS: rows},
             title=title,
-            height=150 if len(own) == 1 else 190,
+            height=150 if len(panel) == 1 else 190,
             is_small=True,
         )
     if constant:
@@ -273,18 +273,18 @@ def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
     seconds = {title: np.nan_to_num(columns[name]) for title, name in _PHASES.items() if name in columns}
     if "update" in seconds and "learner pipeline" in seconds:
         seconds["update"] = np.maximum(0.0, seconds["update"] - seconds["learner pipeline"])
-    within = [own for title, own in seconds.items() if not title.startswith("evaluation")]
+    within = [values for title, values in seconds.items() if not title.startswith("evaluation")]
     rest = np.nan_to_num(columns[_ITERATION_S]) - np.sum(within, axis=0, initial=0.0)
     seconds[_OTHER] = np.maximum(0.0, rest)
-    return {title: own for title, own in seconds.items() if own.sum() > 0}
+    return {title: values for title, values in seconds.items() if values.sum() > 0}
 
 
 def _shares(phases: Mapping[str, Column]) -> Figure:
-    totals = {title: float(own.sum()) for title, own in phases.items()}
+    totals = {title: float(values.sum()) for title, values in phases.items()}
     whole = sum(totals.values())
     rows = [
         {"name": title, "x": plain(seconds), "text": f"{_seconds_text(seconds)} · {seconds / whole:.1%}"}
-        for title, seconds in sorted(totals.items(), key=lambda own: -own[1])
+        for title, seconds in sorted(totals.items(), key=lambda total: -total[1])
     ]
     return Figure(
         name="time_by_phase",
@@ -302,8 +302,8 @@ def _phases_over_time(record: RunRecord, phases: Mapping[str, Column]) -> Figure
     x, *seconds = thin([axis_of(record.columns, record.axis), *phases.values()], _MOST_SMALL_POINTS)
     rows = [
         {"x": plain(at), "y": plain(value), "series": title, "rank": rank}
-        for rank, (title, own) in enumerate(zip(phases, seconds, strict=True))
-        for at, value in zip(x, own, strict=True)
+        for rank, (title, values) in enumerate(zip(phases, seconds, strict=True))
+        for at, value in zip(x, values, strict=True)
     ]
     return Figure(
         name="time_per_iteration",

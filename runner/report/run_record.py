@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml  # type: ignore[import-untyped]
-
+from runner.config.documents import parse_json, read_regular
+from runner.config.yaml_bounds import MAX_YAML_BYTES
+from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.tracking.series import Column, choose_axis, read_columns
 
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
@@ -21,7 +21,7 @@ class RunRecord:
 
     Attributes:
         path: its run dir.
-        experiment: its name; that of the folder where it is not known.
+        experiment: its name; the folder's name where it is not known.
         status: finished, failed, interrupted, or unfinished for a run that is going on or was killed.
         stop_reason: why it ended.
         columns: metrics by name, a number for each iteration; NaN where one is missing.
@@ -69,7 +69,7 @@ def _experiment(overrides: list[str]) -> str:
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(_read_text(file))
+        content = parse_json(_read_text(file))
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
@@ -77,14 +77,14 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 def _read_text(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return read_regular(file, MAX_YAML_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError):
         return ""
 
 
 def _read_overrides(file: Path) -> list[str]:
     try:
-        content = yaml.safe_load(_read_text(file))
-    except yaml.YAMLError:
+        content = read_yaml(file)
+    except (OSError, UnicodeDecodeError, YAMLError):
         return []
     return [str(text) for text in content] if isinstance(content, list) else []

@@ -41,7 +41,8 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
     num_points = max(_FEWEST_GRID_POINTS, min(_GRID_POINTS, _MOST_ROWS // len(drawn)))
     labels = label_groups(record, drawn)
     estimated = {
-        label: _estimated(record, own, metric, axes[0], num_points) for label, own in zip(labels, drawn, strict=True)
+        label: _estimated(record, group, metric, axes[0], num_points)
+        for label, group in zip(labels, drawn, strict=True)
     }
     names = list(estimated)
     coloured, others = names[: charts.MOST_COLOURS], names[charts.MOST_COLOURS :]
@@ -71,8 +72,8 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
 def _estimated(
     record: SweepRecord, group: SeedGroup, metric: str, axis: str, num_points: int
 ) -> tuple[np.ndarray, CurveEstimate]:
-    own = [record.columns[trial.number] for trial in group.trials]
-    lines = [(axis_of(columns, axis), columns[metric]) for columns in own if metric in columns]
+    group_columns = [record.columns[trial.number] for trial in group.trials]
+    lines = [(axis_of(columns, axis), columns[metric]) for columns in group_columns if metric in columns]
     longest = max(int(np.isfinite(y).sum()) for _, y in lines)
     grid, values = on_common_grid(lines, min(num_points, longest))
     return grid, estimate_curve(values)
@@ -117,7 +118,7 @@ def population(record: SweepRecord) -> Iterator[Block]:
     if not record.mutations:
         return
     mutations = record.mutations
-    keys = list(dict.fromkeys(key for own in mutations for key in own.after if own.after[key] != own.before.get(key)))
+    keys = list(dict.fromkeys(key for m in mutations for key in m.after if m.after[key] != m.before.get(key)))
     names = short_names(keys)
     for key in keys:
         figure = _value_over_time(record, key)
@@ -127,12 +128,12 @@ def population(record: SweepRecord) -> Iterator[Block]:
         ["env steps", "trial", "went on from", *names.values()],
         [
             [
-                count_cell(own.num_env_steps),
-                count_cell(own.trial),
-                count_cell(own.donor),
-                *(text_cell(_change_text(own.before.get(key), own.after.get(key))) for key in keys),
+                count_cell(mutation.num_env_steps),
+                count_cell(mutation.trial),
+                count_cell(mutation.donor),
+                *(text_cell(_change_text(mutation.before.get(key), mutation.after.get(key))) for key in keys),
             ]
-            for own in record.mutations
+            for mutation in record.mutations
         ],
     )
     yield Text("A trial that goes on from another one takes over its module and tries other values.")
@@ -147,7 +148,7 @@ def _change_text(before: Value | None, after: Value | None) -> str:
 def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
     """A step line for each trial; None for values that are no numbers."""
     rows: Rows = []
-    for trial in sorted(record.trials, key=lambda own: own.number):
+    for trial in sorted(record.trials, key=lambda trial: trial.number):
         steps = list(_steps_of(record, trial, key))
         values = [as_number(value) for _, value in steps]
         if None in values:
@@ -170,12 +171,12 @@ def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
 
 
 def _steps_of(record: SweepRecord, trial: Trial, key: str) -> Iterator[tuple[int, Value]]:
-    own = [mutation for mutation in record.mutations_of(trial) if key in mutation.after]
-    first = own[0].before.get(key) if own else trial.combination.get(key)
+    mutations = [mutation for mutation in record.mutations_of(trial) if key in mutation.after]
+    first = mutations[0].before.get(key) if mutations else trial.combination.get(key)
     if first is None:
         return
     yield 0, first
-    for mutation in own:
+    for mutation in mutations:
         yield mutation.num_env_steps, mutation.after[key]
     end = int(trial.result.get(ENV_STEPS) or 0)
-    yield end, own[-1].after[key] if own else first
+    yield end, mutations[-1].after[key] if mutations else first

@@ -65,12 +65,12 @@ def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]
     for group, _ in groups:
         row = [value_cell(group.combination.get(key)) for key in record.keys]
         estimates = [group.estimate(metric) for metric in record.objectives]
-        row.append(count_cell(max(own.num for own in estimates)))
-        for own in estimates:
+        row.append(count_cell(max(estimate.num for estimate in estimates)))
+        for estimate in estimates:
             row += [
-                number_cell(own.iqm),
-                Cell(interval_text(own), own.low if own.num > 2 else None),
-                number_cell(own.mean),
+                number_cell(estimate.iqm),
+                Cell(interval_text(estimate), estimate.low if estimate.num > 2 else None),
+                number_cell(estimate.mean),
             ]
         rows.append(row)
     yield Table(columns, rows)
@@ -104,7 +104,7 @@ def _trial_row(record: SweepRecord, trial: Trial) -> list[Cell]:
 
 def failed_trials(record: SweepRecord) -> Iterator[Block]:
     """Why each of them failed; nothing where none did."""
-    for trial in sorted(record.trials, key=lambda own: own.number):
+    for trial in sorted(record.trials, key=lambda trial: trial.number):
         if trial.status == "failed":
             tries = f", {trial.num_failures} times" if trial.num_failures > 1 else ""
             yield Text(f"Trial {trial.number}{tries}: {' '.join(trial.overrides)}")

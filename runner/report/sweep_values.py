@@ -74,8 +74,8 @@ def _against_objective(record: SweepRecord, key: str, axis: Axis, reached: Seque
     best = record.best
     rows: Rows = []
     for trial, value in reached:
-        own = trial.values.get(key)
-        x = None if own is None else str(own) if axis.categories is not None else as_number(own)
+        drawn = trial.values.get(key)
+        x = None if drawn is None else str(drawn) if axis.categories is not None else as_number(drawn)
         if x is not None:
             shared = {"trial": trial.number, "values": trial.values_text, "marked": trial is best}
             rows.append({"x": x, "y": plain(value), **shared})

@@ -11,15 +11,13 @@ import numpy as np
 import torch
 
 from runner.env_runners.agent_rows import AgentRows
-from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
 from runner.env_runners.mask_checks import check_masks
-from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.rllink.arrived import OpenEpisode, SampledBlock
+from runner.rllink.arrived import OpenEpisode, Sampled
 
 _FIRST_SLOTS = 64
 
@@ -57,12 +55,10 @@ class Acting:
     Args:
         parts: module and pipelines of its own; they learn nothing from what others send.
         num_lookback: past steps that chunks can see.
-        checks: count observations outside of their space; None: these are not looked for.
     """
 
-    def __init__(self, parts: ActingParts, num_lookback: int, checks: ObservationChecks | None = None) -> None:
+    def __init__(self, parts: ActingParts, num_lookback: int) -> None:
         self.parts = parts
-        self._checks = checks
         self._weights = FlatParameters(parts.module)
         obs, action = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
         self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
@@ -191,8 +187,8 @@ class Acting:
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
-    def cut(self) -> SampledBlock | None:
-        """The whole steps so far; None where there are none.
+    def cut(self) -> Sampled | None:
+        """The whole steps so far; None where there is none.
 
         Episodes that run go on in the next block.
         """
@@ -211,13 +207,12 @@ class Acting:
         self._lost.clear()
         if not len(block):
             return None
-        outside = OutsideObservations() if self._checks is None else check_fragment(block, raw_obs, self._checks)
         assert block.agents is not None
         agents = [episode.agent_id or "" for episode in episodes]
         env_ids = [episode.env_id or "" for episode in episodes]
         has_agents = self.parts.plan.agents is not None
-        named = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
-        return SampledBlock(replace(block, agents=named), episodes, outside)
+        own = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
+        return Sampled(replace(block, agents=own), episodes, raw_obs)
 
 
 class _EpisodeRows(AgentRows):

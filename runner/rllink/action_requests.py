@@ -11,7 +11,7 @@ from typing import Any
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.acting import Acting, Asked
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.arrived import SampledBlock
+from runner.rllink.arrived import Sampled
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
 from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
@@ -92,7 +92,7 @@ class ActionRequests:
         """Whether there are whole steps, or episodes to be forgotten."""
         return self.num_env_steps > 0 or any(acting.has_lost for acting in self._acting.values())
 
-    def cut(self) -> tuple[list[SampledBlock], int]:
+    def cut(self) -> tuple[list[Sampled], int]:
         """The whole steps so far, and how many env steps they are."""
         blocks = [cut for acting in self._acting.values() if (cut := acting.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0

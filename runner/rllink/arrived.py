@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.env_runners.fragment_checks import OutsideObservations
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
@@ -142,12 +141,12 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class SampledBlock:
-    """A block with all columns, the episode of each chunk (E), and its observations outside of their space."""
+class Sampled:
+    """A block of E chunks and R env steps, the episode of each chunk, and (R + E, ...) observations as sent."""
 
     block: ColumnBlock
     episodes: Sequence[OpenEpisode]
-    outside: OutsideObservations = field(default_factory=OutsideObservations)
+    raw_obs: Column
 
 
 def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:

@@ -207,6 +207,18 @@ def _(checker: Checker) -> None:
     wire.expect_end()
 
 
+@rule("R7", "a connection without a first request (or the token) for handshake_timeout_s is closed")
+def _(checker: Checker) -> None:
+    seconds = checker.limit("handshake_timeout_s")
+    if seconds > checker.target.timeout_s:
+        raise Skip(f"takes {seconds:g} s; --timeout {seconds + 1:g} waits for it")
+    silent, seated = checker.connect(), checker.open()
+    expect_pong(seated)
+    expect_error(silent.receive(seconds + checker.target.timeout_s), "timeout")
+    silent.expect_end()
+    expect_pong(seated)
+
+
 @rule("R6", "a client goes by closing its connection, and nothing else changes", needs_episodes=True)
 def _(checker: Checker) -> None:
     going, staying = checker.open(), checker.open()
@@ -243,7 +255,7 @@ def _(checker: Checker) -> None:
     expect(pong["type"] == "PONG" and pong["protocol"] == 1, "PONG of protocol 1", pong)
     expect(isinstance(pong["server"], str), "a string `server`", pong)
     expect("no_such_extension" not in pong["extensions"], "an unknown extension is left out", pong)
-    limits = {"max_body_bytes", "max_open_episodes", "idle_timeout_s", "frame_timeout_s"}
+    limits = {"max_body_bytes", "max_open_episodes", "handshake_timeout_s", "idle_timeout_s", "frame_timeout_s"}
     expect(limits <= set(pong["limits"]), f"the limits {', '.join(sorted(limits))}", pong)
     numbers = [pong["limits"][name] for name in limits]
     expect(all(isinstance(one, (int, float)) and one > 0 for one in numbers), "limits above 0", pong)

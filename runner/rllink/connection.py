@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.rllink import frames
+from runner.rllink.admission import Unseated, network_of
 from runner.rllink.frames import FrameError, FrameReader
 from runner.rllink.messages import (
     JSON,
@@ -26,6 +27,7 @@ from runner.rllink.messages import (
     encode_answer,
     format_of,
 )
+from runner.rllink.receive_memory import FREE_BYTES, Holding
 from runner.rllink.served_client import Client
 
 if TYPE_CHECKING:
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Bytes of whole frames that are read ahead of the one that is answered, before the client has to wait.
-_MOST_READ_AHEAD = 1 << 20
 # Longest body before the token.
 _LONGEST_UNAUTHORIZED = 4096
 _PONG = {"type": "PONG"}
@@ -46,10 +46,12 @@ class Connection(asyncio.Protocol):
     Args:
         server: whose connection it is.
         number: of the connection, from 0.
+        unseated: its admission, until it has a seat.
     """
 
-    def __init__(self, server: Server, number: int) -> None:
+    def __init__(self, server: Server, number: int, unseated: Unseated) -> None:
         self._server = server
+        self._unseated = unseated
         self._config = server.config
         self._reader = FrameReader(self._config.max_body_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
@@ -60,7 +62,9 @@ class Connection(asyncio.Protocol):
         self._is_authorized = self._config.token is None
         if not self._is_authorized:
             self._reader.max_body_bytes = min(_LONGEST_UNAUTHORIZED, self._config.max_body_bytes)
+        self.is_seated = False
         self._pending: asyncio.Future[Answer] | None = None
+        self._holding: Holding | None = None
         self._is_reading_paused = self._is_writing_paused = self._is_closing = False
         now = time.monotonic()
         self._last_request, self._frame_begun, self._write_stuck, self._last_sign = now, 0.0, 0.0, now
@@ -70,12 +74,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        if not self._server.admit(self):
-            text = f"{self._config.max_clients} clients are connected, more are not allowed"
-            self._end(MessageError("too_many_clients", text))
-            return
-        host, port = (*(transport.get_extra_info("peername") or ("?", 0)), 0)[:2]
-        _log.info("RLlink: client %s connects from %s:%s", self.client.name, host, port)
+        self._server.meet(self)
+        self._unseated.refuse = self._refuse_as_unseated
 
     def data_received(self, data: bytes) -> None:
         """Bytes of frames."""
@@ -88,6 +88,8 @@ class Connection(asyncio.Protocol):
         self._is_closing = True
         if self._pending is not None and self.session is None:  # a session's answer is asked for again
             self._pending.cancel()
+        self._drop_received()
+        self._server.admission.leave(self._unseated)
         self._server.part(self)
 
     def pause_writing(self) -> None:
@@ -102,8 +104,7 @@ class Connection(asyncio.Protocol):
     @property
     def is_local(self) -> bool:
         """Whether the client is on this machine."""
-        host = (self._transport.get_extra_info("peername") or ("",))[0]
-        return host == "::1" or str(host).startswith("127.")
+        return self._unseated.host == "::1" or self._unseated.host.startswith("127.")
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -119,16 +120,62 @@ class Connection(asyncio.Protocol):
                 break
             self._last_request = time.monotonic()
             self._frame_begun = 0.0
+            if self._holding is not None:
+                self._release_room()
             self._answer(body, is_shared)
         self._frame_begun = self._frame_begun or (time.monotonic() if self._reader.is_within_frame else 0.0)
         self._pace_reading()
 
     def _pace_reading(self) -> None:
-        cannot_answer = self._pending is not None or self._is_writing_paused
-        is_full = cannot_answer and self._reader.num_bytes > _MOST_READ_AHEAD
-        if is_full != self._is_reading_paused and not self._is_closing:
-            self._is_reading_paused = is_full
-            (self._transport.pause_reading if is_full else self._transport.resume_reading)()
+        """Read on unless so much has come that it has to wait, for its answer or for room in the memory."""
+        num_bytes = self._reader.num_bytes
+        must_wait = False
+        if (num_bytes > FREE_BYTES or self._holding is not None) and not self._is_closing:
+            cannot_answer = self._pending is not None or self._is_writing_paused
+            holding = self._asked_for_room(num_bytes, 0 if cannot_answer else self._reader.num_frame_bytes)
+            must_wait = cannot_answer or not holding.has_room
+        if must_wait != self._is_reading_paused and not self._is_closing:
+            self._is_reading_paused, self._last_sign = must_wait, time.monotonic()
+            (self._transport.pause_reading if must_wait else self._transport.resume_reading)()
+
+    # -- memory ------------------------------------------------------------------------------------------------------
+
+    def _asked_for_room(self, num_bytes: int, num_wanted: int) -> Holding:
+        memory = self._server.memory
+        if self._holding is None:
+            self._holding = memory.hold(self, network_of(self._unseated.host))
+        memory.update(self._holding, num_bytes, num_wanted, time.monotonic())
+        return self._holding
+
+    def _release_room(self) -> None:
+        holding, self._holding = self._holding, None
+        if holding is not None:
+            self._server.memory.release(holding, time.monotonic())
+
+    def _drop_received(self) -> None:
+        """Free what was received: nothing of it is answered any more."""
+        self._reader.clear()
+        self._release_room()
+
+    @property
+    def _waits_for_room(self) -> bool:
+        return self._holding is not None and self._is_reading_paused and not self._is_writing_paused
+
+    def go_on(self) -> None:
+        """Read on: there is room for the message. The time until now was the server's."""
+        self._frame_begun = time.monotonic()
+        if self._is_reading_paused and not self._is_closing:
+            self._is_reading_paused = False
+            self._transport.resume_reading()
+
+    def refuse_as_full(self) -> None:
+        """End, since messages of too many clients wait for room."""
+        self._end(MessageError("too_many_clients", "messages of too many clients wait for memory; come again"))
+
+    def refuse_as_slow(self) -> None:
+        """End, since others wait for the room of a message that does not arrive."""
+        within = f"within {self._config.frame_timeout_s:g} s, at an even pace while others wait for memory"
+        self._end(MessageError("timeout", f"a message must arrive {within}"))
 
     def _answer(self, body: bytes, is_shared: bool) -> None:
         body_format: Format = JSON
@@ -169,9 +216,11 @@ class Connection(asyncio.Protocol):
         self, request: Request, body_format: Format, number: int | None, body: bytes
     ) -> Answer | asyncio.Future[Answer]:
         if isinstance(request, Ping):
-            return self._shake_hands(request)
+            return self._greet(request)
         if not self._is_authorized:
             raise MessageError("unauthorized", "this server asks for a token: send PING with `token` first")
+        if not self._takes_seat(request):
+            return {}
         if isinstance(request, GetActions) and "actions" not in self._extensions:
             raise MessageError("not_granted", "GET_ACTIONS needs the extension actions", "$.type")
         service = self._server.service
@@ -199,14 +248,50 @@ class Connection(asyncio.Protocol):
 
     # -- handshake ---------------------------------------------------------------------------------------------------
 
-    def _shake_hands(self, ping: Ping) -> Answer:
+    def _takes_seat(self, request: Request) -> bool:
+        """Whether the connection has a seat from now on; it ends where there is none."""
+        if not self.is_seated and not self._server.seat(self, self._session_named_in(request)):
+            text = f"{self._config.max_clients} clients are connected, more are not allowed"
+            self._end(MessageError("too_many_clients", text))
+            return False
+        if not self.is_seated:
+            self.is_seated = True
+            self._server.admission.seat(self._unseated)
+        return True
+
+    def _session_named_in(self, request: Request) -> Session | None:
+        """The session that a PING goes on with. Nobody can guess the name of one."""
+        if not isinstance(request, Ping) or request.extensions is UNSET:
+            return None
+        session_id = request.extensions.get("session", {}).get("id")
+        return self._server.sessions.get(session_id) if isinstance(session_id, str) else None
+
+    def _greet(self, ping: Ping) -> Answer | asyncio.Future[Answer]:
+        """Answer a PING; its token has to wait for its turn where the address has sent wrong ones."""
         token = self._config.token
-        if ping.token is not UNSET and token is not None:
-            self._is_authorized = hmac.compare_digest(ping.token.encode(), token.encode())
-            self._reader.max_body_bytes = self._config.max_body_bytes
-            if not self._is_authorized:
-                self._end(MessageError("unauthorized", "the token is not the right one"))
-                return {}
+        if token is None or ping.token is UNSET:
+            return self._shake_hands(ping)
+        delay_s = self._unseated.peer.tokens.take(time.monotonic())
+        if not delay_s or self._session_named_in(ping) is not None:
+            return self._try_token(ping, token)
+        return asyncio.ensure_future(self._try_later(ping, token, delay_s))
+
+    async def _try_later(self, ping: Ping, token: str, delay_s: float) -> Answer:
+        await asyncio.sleep(delay_s)
+        return self._try_token(ping, token)
+
+    def _try_token(self, ping: Ping, token: str) -> Answer:
+        if not hmac.compare_digest(str(ping.token).encode(), token.encode()):
+            self._end(MessageError("unauthorized", "the token is not the right one"))
+            return {}
+        self._is_authorized = True
+        self._unseated.peer.tokens.give_back()
+        self._reader.max_body_bytes = self._config.max_body_bytes
+        return self._shake_hands(ping)
+
+    def _shake_hands(self, ping: Ping) -> Answer:
+        if self._is_authorized and not self._takes_seat(ping):
+            return {}
         if ping.extensions is UNSET and ping.protocol is UNSET:
             return dict(_PONG)
         if not self._is_authorized:
@@ -219,7 +304,14 @@ class Connection(asyncio.Protocol):
         config = self._config
         limits = {
             name: getattr(config, name)
-            for name in ("max_body_bytes", "max_open_episodes", "max_abs_reward", "idle_timeout_s", "frame_timeout_s")
+            for name in (
+                "max_body_bytes",
+                "max_open_episodes",
+                "max_abs_reward",
+                "handshake_timeout_s",
+                "idle_timeout_s",
+                "frame_timeout_s",
+            )
         }
         answer = {"type": "PONG", "protocol": PROTOCOL_VERSION, "server": self._server.title}
         self._send({**answer, "extensions": granted, "limits": limits}, JSON, None)
@@ -271,7 +363,13 @@ class Connection(asyncio.Protocol):
         """Say why, and close; what is said is still sent."""
         self._send(self._refused(error), JSON, None)
         self._is_closing, self._write_stuck = True, time.monotonic()
+        self._drop_received()
         self._transport.close()
+
+    def _refuse_as_unseated(self) -> None:
+        if not self._is_closing:
+            text = f"{self._config.max_unauthenticated} connections wait for their first request or token already"
+            self._end(MessageError("too_many_clients", text))
 
     def say_goodbye(self) -> None:
         """The run is over."""
@@ -295,6 +393,11 @@ class Connection(asyncio.Protocol):
             self._is_closing = True
             self._transport.abort()
         elif self._pending is not None:
+            self._give_sign(now)
+        elif not self.is_seated and now - self._unseated.since > config.handshake_timeout_s:
+            what = "request" if self._is_authorized else "token"
+            self._end(MessageError("timeout", f"no {what} within {config.handshake_timeout_s:g} s"))
+        elif self._waits_for_room:
             self._give_sign(now)
         elif self._frame_begun and now - self._frame_begun > config.frame_timeout_s:
             self._end(MessageError("timeout", f"a message must arrive within {config.frame_timeout_s:g} s"))

@@ -17,10 +17,10 @@ import numpy as np
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import Sample, Weights
-from runner.env_runners.fragment_checks import OutsideObservations
+from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.rollout_buffer import FinishedEpisodes
-from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
+from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
 from runner.interrupts import Interrupted, is_interrupted
 from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
@@ -30,9 +30,10 @@ from runner.policy import OnnxPolicy
 from runner.rllink.acting import Acting
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
-from runner.rllink.arrived import OpenEpisode, SampledBlock, count
+from runner.rllink.arrived import OpenEpisode, Sampled, count
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
+from runner.rllink.open_recordings import OpenRecordings
 from runner.rllink.served_client import Client
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
@@ -69,6 +70,7 @@ class ExternalEnvRunner:
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
         journal_dir: where accepted messages are written down; None writes none.
+        is_recording: add to samples what recording needs; with a single agent.
 
     Attributes:
         server: where simulators connect.
@@ -81,6 +83,7 @@ class ExternalEnvRunner:
         seed_name: tuple[str, int, int],
         sampling: Sampling,
         journal_dir: Path | None = None,
+        is_recording: bool = False,
     ) -> None:
         role, index, generation = seed_name
         self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -96,32 +99,27 @@ class ExternalEnvRunner:
             },
         )
         num_lookback = sampling.num_lookback
-        refusing, counting = (_observation_checks(config, plans, mode) for mode in ("error", "warn"))
+        refusing = _observation_checks(config, plans, "error")
+        self._counting = _observation_checks(config, plans, "warn")
         self._intakes = {
             module_id: ModuleIntake(
-                build_acting_parts(config, plan),
-                build_acting_parts(config, plan),
-                self._versions,
-                num_lookback,
-                counting[module_id],
+                build_acting_parts(config, plan), build_acting_parts(config, plan), self._versions, num_lookback
             )
             for module_id, plan in plans.items()
         }
         agents = {
-            agent: _agent_spaces(parts, refusing[module_id])
+            agent: _agent_spaces(parts, None if refusing is None else refusing[module_id])
             for module_id, parts in self._acting_parts.items()
             for agent in _agents_of(parts)
         }
-        acting = {
-            module_id: Acting(parts, num_lookback, counting[module_id])
-            for module_id, parts in self._acting_parts.items()
-        }
+        acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
         self._leave_out = config.rllink.leave_out
         num_kept = config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
         description = _description(config, self._acting_parts, sampling)
         self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
+        self._open_recordings = OpenRecordings() if is_recording else None
         self._published: Weights | None = None
         assert config.env.port is not None
         port = config.env.port + index if config.env.port else 0
@@ -189,7 +187,7 @@ class ExternalEnvRunner:
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
     def _sample_of(self, batch: Batch) -> Sample:
-        sampled: list[SampledBlock] = []
+        sampled: list[Sampled] = []
         for module_id, intake in self._intakes.items():
             parts = [part for part in batch.arrived if part.module_id == module_id]
             if parts:
@@ -198,17 +196,24 @@ class ExternalEnvRunner:
             count(acted.block, acted.episodes)
             sampled.append(acted)
         by_module = {
-            module_id: [own.block for own in sampled if own.block.module_id == module_id] for module_id in self._intakes
+            module_id: [one.block for one in sampled if one.block.module_id == module_id] for module_id in self._intakes
         }
         blocks = {key: concat_blocks(own) for key, own in by_module.items() if own}
         rollout = Rollout(blocks, batch.num_env_steps, self._left_out_without(batch.records))
+        to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
         # First those that have just gone on from the newest merged state.
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
-        finished = self._env_episodes.finished_in([(own.block, own.episodes) for own in sampled])
-        finished = replace(finished, outside=OutsideObservations.total([own.outside for own in sampled]))
-        return Sample(rollout, finished, shared_state, counts, batch.learned)
+        finished = replace(self._env_episodes.finished_in(sampled), outside=self._outside(sampled))
+        return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
+
+    def _outside(self, sampled: Sequence[Sampled]) -> OutsideObservations:
+        """Observations outside of their space, as far as they are counted."""
+        if self._counting is None:
+            return OutsideObservations()
+        found = [check_fragment(one.block, one.raw_obs, self._counting[one.block.module_id]) for one in sampled]
+        return OutsideObservations.total(found)
 
     def _left_out_without(self, records: range) -> tuple[str, ...]:
         """The `rllink.leave_out` that goes on without these records of the journal; empty where there are none."""
@@ -254,6 +259,7 @@ class ExternalEnvRunner:
             "episodes": {episode.id: episode.get_state() for episode in self._service.episodes_sampled_in_part()},
             "env_episodes": self._env_episodes.get_state(),
             "counts": asdict(self._service.counts_of_sampled()),
+            "recorded_in_part": [] if self._open_recordings is None else self._open_recordings.ids,
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -287,6 +293,8 @@ class ExternalEnvRunner:
             clients[episode.client].open.restore(episode)
             restored[episode.id] = episode
         self._env_episodes.set_state(state["env_episodes"], restored)
+        if self._open_recordings is not None:
+            self._open_recordings.go_on(state.get("recorded_in_part", []), restored)
         agents = self._env_episodes.agents
         for episode in restored.values():
             if episode.env_id in agents:
@@ -388,11 +396,12 @@ def _agents_of(parts: ActingParts) -> Sequence[str | None]:
 
 def _observation_checks(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], mode: str
-) -> dict[str, ObservationChecks | None]:
-    """Module id -> what finds observations outside of their space, where `env.observation_check` is this mode."""
-    is_mode = config.env.observation_check == mode
+) -> dict[str, ObservationChecks] | None:
+    """Module id -> what finds observations outside of their space; None if `env.observation_check` is another mode."""
+    if config.env.observation_check != mode:
+        return None
     return {
-        module_id: ObservationChecks(plan.observation_space, 1, f"module {module_id}", mode) if is_mode else None
+        module_id: ObservationChecks(plan.observation_space, 1, f"module {module_id}", mode)
         for module_id, plan in plans.items()
     }
 
@@ -446,12 +455,12 @@ class EnvEpisodes:
         # Env episode -> its agents' episodes, and those of them that have not ended.
         self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
 
-    def finished_in(self, sampled: Sequence[tuple[ColumnBlock, Sequence[OpenEpisode]]]) -> FinishedEpisodes:
+    def finished_in(self, sampled: Sequence[Sampled]) -> FinishedEpisodes:
         """The env episodes that end with these chunks; those whose ends are none are left out."""
         ended: list[OpenEpisode] = []
-        for block, episodes in sampled:
-            is_done = block.is_terminated | block.is_truncated
-            for episode, done in zip(episodes, is_done.tolist(), strict=True):
+        for one in sampled:
+            is_done = one.block.is_terminated | one.block.is_truncated
+            for episode, done in zip(one.episodes, is_done.tolist(), strict=True):
                 if episode.env_id is not None:
                     self._note(episode, done)
                 if done:

@@ -79,6 +79,11 @@ class FrameReader:
             self._move(-self._start)
         self._buffer += data
 
+    def clear(self) -> None:
+        """Drop everything that is held."""
+        self._buffer = bytearray()
+        self._start, self._end_of_body = 0, None
+
     def _move(self, by: int) -> None:
         self._start += by
         self._start_of_body += by
@@ -94,6 +99,11 @@ class FrameReader:
     def num_bytes(self) -> int:
         """Bytes that are held."""
         return len(self._buffer) - self._start
+
+    @property
+    def num_frame_bytes(self) -> int:
+        """Length of the frame that has begun, with its header; 0 while that is not known."""
+        return 0 if self._end_of_body is None else self._end_of_body - self._start
 
     def next_body(self) -> bytes | None:
         """The next whole body; None while there is none.

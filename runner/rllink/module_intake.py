@@ -17,8 +17,6 @@ import numpy.typing as npt
 import torch
 
 from runner.config.errors import ConfigError, Problem
-from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
-from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.module_parts import ActingParts
@@ -29,7 +27,7 @@ from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
-from runner.rllink.arrived import Arrived, Joined, SampledBlock, join, remember
+from runner.rllink.arrived import Arrived, Joined, Sampled, join, remember
 from runner.rllink.versions import Version, Versions
 
 
@@ -41,18 +39,9 @@ class ModuleIntake:
         learning: pipelines that learn from every observation, for pieces that runners share.
         versions: weights that acted lately.
         num_lookback: past steps that chunks can see.
-        checks: count observations outside of their space; None: these are not looked for.
     """
 
-    def __init__(
-        self,
-        seen: ActingParts,
-        learning: ActingParts,
-        versions: Versions,
-        num_lookback: int,
-        checks: ObservationChecks | None = None,
-    ) -> None:
-        self._checks = checks
+    def __init__(self, seen: ActingParts, learning: ActingParts, versions: Versions, num_lookback: int) -> None:
         self._seen = seen
         self._learning = learning
         self._versions = versions
@@ -71,16 +60,13 @@ class ModuleIntake:
         """The state of pieces that runners share."""
         return self._learning.env_to_module.get_state()
 
-    def block(self, parts: Sequence[Arrived]) -> SampledBlock:
+    def block(self, parts: Sequence[Arrived]) -> Sampled:
         """Everything that arrived, with all columns that are sampled."""
         joined = join(parts, self._seen.recorded)
-        outside = OutsideObservations()
-        if self._checks is not None:
-            outside = check_fragment(joined.block, joined.block.columns[OBS], self._checks)
         self._learn(joined)
         block = self._completed(joined)
         remember(joined, block, self._num_lookback)
-        return SampledBlock(block, joined.episodes, outside)
+        return Sampled(block, joined.episodes, joined.block.columns[OBS])
 
     def _learn(self, joined: Joined) -> None:
         """Let pieces see each observation once: a part of an episode begins with one that was seen."""

@@ -6,7 +6,6 @@ import asyncio
 import importlib.metadata
 import itertools
 import secrets
-import socket
 import ssl
 import sys
 import threading
@@ -19,15 +18,17 @@ from typing import Any, TypeVar
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.rllink import RLlinkConfig
+from runner.rllink.admission import Admission, Unseated
 from runner.rllink.connection import Connection
+from runner.rllink.listener import Listener
 from runner.rllink.messages import Answer, MessageError
+from runner.rllink.receive_memory import ReceiveMemory
 from runner.rllink.receiving import OpenEpisodes
 from runner.rllink.served_client import Client
 from runner.rllink.service import Service
 from runner.rllink.shared_memory import SharedBodies
 
 T = TypeVar("T")
-_BACKLOG = 1024
 _HEARTBEAT_S = (0.2, 600.0)
 _CLOSE_TIMEOUT_S = 5.0
 _TICK_S = 0.1
@@ -102,6 +103,8 @@ class Server:
 
     Attributes:
         address: (host, port), when it listens.
+        admission: of connections without a seat.
+        memory: for messages that have not arrived whole.
 
     Raises:
         ConfigError: the address cannot be listened on, or the certificate cannot be used.
@@ -114,6 +117,9 @@ class Server:
         self.title = f"runner {_version()}"
         self._numbers = itertools.count()
         self._connections: set[Connection] = set()
+        self._seated: set[Connection] = set()
+        self.admission = Admission(config)
+        self.memory = ReceiveMemory(config.max_receiving_bytes, config.frame_timeout_s)
         self._sessions: dict[str, Session] = {}
         self._shared: dict[Connection, SharedBodies] = {}
         self._is_serving = False
@@ -123,7 +129,9 @@ class Server:
         self._thread = threading.Thread(target=self._loop.run_forever, name="rllink", daemon=True)
         self._thread.start()
         try:
-            self._listener = self.call(self._listen(host, port, tls))
+            self._listener = Listener(
+                host, port, tls, config.handshake_timeout_s, self.admission, self._make_connection
+            )
         except OSError as error:
             self._stop_loop()
             what = f"cannot listen on {host}:{port}: {error.strerror or error}"
@@ -131,23 +139,17 @@ class Server:
                 what, "env.host, env.port", f"{host}:{port}", "a free address of this machine; port 0 finds one"
             )
             raise ConfigError([problem]) from error
-        self.address: tuple[str, int] = self._listener.sockets[0].getsockname()[:2]
+        self.address = self._listener.address
         self._watch = asyncio.run_coroutine_threadsafe(self._watch_time(), self._loop)
 
-    async def _listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> asyncio.Server:
-        loop = asyncio.get_running_loop()
-        make = lambda: Connection(self, next(self._numbers))  # noqa: E731
-        handshake_s = None if tls is None else self.config.frame_timeout_s
-        listening = _listening_socket(host, port)
-        return await loop.create_server(
-            make, sock=listening, ssl=tls, backlog=_BACKLOG, ssl_handshake_timeout=handshake_s, start_serving=False
-        )
+    def _make_connection(self, unseated: Unseated) -> Connection:
+        return Connection(self, next(self._numbers), unseated)
 
     def start(self) -> None:
         """Let clients come, if they may not yet."""
         if not self._is_serving:
             self._is_serving = True
-            self.call(self._listener.start_serving())
+            self.call(self._listener.start())
 
     def restore_session(self, session_id: str, name: str, number: int) -> Client:
         """The client of a session from before a restart, which is made anew; before `start`."""
@@ -178,6 +180,8 @@ class Server:
             now = time.monotonic()
             for connection in list(self._connections):
                 connection.check_time(now)
+            self.memory.check_pace(now)
+            self.admission.forget(now)
             left = sorted(
                 (one for one in self._sessions.values() if one.connection is None), key=lambda one: one.left_at
             )
@@ -196,7 +200,7 @@ class Server:
         self._stop_loop()
 
     async def _say_goodbye(self) -> None:
-        self._listener.close()
+        await self._listener.close()
         self.service.close()
         for connection in list(self._connections):
             connection.say_goodbye()
@@ -213,26 +217,39 @@ class Server:
 
     @property
     def num_clients(self) -> int:
-        """Connections that are open."""
-        return len(self._connections)
+        """Connections that have a seat."""
+        return len(self._seated)
 
     def new_open_episodes(self, name: str) -> OpenEpisodes:
         """Of a client that is new."""
         return OpenEpisodes(name, self.config.max_open_episodes)
 
-    def admit(self, connection: Connection) -> bool:
-        """Whether one more may come."""
-        if len(self._connections) >= self.config.max_clients:
-            return False
+    def meet(self, connection: Connection) -> None:
+        """Take note of a new connection, which has no seat."""
         self._connections.add(connection)
+
+    def seat(self, connection: Connection, session: Session | None) -> bool:
+        """Give a connection a seat; whether there is one.
+
+        Args:
+            connection: without a seat.
+            session: that it goes on with; an old connection of it gives its seat away.
+        """
+        if session is not None and session.connection is not None and len(self._seated) >= self.config.max_clients:
+            self._seated.discard(session.connection)
+            session.connection.give_way()
+        if len(self._seated) >= self.config.max_clients:
+            return False
+        self._seated.add(connection)
         self.service.join(connection.client)
         return True
 
     def part(self, connection: Connection) -> None:
-        """A connection is gone."""
-        if connection not in self._connections:
-            return
+        """Forget a connection that is gone."""
         self._connections.discard(connection)
+        self._seated.discard(connection)
+        if not connection.is_seated:
+            return
         shared = self._shared.pop(connection, None)
         if shared is not None:
             shared.close()
@@ -292,12 +309,6 @@ class Server:
     def shared_body(self, connection: Connection, length: bytes) -> bytes:
         """The body that lies in the memory shared with a client; `MessageError` if that is too small."""
         return self._shared[connection].read(length, self.config.max_body_bytes)
-
-
-def _listening_socket(host: str, port: int) -> socket.socket:
-    """Listens at once, so that nobody else gets the address; who connects waits until the server starts."""
-    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    return socket.create_server((str(address[0]), int(address[1])), family=family, backlog=_BACKLOG)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:

@@ -19,7 +19,7 @@ from runner.config.rllink import RLlinkConfig
 from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.arrived import Arrived, OpenEpisode, SampledBlock
+from runner.rllink.arrived import Arrived, OpenEpisode, Sampled
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
@@ -54,14 +54,14 @@ class Batch:
     Attributes:
         arrived: parts of messages, in the order of their arrival.
         num_env_steps: in all.
-        acted: blocks of modules that acted here.
+        acted: what modules that acted here have made.
         learned: states by module id, with what pieces have learned while acting.
         records: numbers of the journal's records that are in it.
     """
 
     arrived: list[Arrived]
     num_env_steps: int
-    acted: list[SampledBlock] = field(default_factory=list)
+    acted: list[Sampled] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
     records: range = range(0)
 

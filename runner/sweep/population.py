@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 from collections.abc import Callable, Mapping
@@ -12,8 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints import read_manifest
-from runner.checkpoints.checkpoint import CheckpointError
+from runner.checkpoints.errors import CheckpointError
 from runner.checkpoints.folder import list_checkpoints
+from runner.config.documents import parse_json
+from runner.config.errors import Problem, UserError
+from runner.config.origin import foreign_reason, signed
 from runner.sweep.space import SEED, Combination, SearchSpace
 from runner.sweep.trial_settings import TrialSettings, clone_folder
 from runner.sweep.trials import SweepFolder, Trial, unfinished
@@ -21,7 +23,7 @@ from runner.tracking import write_result
 
 _log = logging.getLogger(__name__)
 
-_MUTATION_FILE = "mutation.json"
+_MUTATION_FILE, _MUTATION_KIND = "mutation.json", "staged mutation"
 Tell = Callable[[Trial, Mapping[str, Any]], None]
 
 
@@ -37,6 +39,7 @@ class Population:
 
     def __init__(self, space: SearchSpace, folder: SweepFolder, time_attr: str, tell: Tell) -> None:
         self._time_attr = time_attr
+        self._space = space
         self.domains = {domain.key: domain for domain in space.mutable}
         self._folder = folder
         self._tell = tell
@@ -62,7 +65,8 @@ class Population:
             return settings
         result = manifest["result"]
         at = {"num_env_steps": result["num_env_steps_sampled_lifetime"], "iteration": result["training_iteration"]}
-        write_result(_staged(run_dir) / _MUTATION_FILE, {"donor": donor.number, "values": values, "at": at})
+        mutation = signed({"donor": donor.number, "values": dict(values), "at": at}, _MUTATION_KIND)
+        write_result(_staged(run_dir) / _MUTATION_FILE, mutation)
         shutil.rmtree(clone_folder(run_dir), ignore_errors=True)
         _staged(run_dir).rename(clone_folder(run_dir))  # from now on the trial goes on from it, also after a kill
         self._record(self._folder.trial(settings.number))
@@ -75,18 +79,36 @@ class Population:
 
     def _record(self, trial: Trial) -> None:
         file = clone_folder(self._folder.run_dir(trial)) / _MUTATION_FILE
-        mutation: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+        mutation = self._read_mutation(file) if file.exists() else {}
         if mutation and mutation["values"] != trial.values:
             row = self._folder.mutate(trial, mutation["donor"], mutation["values"], mutation["at"])
             self._tell(trial, row)
+
+    def _read_mutation(self, file: Path) -> dict[str, Any]:
+        """What a process that was killed has written; of somebody else, only values that are searched.
+
+        Raises:
+            UserError: it is damaged, or has other values.
+        """
+        try:
+            mutation = parse_json(file.read_bytes())
+            is_foreign = not self._folder.is_trusted and foreign_reason(mutation, _MUTATION_KIND) is not None
+            odd = [key for key, value in mutation["values"].items() if is_foreign and not self._space.holds(key, value)]
+            mutation["donor"], mutation["at"]["num_env_steps"], mutation["at"]["iteration"]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(Problem(f"this is no mutation: {error!s:.200}", str(file)).render_alone()) from error
+        if odd:
+            what = "a mutation of somebody else sets what this sweep does not search"
+            raise UserError(Problem(what, str(file), ", ".join(odd), "--trust").render_alone())
+        return dict(mutation)
 
     def _stage_clone(self, donor_dir: Path, run_dir: Path, until: float) -> dict[str, Any] | None:
         """Copy the donor's checkpoint beside the trial's own ones; its manifest."""
         staged = _staged(run_dir)
         for _ in range(3):  # the donor trains on and drops old checkpoints meanwhile
             with suppress(FileNotFoundError, shutil.Error, CheckpointError):
-                manifests = {own: read_manifest(own) for own in list_checkpoints(donor_dir / "checkpoints")}
-                in_time = [own for own, read in manifests.items() if read["result"].get(self._time_attr, 0) <= until]
+                manifests = {path: read_manifest(path) for path in list_checkpoints(donor_dir / "checkpoints")}
+                in_time = [path for path, read in manifests.items() if read["result"].get(self._time_attr, 0) <= until]
                 chosen = in_time[-1] if in_time else next(iter(manifests), None)
                 if chosen is None:
                     break

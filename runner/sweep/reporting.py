@@ -60,37 +60,37 @@ class Reporting(Callback):
         return self._last_to_end is not None and all(trial.status != "RUNNING" for trial in self._last_to_end)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own = self._by_trial_id[trial.trial_id]
-        if own.status != "running":
-            self._change(own, "running", "")
+        known = self._by_trial_id[trial.trial_id]
+        if known.status != "running":
+            self._change(known, "running", "")
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **_: Any) -> None:
-        own = self._by_trial_id[trial.trial_id]
-        own.result = dict(result[METRICS])
+        known = self._by_trial_id[trial.trial_id]
+        known.result = dict(result[METRICS])
         if result.get("done"):
-            own.reason = str(result.get(STOP_REASON, ""))
-        self._tracking.update(own)
-        self._display.update(self._folder, own)
+            known.reason = str(result.get(STOP_REASON, ""))
+        self._tracking.update(known)
+        self._display.update(self._folder, known)
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own = self._by_trial_id[trial.trial_id]
-        if own.reason:
-            self._change(own, "finished", own.reason)
-        elif self._max_t is not None and own.result.get(self._time_attr, 0) >= self._max_t:
-            self._change(own, "finished", f"sweep.max_t {self._max_t:g} reached")
+        known = self._by_trial_id[trial.trial_id]
+        if known.reason:
+            self._change(known, "finished", known.reason)
+        elif self._max_t is not None and known.result.get(self._time_attr, 0) >= self._max_t:
+            self._change(known, "finished", f"sweep.max_t {self._max_t:g} reached")
         elif reason_to_end() is None:
-            self._change(own, "stopped", "its scheduler stopped it: others were better")
+            self._change(known, "stopped", "its scheduler stopped it: others were better")
         # else it is interrupted, see `interrupt_running`
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._by_trial_id[trial.trial_id].num_failures += 1
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        own = self._by_trial_id[trial.trial_id]
-        if own.status != "running":  # it could not even begin
-            self._change(own, "running", "")
-        own.num_failures += 1
-        self._change(own, "failed", self._reason(own) or _last_line(trial))
+        known = self._by_trial_id[trial.trial_id]
+        if known.status != "running":  # it could not even begin
+            self._change(known, "running", "")
+        known.num_failures += 1
+        self._change(known, "failed", self._reason(known) or _last_line(trial))
 
     def _reason(self, trial: Trial) -> str:
         """Why its run says that it failed; empty if it could not say it."""

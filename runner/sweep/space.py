@@ -171,7 +171,16 @@ class SearchSpace:
     def num_combinations(self) -> int | None:
         """How many there are, without seeds; None: without end."""
         values = [domain.values for domain in self.domains]
-        return None if None in values else math.prod(len(own) for own in values if own is not None)
+        return None if None in values else math.prod(len(choices) for choices in values if choices is not None)
+
+    def holds(self, key: str, value: object) -> bool:
+        """Whether a trial may have this value, or a population may have come to it."""
+        if key == SEED:
+            return value in self.seeds
+        domain = next((one for one in self.domains if one.key == key), None)
+        if isinstance(domain, Interval):
+            return isinstance(value, (int, float)) and not isinstance(value, bool)
+        return domain is not None and value in domain.values
 
     def num_trials(self, num_samples: int | None) -> int:
         """How many trials a sweep has: of `num_samples` combinations, None: of the grid."""
@@ -241,7 +250,9 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     for key in dict.fromkeys((*before["space"], *now["space"])):
         old, new = before["space"].get(key), now["space"].get(key)
         if old != new:
-            lines += [f"{sign} {key}: {show_value(own)}" for sign, own in (("-", old), ("+", new)) if own is not None]
+            lines += [
+                f"{sign} {key}: {show_value(known)}" for sign, known in (("-", old), ("+", new)) if known is not None
+            ]
     return lines
 
 

@@ -86,14 +86,14 @@ def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
     groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         groups.setdefault(combination_key(without_seed(trial.combination)), []).append(trial)
-    return [SeedGroup(without_seed(own[0].combination), tuple(own)) for own in groups.values()]
+    return [SeedGroup(without_seed(trials[0].combination), tuple(trials)) for trials in groups.values()]
 
 
 def best_groups_first(groups: Sequence[SeedGroup], metric: str, mode: str) -> list[tuple[SeedGroup, Estimate]]:
     """Groups with their estimates of a metric, by inter-quartile mean; `mode` is max or min; those without last."""
     sign = -1.0 if mode == "max" else 1.0
     estimated = [(group, group.estimate(metric)) for group in groups]
-    return sorted(estimated, key=lambda own: (own[1].num == 0, sign * own[1].iqm if own[1].num else 0.0))
+    return sorted(estimated, key=lambda pair: (pair[1].num == 0, sign * pair[1].iqm if pair[1].num else 0.0))
 
 
 def estimate(values: ArrayLike) -> Estimate:
@@ -104,7 +104,7 @@ def estimate(values: ArrayLike) -> Estimate:
     """
     column = np.asarray(values, np.float64).reshape(-1, 1)
     curve = estimate_curve(column)
-    mean, iqm, low, high = (float(own[0]) for own in (curve.mean, curve.iqm, curve.low, curve.high))
+    mean, iqm, low, high = (float(values[0]) for values in (curve.mean, curve.iqm, curve.low, curve.high))
     return Estimate(mean, iqm, low, high, int(curve.num[0]))
 
 

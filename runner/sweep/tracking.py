@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import logging
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_pa
 from runner.tracking.headline import ENV_STEPS
 from runner.tracking.series import on_common_grid, read_columns
 
+_log = logging.getLogger(__name__)
 _STATISTICS = ("mean", "iqm", "low", "high")
 _NUM_POINTS = 100  # of the curves over seeds
 _STATUS: Mapping[str, RunStatus] = {
@@ -50,7 +52,7 @@ class SweepTracking:
         if not config.tracking.mlflow:
             return
         path = folder.path.absolute()
-        known = known_run(path)
+        known = known_run(path, _log.warning, folder.is_trusted)
         self._store = find_store(config, path, known)
         self._tags = information_tags(run_info())
         space = {f"space.{key}": str(values) for key, values in folder.searched["space"].items()}
@@ -78,7 +80,7 @@ class SweepTracking:
         run_dir = self._folder.run_dir(trial).absolute()
         config = self._config_of(trial)
         return dataclasses.replace(
-            mlflow_settings(config, run_dir, self._store, known_run(run_dir)),
+            mlflow_settings(config, run_dir, self._store, known_run(run_dir, is_trusted=self._folder.is_trusted)),
             params=flatten_parameters(config),
             tags={**self._tags, "sweep.trial": str(trial.number), "sweep.values": " ".join(trial.overrides)},
         )
@@ -127,9 +129,9 @@ class SweepTracking:
         metric, mode = next(iter(self._config.objectives.items()))
         ranked = best_groups_first(group_by_combination(self._folder.trials), metric, mode)
         table = [["values", "metric", *_STATISTICS, "num"]]
-        for group, own in ranked:
-            numbers = [f"{getattr(own, name):.6g}" for name in _STATISTICS]
-            table.append([" ".join(group.overrides), metric, *numbers, str(own.num)])
+        for group, estimate in ranked:
+            numbers = [f"{getattr(estimate, name):.6g}" for name in _STATISTICS]
+            table.append([" ".join(group.overrides), metric, *numbers, str(estimate.num)])
         tracker.log_artifact(_write_table(self._folder.path / "seeds.csv", table))
         best = [trial for group, _ in ranked[:1] for trial in group.trials]
         read = [read_columns(self._folder.run_dir(trial), [metric, ENV_STEPS]) for trial in best]

@@ -25,7 +25,7 @@ class TrialSource(Searcher):
         space: what is searched.
         folder: of the sweep, with its trials so far.
         proposals: combinations to try, and where their results go.
-        num_samples: how many combinations are tried, those of earlier starts among them; None: all that are proposed.
+        num_samples: combinations to try, with those of earlier starts; None: all that are proposed.
         metric: that trials are judged by.
         to_config: a trial's configuration for Tune.
 
@@ -52,7 +52,7 @@ class TrialSource(Searcher):
         self._going_on: Iterator[Trial] = iter(unfinished(folder.trials))
         self._known = {combination_key(trial.combination) for trial in folder.trials}
         begun = (without_seed(trial.combination) for trial in folder.trials)
-        combinations = {combination_key(own): own for own in begun}.values()
+        combinations = {combination_key(combination): combination for combination in begun}.values()
         self._seeds_left = itertools.chain.from_iterable(map(space.with_seeds, combinations))
         self._num_left = None if num_samples is None else max(0, num_samples - len(combinations))
         self.by_trial_id: dict[str, Trial] = {}
@@ -72,7 +72,7 @@ class TrialSource(Searcher):
         trial = self._next()
         if trial is None:
             self.is_exhausted = True
-            is_over = all(own.status not in ("waiting", "running") for own in self.by_trial_id.values())
+            is_over = all(trial.status not in ("waiting", "running") for trial in self.by_trial_id.values())
             return str(Searcher.FINISHED) if is_over else None
         trial.status = "waiting"
         self.by_trial_id[trial_id] = trial
@@ -101,7 +101,7 @@ class TrialSource(Searcher):
         for proposed in itertools.chain(tries, rest):
             if proposed is None:
                 return None
-            if not any(combination_key(own) in self._known for own in self._space.with_seeds(proposed)):
+            if not any(combination_key(seeded) in self._known for seeded in self._space.with_seeds(proposed)):
                 self._num_left = None if self._num_left is None else self._num_left - 1
                 return proposed
         return None
@@ -115,8 +115,8 @@ class TrialSource(Searcher):
 
     def _tell(self, trial: Trial) -> None:
         combination = without_seed(trial.combination)
-        of_all_seeds = [own for own in self._folder.trials if without_seed(own.combination) == combination]
-        values = [finite_number(own.result.get(self._objective)) for own in of_all_seeds if own.number in self._ended]
+        seeds = [trial for trial in self._folder.trials if without_seed(trial.combination) == combination]
+        values = [finite_number(trial.result.get(self._objective)) for trial in seeds if trial.number in self._ended]
         numbers = [value for value in values if value is not None]
         if len(numbers) == max(1, len(self._space.seeds)):
             self._proposals.tell(combination, sum(numbers) / len(numbers))

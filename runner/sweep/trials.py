@@ -3,24 +3,27 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from runner.config.errors import Problem, RunFailure, UserError
+from runner.config.documents import parse_json
+from runner.config.errors import Problem, UserError
+from runner.config.origin import foreign_reason, signed
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
 from runner.sweep.sweep_lock import is_held
+from runner.sweep.trial_lines import find_fault
 from runner.tracking import ProgressLog, write_result
-from runner.tracking.plain_values import finite_number
+from runner.tracking.plain_values import finite_number, json_value
 
 Status = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
 
 FOLDER_FILE = "sweep.json"
 _TRIALS_FILE, _MUTATIONS_FILE = "trials.jsonl", "mutations.jsonl"
 _VERSION = 1
+_KIND, _TRIAL_KIND = "sweep", "trial"
 
 
 @dataclass
@@ -77,10 +80,18 @@ class SweepFolder:
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of what is searched.
         trials: by number.
+        foreign: number of a trial -> why its line counts as somebody else's.
+        origin: why what is searched counts as somebody else's; None if this installation wrote it.
+        is_trusted: whoever wrote it, a person trusts it.
     """
 
-    def __init__(self, path: Path, described: Mapping[str, Any], is_new: bool = False) -> None:
+    def __init__(
+        self, path: Path, described: Mapping[str, Any], is_new: bool = False, is_trusted: bool = False
+    ) -> None:
         self.path = path
+        self.is_trusted = is_trusted
+        self.origin = None if is_new or is_trusted else foreign_reason(described, _KIND)
+        self.foreign: dict[int, str] = {}
         self._to_describe = dict(described) if is_new else None
         self.experiment = str(described["experiment"])
         self.objectives: dict[str, str] = dict(described["objectives"])
@@ -90,21 +101,31 @@ class SweepFolder:
         self.trials = self._read()
 
     @classmethod
-    def open(cls, path: Path) -> SweepFolder:
+    def open(cls, path: Path, is_trusted: bool = False) -> SweepFolder:
         """The sweep in a folder, as it stands.
+
+        Args:
+            path: the folder.
+            is_trusted: whoever wrote it.
 
         Raises:
             UserError: there is none, or it cannot be read.
         """
         if not (path / FOLDER_FILE).is_file():
             raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
-        folder = cls(path, _read_json(path / FOLDER_FILE))
+        folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
         folder._catch_up(is_running=is_held(path))
         return folder
 
     @classmethod
     def start_in(
-        cls, path: Path, experiment: str, objectives: Mapping[str, str], searched: Mapping[str, Any], may_change: bool
+        cls,
+        path: Path,
+        experiment: str,
+        objectives: Mapping[str, str],
+        searched: Mapping[str, Any],
+        may_change: bool,
+        is_trusted: bool = False,
     ) -> SweepFolder:
         """The folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
 
@@ -112,6 +133,7 @@ class SweepFolder:
             path: the folder.
             experiment, objectives, searched: as of the attributes.
             may_change: whether a sweep that searches something else goes on as this one.
+            is_trusted: whoever wrote what is there.
 
         Raises:
             UserError: it cannot be written, or holds something else.
@@ -129,7 +151,7 @@ class SweepFolder:
                 _check_same(path, _read_json(file)["searched"], searched, may_change)
             else:
                 _check_empty(path)
-            folder = cls(path, described, is_new=True)
+            folder = cls(path, described, is_new=True, is_trusted=is_trusted)
         except OSError as error:
             raise UserError(f"the sweep's folder cannot be used: {error}") from error
         folder._catch_up(is_running=False)
@@ -139,13 +161,16 @@ class SweepFolder:
         """The trials as they were written last."""
         trials: dict[int, Trial] = {}
         for number, read in enumerate(self._log.read()):
-            try:
-                trial = trials.setdefault(read["number"], Trial(read["number"], {}))
-                for name in ("combination", "status", "reason", "result", "num_failures", "changed"):
-                    setattr(trial, name, read.get(name, getattr(trial, name)))
-            except (KeyError, TypeError) as error:
-                where = f"{self._log.path}:{number + 1}"
-                raise RunFailure(Problem("this line is no trial", where, str(error))) from error
+            fault = find_fault(read)
+            if fault is not None:
+                problem = Problem(f"this line is no trial: {fault}", f"{self._log.path}:{number + 1}")
+                raise UserError(problem.render_alone())
+            trial = trials.setdefault(read["number"], Trial(read["number"], {}))
+            for name in ("combination", "status", "reason", "result", "num_failures", "changed"):
+                setattr(trial, name, read.get(name, getattr(trial, name)))
+            reason = None if self.is_trusted else foreign_reason(read, _TRIAL_KIND)
+            if reason is not None:
+                self.foreign[trial.number] = reason
         return [trials[number] for number in sorted(trials)]
 
     def _catch_up(self, is_running: bool) -> None:
@@ -170,9 +195,9 @@ class SweepFolder:
     def write(self, trial: Trial) -> None:
         """Write down what has become of a trial."""
         if self._to_describe is not None:
-            write_result(self.path / FOLDER_FILE, self._to_describe)
+            write_result(self.path / FOLDER_FILE, signed(self._to_describe, _KIND))
             self._to_describe = None
-        _append(self._log, dataclasses.asdict(trial))
+        _append(self._log, dataclasses.asdict(trial), _TRIAL_KIND)
 
     def mutations(self) -> list[dict[str, Any]]:
         """The rows of `mutate`, oldest first."""
@@ -193,7 +218,7 @@ class SweepFolder:
         changed = {key: value for key, value in values.items() if trial.values[key] != value}
         before = {key: trial.values[key] for key in changed}
         row = {"trial": trial.number, "donor": donor, **at, "before": before, "after": changed}
-        _append(self._mutations_log, row)
+        _append(self._mutations_log, row, "mutation")
         trial.changed = {**trial.changed, **changed}
         self.write(trial)
         return row
@@ -203,18 +228,18 @@ class SweepFolder:
         return self.path / str(trial.number)
 
 
-def _append(log: ProgressLog, row: Mapping[str, Any]) -> None:
-    """With the time; lines are rare, so the file does not stay open."""
-    log.append({**row, "time": time.time()})
+def _append(log: ProgressLog, row: Mapping[str, Any], kind: str) -> None:
+    """With the time and a signature; lines are rare, so the file does not stay open."""
+    log.append(signed({name: json_value(value) for name, value in {**row, "time": time.time()}.items()}, kind))
     log.close()
 
 
 def _check_empty(path: Path) -> None:
-    others = sorted(own.name for own in path.iterdir() if not own.name.startswith("."))
+    others = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
     if others:
         raise UserError(
             f"{path} holds something else ({', '.join(others[:3])}), no sweep\n"
-            "   allowed  an empty folder or that of a sweep: sweep.name=NAME or hydra.sweep.dir=DIR"
+            "   allowed  an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
         )
 
 
@@ -230,12 +255,15 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], m
 
 def _read_json(file: Path) -> dict[str, Any]:
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        content = parse_json(file.read_bytes())
         if content["version"] != _VERSION or not isinstance(content["searched"]["overrides"], list):
             raise ValueError(f"version {content['version']}, not {_VERSION}")
         if not content["objectives"] or not set(content["objectives"].values()) <= {"max", "min"}:
             raise ValueError("its objectives are none")
-        dict(content["searched"]["space"]), str(content["experiment"])
+        if not isinstance(content["experiment"], str) or not isinstance(content["searched"]["space"], dict):
+            raise ValueError("it has no name, or searches nothing")
+        if not all(isinstance(text, str) for text in content["searched"]["overrides"]):
+            raise ValueError("its overrides are no texts")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{file} cannot be read: {error}\n   allowed  another sweep.name") from error
     return dict(content)
@@ -247,12 +275,12 @@ def unfinished(trials: Sequence[Trial]) -> list[Trial]:
 
 
 def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None) -> bool:
-    """Whether all trials are over already: `num_samples` combinations, None: those of the grid."""
+    """Whether all trials are over already: `num_samples` combinations, None: the grid's."""
     if unfinished(folder.trials) or len(folder.trials) < space.num_trials(num_samples):
         return False
     known = {combination_key(trial.combination) for trial in folder.trials}
     grid = space.grid() if num_samples is None else ()
-    return all(combination_key(own) in known for combination in grid for own in space.with_seeds(combination))
+    return all(combination_key(seeded) in known for combination in grid for seeded in space.with_seeds(combination))
 
 
 def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
@@ -277,7 +305,7 @@ def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list
         values = [finite_number(trial.result.get(metric)) for metric in objectives]
         known = [value for value in values if value is not None]
         if len(known) == len(values):
-            points.append((trial, tuple(_gain(*own) for own in zip(known, objectives.values(), strict=True))))
+            points.append((trial, tuple(_gain(*gains) for gains in zip(known, objectives.values(), strict=True))))
     reached = {point for _, point in points}
     return [trial for trial, point in points if not any(_dominates(other, point) for other in reached)]
 

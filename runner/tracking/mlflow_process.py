@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
+from runner.tracking.known_run import write_known_run
 from runner.tracking.mlflow_store import check_sqlite_writable, error_line
-from runner.tracking.result_file import write_result
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_writer import RunWriter
@@ -69,10 +69,10 @@ def main() -> int:
         return 1
     reply("run", run_id=runs[None].run_id)
     end = _serve(runs, inbox, reply, settings["flush_interval_s"], settings["parent_pid"])
-    own = runs.pop(None)
+    parent = runs.pop(None)
     for name in list(runs):
         _end_child(runs, {**end, "child": name}, reply)
-    return _end_run(own, end["status"], end["time_s"], reply)
+    return _end_run(parent, end["status"], end["time_s"], reply)
 
 
 def _open_run(settings: Message, reply: Reply) -> RunWriter:
@@ -80,7 +80,7 @@ def _open_run(settings: Message, reply: Reply) -> RunWriter:
 
     writer = RunWriter(settings, lambda num_metrics: reply("written", num_metrics=num_metrics))
     if settings["run_file"]:  # by the child, so that a trainer that is killed now still finds its run on resume
-        write_result(settings["run_file"], {"run_id": writer.run_id, "tracking_uri": settings["tracking_uri"]})
+        write_known_run(settings["run_file"], writer.run_id, settings["tracking_uri"])
     for path, artifact_path in settings["artifacts"]:
         _log_artifact(writer, path, artifact_path, reply)
     return writer

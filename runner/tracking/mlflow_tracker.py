@@ -156,7 +156,7 @@ class MLflowTracker:
         if self._is_over:
             self._losses.append("the data sets were not recorded")
         else:
-            self._outbox.put({"kind": "data_sets", "data_sets": [dataclasses.asdict(own) for own in data_sets]})
+            self._outbox.put({"kind": "data_sets", "data_sets": [dataclasses.asdict(one) for one in data_sets]})
 
     def run_id(self, timeout_s: float = 0.0) -> str | None:
         """MLflow's id of the run; None when it is not known after `timeout_s`, or never will be."""

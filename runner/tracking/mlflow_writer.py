@@ -96,12 +96,12 @@ class RunWriter:
     def log_data_sets(self, data_sets: Sequence[Mapping[str, Any]]) -> None:
         """Record `DataSet`s as inputs of the run; MLflow leaves those out that it has, by name and digest."""
         contexts: dict[tuple[str, str], list[str]] = {}
-        for own in data_sets:
-            contexts.setdefault((own["name"], own["digest"]), []).append(own["context"])
-        different = {(own["name"], own["digest"]): own for own in data_sets}
+        for data_set in data_sets:
+            contexts.setdefault((data_set["name"], data_set["digest"]), []).append(data_set["context"])
+        different = {(data_set["name"], data_set["digest"]): data_set for data_set in data_sets}
         inputs = [
-            DatasetInput(_dataset(own), [InputTag(DATASET_CONTEXT_TAG, ", ".join(dict.fromkeys(contexts[key])))])
-            for key, own in different.items()
+            DatasetInput(_dataset(data_set), [InputTag(DATASET_CONTEXT_TAG, ", ".join(dict.fromkeys(contexts[key])))])
+            for key, data_set in different.items()
         ]
         self._client.log_inputs(self.run_id, datasets=inputs)
 

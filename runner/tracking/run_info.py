@@ -55,7 +55,7 @@ def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
 
 
 def package_versions(packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, str]:
-    """Distribution name -> installed version, for those of `packages` that are installed."""
+    """Distribution name -> version, of the `packages` that are installed."""
     versions = {}
     for name in packages:
         try:

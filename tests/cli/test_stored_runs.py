@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.checkpoints import checkpoint
+from tests.checkpoints.forging import rewrite_manifest
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, Outcome
 
@@ -130,8 +130,7 @@ def test_the_summary_of_a_resumed_run_covers_the_whole_run(run_main: RunMain, ru
     (run_dir / "progress.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     content = json.loads(manifest.read_text())
     content["result"]["time_total_s"] = 7200.0
-    content["digest"] = checkpoint._manifest_digest(content)
-    manifest.write_text(json.dumps(content))
+    rewrite_manifest(manifest.parent, content)
     outcome = run_main("resume", str(run_dir), "stop.training_iteration=3")
     assert outcome.code == 0, outcome.err
     closing = {line.split()[0]: line for line in outcome.out.partition("finished: ")[2].splitlines()[1:]}

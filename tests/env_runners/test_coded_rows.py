@@ -121,9 +121,9 @@ def test_lookback_of_chunks_is_what_came_before(
             np.testing.assert_array_equal(chunk.actions.data, [actions[place] for place in places[:-1]])
             np.testing.assert_array_equal(chunk.rewards.data, [coded_reward(*place) for place in places[1:]])
             logp = chunk.extra_model_outputs["action_logp"].data
-            logits = torch.from_numpy(chunk.extra_model_outputs["action_dist_inputs"].data)
+            logits = torch.tensor(chunk.extra_model_outputs["action_dist_inputs"].data)
             assert logits.argmax(-1).tolist() == [coded_action(*place) for place in places[:-1]]
-            expected = torch.distributions.Categorical(logits=logits).log_prob(torch.from_numpy(chunk.actions.data))
+            expected = torch.distributions.Categorical(logits=logits).log_prob(torch.tensor(chunk.actions.data))
             np.testing.assert_allclose(logp, expected.numpy(), rtol=1e-5)
 
 

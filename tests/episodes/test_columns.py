@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,9 +30,9 @@ def episode_of(id_: str, num_steps: int, first: int = 0, terminated: bool = True
     )
 
 
-def sampled_blocks(num_lookback: int = 2) -> list[ColumnBlock]:
+def sampled_blocks(num_lookback: int = 2, lengths: Sequence[int] = (4, 2, 7)) -> list[ColumnBlock]:
     """Three fragments of one runner."""
-    env, _ = coded_envs("sync", 3, [4, 2, 7])
+    env, _ = coded_envs("sync", 3, list(lengths))
     module = coded_module()
     runner = make_runner(env, module, num_lookback)
     return [runner.sample(steps, True, weights_of(module), {}).rollout.blocks["default_policy"] for steps in (7, 8, 9)]
@@ -84,6 +85,54 @@ def test_writes_through_a_chunk_reach_the_columns() -> None:
     block[0].set_observations(new_data=np.array([9.0, 9.0]), at_indices=-1)
     assert block.columns["rewards"].tolist() == [0, 1, -1, 11, 12]
     assert block.columns["obs"][:, 1].tolist() == [0, 0, 9, 0, 0, 0, 0]
+
+
+def scaled_by_views(block: ColumnBlock) -> dict[str, np.ndarray]:
+    """What the step columns and `obs` should be after `scale_through_views`."""
+    return {name: np.asarray(column) * 10 for name, column in block.columns.items()}
+
+
+def scale_through_views(block: ColumnBlock) -> None:
+    for chunk in block:
+        chunk.set_observations(new_data=chunk.get_observations() * 10)
+        chunk.set_actions(new_data=chunk.get_actions() * 10)
+        chunk.set_rewards(new_data=[reward * 10 for reward in chunk.get_rewards()])
+        for key, outputs in chunk.get_extra_model_outputs().items():
+            chunk.set_extra_model_outputs(key=key, new_data=outputs * 10)
+
+
+@pytest.mark.parametrize("num_lookback", [0, 1, 2, 5])
+@pytest.mark.parametrize("is_concatenated", [False, True])
+def test_writes_through_views_reach_every_row_of_continued_chunks(num_lookback: int, is_concatenated: bool) -> None:
+    blocks = sampled_blocks(num_lookback)
+    block = concat_blocks(blocks) if is_concatenated else blocks[1]
+    assert (block.t_started > 0).any()
+    assert any(chunk.rewards.lookback for chunk in block) == (num_lookback > 0)
+    expected = scaled_by_views(block)
+    scale_through_views(block)
+    for name, column in expected.items():
+        np.testing.assert_array_equal(block.columns[name], column, err_msg=name)
+
+
+def test_writes_at_indices_of_a_continued_chunk() -> None:
+    block = sampled_blocks(lengths=[7])[1]
+    number = next(number for number, chunk in enumerate(block) if chunk.rewards.lookback == 2 and len(chunk) == 3)
+    chunk, rows = block[number], slice(block.offsets[number], block.offsets[number + 1])
+    chunk.set_rewards(new_data=-1.0, at_indices=0)
+    chunk.rewards[-1] = -2.0
+    chunk.set_rewards(new_data=[-3.0, -4.0], at_indices=[-1, 1], neg_index_as_lookback=True)
+    assert block.columns["rewards"][rows].tolist() == [-1, -4, -2]
+    assert chunk.rewards.data[1:].tolist() == [-3, -1, -4, -2]
+    assert block[number].get_rewards(-1, neg_index_as_lookback=True) == -3  # all views share one lookback
+
+
+def test_what_cannot_reach_the_block_is_refused() -> None:
+    block = sampled_blocks()[1]
+    chunk = next(chunk for chunk in block if chunk.rewards.lookback)
+    with pytest.raises(ValueError, match="read-only"):
+        chunk.get_rewards()[:] = 0.0
+    with pytest.raises(ValueError, match="read-only"):
+        chunk[0:].set_rewards(new_data=0.0, at_indices=0)
 
 
 def test_last_row_mask_and_offsets() -> None:

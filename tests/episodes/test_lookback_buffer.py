@@ -514,3 +514,15 @@ def test_numpy_leaves_keep_type_shape_and_dtype(items):
             np.testing.assert_array_equal(after[key][2], swapped)
             assert after[key][2].shape == ()
             assert after[key][2].flags.writeable
+
+
+def test_items_can_be_assigned() -> None:
+    for data in ([0, 1, 2, 3], np.arange(4)):
+        buffer = LookbackBuffer(data, lookback=1)
+        buffer[0] = 10
+        buffer[[1, -1]] = [20, 30]
+        assert list(buffer.data) == [0, 10, 20, 30]
+        buffer[:2] = [5, 6]
+        assert list(buffer) == [5, 6, 30]
+        with pytest.raises(IndexError, match="index 3 is outside"):
+            buffer[3] = 0

@@ -340,6 +340,15 @@ class TestCollecting:
             assert episode.get_actions(-1) == 2
             assert episode.get_extra_model_outputs("actions", -1) == 4
 
+    def test_extra_outputs_without_a_key_are_all_of_them(self):
+        for mode in MODES:
+            episode = make_episode(mode)
+            all_outputs = episode.get_extra_model_outputs(indices=-1)
+            assert list(all_outputs) == ["logp", "v"]
+            assert all_outputs["logp"] == episode.get_extra_model_outputs("logp", -1)
+            assert len(episode.get_extra_model_outputs()["logp"]) == len(episode)
+        assert SingleAgentEpisode().get_extra_model_outputs() == {}
+
     def test_list_appends_do_not_copy(self):
         episode = make_episode()
         observations = episode.observations.data

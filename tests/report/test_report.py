@@ -21,6 +21,7 @@ from runner.report.run_record import read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
+from runner.tracking.known_run import write_known_run
 from tests.conftest import QUICK, Outcome
 from tests.report.folders import EVIL, METRIC, progress_line, write_everything, write_run, write_sweep
 
@@ -302,7 +303,7 @@ def test_mlflow_gets_the_page_and_pictures(run_main: Run, tmp_path: Path, store:
     client, uri, run_id = store
     trials = [{"combination": {"lr": value}} for value in ("1", "2")]
     folder = write_sweep(tmp_path / "s", {"lr": ["1", "2"]}, trials)
-    (folder / "mlflow_run.json").write_text(json.dumps({"run_id": run_id, "tracking_uri": uri}))
+    write_known_run(folder / "mlflow_run.json", run_id, uri)
     outcome = run_main("report", str(folder))
     assert outcome.code == 0
     assert "warning" not in outcome.err

@@ -23,6 +23,7 @@ _OPTIONAL = {"id": str, "weights_seq_no": int, "action_logp": list, "action_dist
 _LIMITS = {
     "max_body_bytes": 1_000_000,
     "max_open_episodes": 20,
+    "handshake_timeout_s": 0.3,
     "max_abs_reward": 1e6,
     "idle_timeout_s": 600,
     "frame_timeout_s": 0.2,
@@ -85,7 +86,7 @@ class _Conversation:
     def __init__(self, server: SmallServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._defect, self._token = server.defect, server.token
         self._reader, self._writer = reader, writer
-        self._has_asked = False
+        self._has_asked = self._is_seated = False
         self._is_authorized = server.token is None
         self._open: dict[str, Any] = {}
         self._held: list[bytes] = []
@@ -125,13 +126,23 @@ class _Conversation:
         self._writer.write(frame + b"".join(self._held) + (frame if self._defect == "answers twice" else b""))
         self._held.clear()
 
+    async def _header(self) -> bytes:
+        is_patient = self._is_seated or self._defect == "waits for ever"
+        try:
+            return await asyncio.wait_for(
+                self._reader.readexactly(8), None if is_patient else _LIMITS["handshake_timeout_s"]
+            )
+        except TimeoutError:
+            raise Refused("timeout", closes=True) from None
+
     async def _body(self) -> bytes:
-        header = await self._reader.readexactly(8)
+        header = await self._header()
         if not (header.isdigit() and header.isascii()) and self._defect != "any header":
             raise Refused("bad_header", closes=True)
         length = int(header) if header.isdigit() else 16
         if length > _LIMITS["max_body_bytes"] and self._defect != "any length":
             raise Refused("too_large", closes=True)
+        self._is_seated = self._is_authorized
         reading = self._reader.readexactly(length)
         if self._defect == "no timeout":
             return await reading

@@ -63,10 +63,16 @@ def test_our_server_passes_with_other_spaces(serve: Serve, overrides: list[str])
 @pytest.mark.parametrize(
     ("overrides", "skipped"),
     [
-        ((OFF, "rllink.frame_timeout_s=0.4", "rllink.idle_timeout_s=1.5"), {"E7", "H5", "heartbeat", "agents"}),
         (
-            ("rllink.token=secret", "rllink.max_body_bytes=300000", "env.observation_check=error"),
-            {"E7", "E8", "F7", "R5", "agents", "heartbeat"},
+            (OFF, "rllink.frame_timeout_s=0.4", "rllink.idle_timeout_s=1.5", "rllink.handshake_timeout_s=1"),
+            {"E7", "H5", "heartbeat", "agents"},
+        ),
+        (
+            (
+                *("rllink.token=secret", "rllink.max_body_bytes=300000", "rllink.handshake_timeout_s=20"),
+                "env.observation_check=error",
+            ),
+            {"E7", "E8", "F7", "R5", "R7", "agents", "heartbeat"},
         ),
     ],
     ids=["off-policy", "on-policy"],
@@ -102,10 +108,11 @@ DEFECTS = {
     "other bytes in PONG": {"F7", "R2", "H1"},
     "blanks in headers": {"F1", "F2"},
     "any header": {"F4"},
-    "never closes": {"F4", "F5", "F7"},
+    "never closes": {"F4", "F5", "F7", "R7"},
     "closes after a mistake": {"F3", "F6", "R3", "R4"},
     "any length": {"F5"},
     "no timeout": {"F7"},
+    "waits for ever": {"R7"},
     "NaN is a number": {"F3"},
     "answers twice": {"F2", "R1"},
     "swaps answers": {"R1"},

@@ -92,7 +92,7 @@ def blocks(
 
 @contextmanager
 def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[Any, Place]]:
-    """The file's root group, and the place for errors; those of h5py become `DataError`s."""
+    """Open the file's root group, with its place for errors; h5py's errors become `DataError`s."""
     place = Place(name or (str(file) if isinstance(file, (str, Path)) else getattr(file, "name", None)), unit="step")
     h5py = import_extra("h5py", place, "reading HDF5 files")
     try:
@@ -288,8 +288,8 @@ def _group(
                 yield (at, stop, np.array([stop]), np.array([at - start])), [id_]
         else:
             ids = [f"{prefix}/{start}" for start in starts[first:last].tolist()]
-            own = ends[first:last]
-            yield (int(starts[first]), int(ends[last - 1]), own, np.zeros(len(own), np.int64)), ids
+            chunk_ends = ends[first:last]
+            yield (int(starts[first]), int(ends[last - 1]), chunk_ends, np.zeros(len(chunk_ends), np.int64)), ids
         first = last
 
 

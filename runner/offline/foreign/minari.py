@@ -356,8 +356,8 @@ def _read_tree(group: Any, name: str, space: Space[Any] | None, place: Place, de
             parts = space.spaces if isinstance(space, gs.Tuple) else [None] * len(indices)
             pairs = zip(indices if len(parts) == len(indices) else [], parts, strict=False)
             return tuple(_read_tree(item, key, part, place.of(column), depth + 1) for key, part in pairs)
-        own = dict(space.spaces) if isinstance(space, gs.Dict) else dict.fromkeys(item)
-        return {key: _read_tree(item, key, part, place.of(column), depth + 1) for key, part in own.items()}
+        branches = dict(space.spaces) if isinstance(space, gs.Dict) else dict.fromkeys(item)
+        return {key: _read_tree(item, key, part, place.of(column), depth + 1) for key, part in branches.items()}
     return _read_leaf(item, space, place.of(column))
 
 
@@ -453,14 +453,14 @@ def _from_arrow(column: pa.ChunkedArray, space: Space[Any] | None, place: Place)
     if pa.types.is_struct(type_):
         names = [type_.field(index).name for index in range(type_.num_fields)]
         parts = dict(zip(names, array.flatten(), strict=True))
-        own = dict(space.spaces) if isinstance(space, gs.Dict) else dict.fromkeys(names)
+        branches = dict(space.spaces) if isinstance(space, gs.Dict) else dict.fromkeys(names)
         if isinstance(space, gs.Tuple):
-            own = {str(index): part for index, part in enumerate(space.spaces)}
-        if own.keys() != parts.keys():
+            branches = {str(index): part for index, part in enumerate(space.spaces)}
+        if branches.keys() != parts.keys():
             raise data_error("a column does not have the space's keys", place, got=", ".join(names))
         read = {
             key: _from_arrow(pa.chunked_array([parts[key]]), part, place.of(f"{place.column}/{key}"))
-            for key, part in own.items()
+            for key, part in branches.items()
         }
         return tuple(read.values()) if isinstance(space, gs.Tuple) else read
     if pa.types.is_binary(type_):

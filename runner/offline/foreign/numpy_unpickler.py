@@ -1,6 +1,6 @@
 """Pickled numpy arrays, read without pickle: a small machine for the opcodes that such a pickle is made of.
 
-Nothing in the data is imported or called. A global is a name that is compared with those of numpy's own constructors;
+Nothing in the data is imported or called. A global is a name that is compared with the names of numpy's constructors;
 what these would do with their arguments is done here, on checked types, shapes and byte counts. Everything else - any
 other global, object arrays, structured types, persistent ids, shared containers - is refused with its name. Protocols
 2 to 5 are read. Opcodes and their arguments: the documentation of `pickletools`.

@@ -207,7 +207,7 @@ class _BatchReader:
         return values.astype(np.bool_)
 
     def ids(self) -> Array:
-        """(R,) episode ids; those of several agents of one episode are told apart."""
+        """(R,) episode ids, which tell several agents of one episode apart."""
         ids = self.column("eps_id")
         if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iuSU":
             raise data_error("expected one id a step", self._place.of("eps_id"))
@@ -334,7 +334,7 @@ def _lines(stream: ByteStream) -> Iterator[bytes]:
 def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, pa.Table]]:
     """A table for each run of lines whose columns have one type.
 
-    By Python's parser: that of pyarrow 25 crashes the process where a line is no object (`null`), and makes arrays of
+    By Python's parser: pyarrow 25 crashes the process where a line is no object (`null`), and makes arrays of
     unequal length of some damaged lines.
     """
     first, signature = 0, None
@@ -349,15 +349,15 @@ def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, 
             raise data_error(f"a line is no JSON: {error!s:.200}{hint}", place.at(number)) from None
         if not isinstance(batch, dict):
             raise data_error("a line is no JSON object", place.at(number), got=type(batch).__name__)
-        own = {name: type(value) for name, value in batch.items()}
-        if run and own.keys() != run[0].keys():
-            odd = ", ".join(sorted(own.keys() ^ run[0].keys()))
+        types = {name: type(value) for name, value in batch.items()}
+        if run and types.keys() != run[0].keys():
+            odd = ", ".join(sorted(types.keys() ^ run[0].keys()))
             raise data_error(f"only some batches have {odd}", place.at(number))
-        if run and own != signature:
+        if run and types != signature:
             yield _as_table(run, place.at(first))
             run = []
         if not run:
-            first, signature = number, own
+            first, signature = number, types
         run.append(batch)
     if run:
         yield _as_table(run, place.at(first))

@@ -109,11 +109,11 @@ class StepInfos:
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
         """See `InfoRows`."""
-        own = list(self.rows[int(self.offsets[chunk]) : int(self.offsets[chunk + 1])])
-        if not any(own):
+        infos = list(self.rows[int(self.offsets[chunk]) : int(self.offsets[chunk + 1])])
+        if not any(infos):
             return None
-        own += [{} for _ in range(num_rows - len(own))]
-        return [{} for _ in range(num_before)] + own[:num_rows]
+        infos += [{} for _ in range(num_rows - len(infos))]
+        return [{} for _ in range(num_before)] + infos[:num_rows]
 
 
 def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
@@ -200,9 +200,9 @@ def check_rewards(rewards: Array, place_of: Callable[[int], Place]) -> None:
 def check_new_obs(obs: Column, new_obs: Column, place: Place) -> None:
     """Refuse observations after the steps that are no observations: of another structure or shape."""
 
-    def check(own: Array, new: Array) -> None:
-        if own.shape != new.shape or (own.dtype.kind in "SU") != (new.dtype.kind in "SU"):
-            got, allowed = (f"{array.dtype} {array.shape[1:]}" for array in (new, own))
+    def check(known: Array, new: Array) -> None:
+        if known.shape != new.shape or (known.dtype.kind in "SU") != (new.dtype.kind in "SU"):
+            got, allowed = (f"{array.dtype} {array.shape[1:]}" for array in (new, known))
             raise data_error("next observations must be like observations", place, got=got, allowed=allowed)
 
     try:

@@ -1,0 +1,131 @@
+"""What commands do with the configuration of a checkpoint that somebody else wrote: nothing beyond computing.
+
+`docs/trust.md` has the rule. A trusted configuration is one that this installation has signed, or that a person trusts
+with `--trust` after reading what it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.checkpoints.checkpoint import origin_of
+from runner.checkpoints.errors import naming_checkpoint
+from runner.config.compose import Composed
+from runner.config.demands import Demand, find_demands, mask_resolvers
+from runner.config.errors import UserError
+from runner.config.overrides import parse_overrides
+from runner.config.paths import search_dirs
+from runner.config.stored import compose_stored
+
+TRUST = "--trust"
+_OF_DATA = ("offline.offline_data_class", "offline.map_batches_kwargs", "offline.iter_batches_kwargs")
+_OF_LEARNING = ("tracking", "rllink", "env.port", "env.host", "offline.prelearner_class", *_OF_DATA, "experiment")
+# Starts of the dotted keys that a kind of command does nothing with.
+TRAINING: tuple[str, ...] = ()
+ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")
+RECORDING = (*_OF_LEARNING, "experiment_name", "offline.input_")
+EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray")
+
+
+class UntrustedError(UserError):
+    """A configuration of another origin asks for what only a trusted one gets."""
+
+    def __init__(self, what: str, where: object, reason: str, demands: Sequence[Demand], advice: str = TRUST) -> None:
+        self.demands = tuple(demands)
+        head = [f"{what} comes from elsewhere and asks for what only a trusted one gets"]
+        head += [f"   where      {where}", f"   origin     {reason}"]
+        width = max((len(demand.key) for demand in demands), default=0)
+        listed = [f"   {demand.verb:<10} {demand.key:<{width}}  {demand.value}" for demand in demands]
+        allowed = f"   allowed    overrides of these keys; or {TRUST}, see docs/trust.md"
+        super().__init__("\n".join([*head, *listed, allowed]))
+
+
+# Files of a run that commands write or follow.
+_FILES = (
+    *("checkpoints", ".hydra", "progress.jsonl", "result.json", "environment.json", "evaluations.jsonl", "rllink.json"),
+    *("runner.log", "mlflow.log", "mlflow_run.json", "rllink"),
+)
+
+
+def check_links(run_dir: Path, checkpoint: Path) -> None:
+    """Refuse a run of another origin with symbolic links among its files: writing would go where they lead.
+
+    Raises:
+        UntrustedError: all of them.
+    """
+    paths = [*(folder / name for folder in {run_dir, checkpoint.parent.parent} for name in _FILES), checkpoint]
+    paths += [path for folder in (checkpoint, run_dir / ".hydra") if folder.is_dir() for path in folder.iterdir()]
+    links = [Demand("follows", path.name, str(path.readlink())) for path in paths if path.is_symlink()]
+    if links:
+        raise UntrustedError("this run", run_dir, "symbolic links lead out of its folder", links)
+
+
+@dataclass(frozen=True)
+class StoredValues:
+    """The configuration of a checkpoint, safe to be resolved.
+
+    Attributes:
+        values: unresolved; of another origin without resolvers.
+        reason: why it counts as somebody else's; None for one that is trusted.
+    """
+
+    checkpoint: Path
+    manifest: Mapping[str, Any]
+    values: Mapping[str, Any]
+    reason: str | None
+    resolvers: tuple[Demand, ...] = ()
+
+    @classmethod
+    def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
+        """The configuration of a manifest; `is_trusted`: a person trusts it, wherever it comes from."""
+        reason = None if is_trusted else origin_of(manifest)
+        values, resolvers = (manifest["config"], []) if reason is None else mask_resolvers(manifest["config"])
+        return cls(checkpoint, manifest, values, reason, tuple(resolvers))
+
+    def compose(self, overrides: Sequence[str], unused: Collection[str] = TRAINING) -> Composed:
+        """The configuration with overrides of single keys; their problems are collected, not raised.
+
+        Args:
+            overrides: of the person at the command line, trusted.
+            unused: starts of the dotted keys that the command does nothing with.
+
+        Raises:
+            UntrustedError: it is of another origin and asks for more than computing.
+            CheckpointError: it is none that runner writes.
+        """
+        with naming_checkpoint(self.checkpoint):
+            stored = self.manifest
+            composed = compose_stored(self.values, overrides, stored["overrides"], stored["experiment"])
+        self.check(composed, overrides, unused)
+        return composed
+
+    def check(
+        self,
+        composed: Composed,
+        overrides: Sequence[str],
+        unused: Collection[str] = TRAINING,
+        own: Collection[str] = (),
+    ) -> None:
+        """Check what `composed` of these values asks for; raises `UntrustedError`.
+
+        Args:
+            composed: before anything of it is imported.
+            overrides: that it was composed with.
+            unused: starts of the dotted keys that the command does nothing with.
+            own: blocks that are of the person at the command line.
+        """
+        if self.reason is None:
+            return
+        lines, _ = parse_overrides(overrides, search_dirs(None))
+        harmless = {*unused, *own, *(line.key for line in lines)}
+
+        def is_used(key: str) -> bool:
+            return not any(key == start or key.startswith(f"{start}.") for start in harmless)
+
+        resolvers = [demand for demand in self.resolvers if is_used(demand.key)]
+        demands = [*resolvers, *find_demands({**composed.values, "experiment": composed.experiment}, is_used)]
+        if demands:
+            raise UntrustedError("this checkpoint", self.checkpoint, self.reason, demands)

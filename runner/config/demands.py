@@ -1,0 +1,168 @@
+"""What a stored configuration would do beyond computing: import, contact, read, write, resolve, give to Ray.
+
+This is what somebody else's configuration may not do unless it is trusted; `docs/trust.md` has the rule. Nothing is
+imported but gymnasium, which knows its environments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.errors import show_value
+from runner.config.kinds import PACKAGES, is_known_kind, names_code
+from runner.config.targets import find_ancestors
+
+_REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
+_MASK = "$ {"  # what resolvers begin with once they are masked
+_PETTING_ZOO = "runner.environments.petting_zoo.PettingZooEnv"  # imports the module that its argument names
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
+_READ_METHODS = ("auto", "read_parquet", "read_json", "read_csv")
+# Options of Ray that ask for resources and nothing else.
+_HARMLESS_OF_RAY = (
+    *("concurrency", "num_cpus", "num_gpus", "memory", "zero_copy_batch", "accelerator_type"),
+    *("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed", "drop_last"),
+)
+_OF_RAY = r"offline\.(map_batches_kwargs|iter_batches_kwargs)\.([^.]+)"
+_RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_kwargs")
+# Free arguments of what is made: texts in them may be places.
+_FREE = re.compile(
+    r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
+    r"|offline\.(prelearner(_buffer)?_kwargs|input_read_method_kwargs|output_write_method_kwargs))\..+"
+    r"|(.+\.)?(connectors|learner_pipeline|wrappers)\..+"
+)
+_PLACE_WORDS = {"path", "folder", "dir", "directory", "file", "filename", "uri", "url", "host", "address"}
+_CONTACTS = ("tracking.tracking_uri", "ray.address", "offline.input_filesystem", "offline.output_filesystem")
+_READS = r"(offline\.input_|evaluation\.offline_evaluation_input_)(\.\d+)?|rllink\.tls_(certificate|key)"
+_WRITES = r"offline\.output|tracking\.artifact_location"
+
+
+@dataclass(frozen=True)
+class Demand:
+    """One thing that a configuration asks for: `imports`, `algorithm.loss`, `their_package.Loss`."""
+
+    verb: str
+    key: str
+    value: str
+
+
+def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[Demand]]:
+    """The values without their resolvers, and these; references to other keys stay.
+
+    Of `${oc.env:HOME}` the text remains, which then refers to nothing.
+    """
+    demands: list[Demand] = []
+    if isinstance(values, Mapping):
+        masked: dict[str, Any] = {}
+        for name, value in values.items():
+            masked[name], found = mask_resolvers(value, f"{key}.{name}" if key else str(name))
+            demands += found
+        return masked, demands
+    if isinstance(values, list):
+        items = [mask_resolvers(item, f"{key}.{index}") for index, item in enumerate(values)]
+        return [item for item, _ in items], [demand for _, found in items for demand in found]
+    if isinstance(values, str) and "${" in _REFERENCE.sub("", values):
+        return values.replace("${", _MASK), [Demand("resolves", key, values)]
+    return values, demands
+
+
+def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lambda key: True) -> list[Demand]:
+    """The demands of resolved values.
+
+    Args:
+        values: a whole configuration.
+        is_used: whether the command at hand does anything with the value of a dotted key.
+    """
+    found = [
+        Demand(verb, key, show_value(value).replace(_MASK, "${"))
+        for key, value in _leaves(values, "")
+        if is_used(key)
+        for verb in _verbs(key, value, values)
+    ]
+    return list(dict.fromkeys(found))
+
+
+def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
+    """What the value at a key asks for."""
+    option = re.match(_OF_RAY, key)
+    is_filesystem = key.startswith(("offline.input_filesystem_kwargs.", "offline.output_filesystem_kwargs."))
+    if any(word in key.split(".") for word in _RAY_WORDS) or (option and option.group(2) not in _HARMLESS_OF_RAY):
+        yield "gives Ray"
+    elif is_filesystem and value is not None:
+        yield "contacts"
+    elif isinstance(value, str):
+        yield from _verbs_of_text(key, value, values)
+
+
+def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[str]:
+    if names_code(key):
+        yield from () if is_known_kind(key, text) else ("imports",)
+    elif key == "env.env":
+        yield from () if _is_of_gymnasium(text) else ("imports",)
+    elif key == "env.env_config.name" and _PETTING_ZOO in _lineage_of_env(values):
+        yield "imports"
+    elif key == "env.host":
+        yield from ("listens at",) if _is_open(values) else ()
+    elif key == "offline.input_read_method":
+        yield from () if text in _READ_METHODS else ("contacts",)
+    elif key in _CONTACTS:
+        yield from () if text == "local" else ("contacts",)
+    elif key in ("experiment_name", "experiment"):
+        yield from ("writes",) if _leaves_its_folder(text) else ()
+    elif "://" in text:
+        yield "contacts"
+    elif re.fullmatch(_WRITES, key):
+        yield "writes"
+    elif re.fullmatch(_READS, key) or (_FREE.fullmatch(key) and _is_place(key, text)):
+        yield "reads"
+
+
+def _block(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    block = values.get(name)
+    return block if isinstance(block, Mapping) else {}
+
+
+def _lineage_of_env(values: Mapping[str, Any]) -> list[str]:
+    target = _block(values, "env").get("_target_")
+    return find_ancestors(target) if isinstance(target, str) else []
+
+
+def _is_open(values: Mapping[str, Any]) -> bool:
+    env = _block(values, "env")
+    return env.get("port") is not None and env.get("host") not in _LOCAL_HOSTS
+
+
+def _leaves_its_folder(name: str) -> bool:
+    parts: Sequence[str] = re.split(r"[/\\]", name)
+    return ".." in parts or parts[0] in ("", "~") or ":" in name
+
+
+def _is_place(key: str, text: str) -> bool:
+    return "/" in text or "\\" in text or bool(_PLACE_WORDS & set(key.rpartition(".")[2].lower().split("_")))
+
+
+def _is_of_gymnasium(name: str) -> bool:
+    """Whether an id is one that gymnasium itself registers, and names no module to import first."""
+    if ":" in name:
+        return False
+    import gymnasium  # 0.2 s
+
+    spec = gymnasium.registry.get(name)
+    if spec is None:
+        return True  # there is nothing to import; the configuration's own checks say so
+    points = [point for point in (spec.entry_point, spec.vector_entry_point) if point is not None]
+    wrappers = [wrapper.entry_point for wrapper in spec.additional_wrappers]
+    return all(isinstance(point, str) and point.partition(".")[0] in PACKAGES for point in [*points, *wrappers])
+
+
+def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for name, item in value.items():
+            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list) and value:
+        for index, item in enumerate(value):
+            yield from _leaves(item, f"{key}.{index}")
+    else:
+        yield key, value

@@ -1,0 +1,147 @@
+"""Documents of others - JSON, YAML, plain values -, read without being overwhelmed by what they expand to.
+
+A small text can stand for a huge value: aliases of aliases in YAML, references to references in a configuration,
+brackets in brackets, which also end an interpreter's stack.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Hashable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+MAX_DEPTH = 64
+MAX_BYTES = 2**34
+MAX_ITEMS = 200_000
+MAX_LETTERS = 2**24
+_REFERENCE = re.compile(r"\$\{(\.*[\w./\[\]-]+)\}")
+
+
+class TooLargeError(ValueError):
+    """A document is nested too deep, or expands to too much."""
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The plain values of a JSON text.
+
+    Raises:
+        ValueError: it is none, or nested deeper than `MAX_DEPTH`.
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise TooLargeError(f"values in values, deeper than {MAX_DEPTH}") from None
+    check_depth(value)
+    return value
+
+
+def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """The content of a regular file: a pipe or a device of this name would never end.
+
+    Raises:
+        OSError: it cannot be read, or has more than `max_bytes`.
+    """
+    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(f"{path} is no regular file")
+        if status.st_size > max_bytes:
+            raise OSError(f"{path} has {status.st_size:,} bytes, {max_bytes:,} at most are read")
+        return file.read()
+
+
+def check_depth(value: Any) -> None:
+    """Raise `TooLargeError` if plain values are nested deeper than `MAX_DEPTH`."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [item for one in level for item in _items(one)]
+        if not level:
+            return
+    raise TooLargeError(f"values in values, deeper than {MAX_DEPTH}")
+
+
+def _items(value: Any) -> Iterator[Any]:
+    """The containers in a container."""
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+    return (item for item in inner if isinstance(item, (dict, list)))
+
+
+def check_expansion(values: Any) -> None:
+    """Check what a configuration expands to once its references are resolved, without resolving them.
+
+    Raises:
+        TooLargeError: more than `MAX_ITEMS` values or `MAX_LETTERS` letters, or references that go in circles.
+    """
+    _Expansion(values).check()
+
+
+class _Expansion:
+    """Counts values and letters; each place of the configuration is counted once and remembered."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = values
+        # By the id of a container, or by a text and the place of its block.
+        self._known: dict[Hashable, tuple[int, int]] = {}
+        self._open: set[Hashable] = set()
+
+    def check(self) -> None:
+        check_depth(self._values)
+        try:
+            items, letters = self._size(self._values, ())
+        except RecursionError:
+            raise TooLargeError("references that go in circles or too deep") from None
+        if items > MAX_ITEMS or letters > MAX_LETTERS:
+            raise TooLargeError(f"its references expand to {items:,} values with {letters:,} letters")
+
+    def _size(self, value: Any, place: tuple[str, ...]) -> tuple[int, int]:
+        if isinstance(value, str):
+            return self._size_of_text(value, place) if "${" in value else (1, len(value))
+        if not isinstance(value, (dict, list)):
+            return 1, 0
+        if id(value) in self._known:
+            return self._known[id(value)]
+        if id(value) in self._open:
+            raise TooLargeError("references that go in circles")
+        self._open.add(id(value))
+        keyed = value.items() if isinstance(value, dict) else enumerate(value)
+        sizes = [self._size(item, (*place, str(key))) for key, item in keyed]
+        self._open.discard(id(value))
+        self._known[id(value)] = 1 + sum(items for items, _ in sizes), sum(letters for _, letters in sizes)
+        return self._known[id(value)]
+
+    def _size_of_text(self, text: str, place: tuple[str, ...]) -> tuple[int, int]:
+        key = (text, place[:-1])
+        if key in self._known:
+            return self._known[key]
+        if key in self._open:
+            raise TooLargeError("references that go in circles")
+        self._open.add(key)
+        sizes = [(1, len(text))]
+        for match in _REFERENCE.finditer(text):
+            found, at = self._find(match.group(1), place)
+            sizes.append(self._size(found, at))
+        self._open.discard(key)
+        self._known[key] = sum(items for items, _ in sizes), sum(letters for _, letters in sizes)
+        return self._known[key]
+
+    def _find(self, reference: str, place: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
+        """What a reference stands for, and where that is; None if there is nothing: whoever resolves it says so."""
+        dots = len(reference) - len(reference.lstrip("."))
+        start = place[: max(0, len(place) - dots)] if dots else ()
+        parts: tuple[str, ...] = (*start, *(part for part in re.split(r"[.\[\]]+", reference.lstrip(".")) if part))
+        value, at = self._values, parts[:0]
+        for number, part in enumerate(parts):
+            if isinstance(value, str) and (match := _REFERENCE.fullmatch(value)):
+                value, at = self._find(match.group(1), at)
+            if isinstance(value, dict):
+                value = value.get(part)
+            elif isinstance(value, list) and part.isdigit() and int(part) < len(value):
+                value = value[int(part)]
+            else:
+                return None, parts[:number]
+            at = (*at, part)
+        return value, at

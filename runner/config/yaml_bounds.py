@@ -1,0 +1,85 @@
+"""YAML texts that are small and mean something huge: refused before they are read.
+
+Aliases of aliases double a document with each line, and brackets in brackets end the process of libyaml's loader. The
+stream of events that is looked at here neither follows aliases nor recurses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml  # type: ignore[import-untyped]
+
+from runner.config.documents import MAX_DEPTH, MAX_ITEMS, read_regular
+
+MAX_YAML_BYTES = 2**24
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_STARTS = (yaml.MappingStartEvent, yaml.SequenceStartEvent)
+_ENDS = (yaml.MappingEndEvent, yaml.SequenceEndEvent)
+
+
+class UnboundedYAMLError(yaml.MarkedYAMLError):  # type: ignore[misc]
+    """A text that is nested too deep, expands to too much, or is too long."""
+
+
+def read_bounded(path: Path) -> str:
+    """The text of a YAML file, checked.
+
+    Raises:
+        OSError, UnicodeDecodeError: it cannot be read.
+        yaml.YAMLError: it is not valid, or `UnboundedYAMLError`.
+    """
+    text = read_regular(path, MAX_YAML_BYTES).decode("utf-8")
+    check_bounds(text, str(path))
+    return text
+
+
+def check_bounds(text: str, name: str) -> None:
+    """Raise `UnboundedYAMLError` for a text that expands to too much, another `YAMLError` for one that is no YAML.
+
+    Args:
+        text: one document or several.
+        name: of the file, for messages.
+    """
+    try:
+        for mark, what in _find_faults(text):
+            raise UnboundedYAMLError(problem=what, problem_mark=_named(mark, name))
+    except yaml.MarkedYAMLError as error:
+        error.problem_mark = _named(error.problem_mark, name)
+        raise
+
+
+def _named(mark: Any, name: str) -> Any:
+    return None if mark is None else yaml.Mark(name, mark.index, mark.line, mark.column, None, None)
+
+
+def _find_faults(text: str) -> Iterator[tuple[Any, str]]:
+    sizes: dict[str, int] = {}  # anchor -> values that an alias of it stands for
+    open_blocks: list[tuple[str | None, int]] = []  # anchor, values so far
+    total = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        size = 0
+        if isinstance(event, _STARTS):
+            open_blocks.append((event.anchor, 1))
+            if len(open_blocks) > MAX_DEPTH:
+                yield event.start_mark, f"values in values, deeper than {MAX_DEPTH}"
+        elif isinstance(event, _ENDS):
+            anchor, size = open_blocks.pop()
+            if anchor is not None:
+                sizes[anchor] = size
+        elif isinstance(event, yaml.ScalarEvent):
+            size = 1
+            if event.anchor is not None:
+                sizes[event.anchor] = size
+        elif isinstance(event, yaml.AliasEvent):
+            if any(anchor == event.anchor for anchor, _ in open_blocks):
+                yield event.start_mark, f"the alias *{event.anchor} stands inside what it stands for"
+            size = sizes.get(event.anchor, 1)
+        if open_blocks and size:
+            anchor, so_far = open_blocks[-1]
+            open_blocks[-1] = anchor, so_far + size
+            total = max(total, so_far + size)
+        if total > MAX_ITEMS:
+            yield event.start_mark, f"its aliases expand to more than {MAX_ITEMS:,} values"

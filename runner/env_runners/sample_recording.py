@@ -1,0 +1,106 @@
+"""Recording of the samples of env runners: whole episodes of simulators, joined where samples are used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes.columns import OBS, Column, ColumnBlock
+
+if TYPE_CHECKING:
+    from runner.offline.file_list import FileList
+    from runner.offline.recorder import EpisodeRecorder, Recorded
+
+
+@dataclass(frozen=True)
+class ToRecord:
+    """What recording needs of a sample beside its block, which has E chunks and R env steps.
+
+    Attributes:
+        raw_obs: (R + E, ...) observations as simulators sent them.
+        is_whole: (E,) whether nothing of the chunk's episode is missing so far.
+        broken_off: ids of episodes that have turned out to be not whole since the last sample.
+    """
+
+    raw_obs: Column
+    is_whole: npt.NDArray[np.bool_]
+    broken_off: Sequence[str]
+
+
+class SampleRecording:
+    """Records the samples of a group, those of each runner by a recorder of its own.
+
+    What a runner has sent is recorded, whatever becomes of the runner.
+
+    Args:
+        make_recorder: index of a runner -> its recorder.
+        num_runners: of the group.
+        file_list: which files the run has written; None: it cannot go on.
+    """
+
+    def __init__(
+        self, make_recorder: Callable[[int], EpisodeRecorder], num_runners: int, file_list: FileList | None = None
+    ) -> None:
+        self._recorders = [make_recorder(index) for index in range(num_runners)]
+        self._file_list = file_list
+        self._before: Recorded | None = None
+
+    def add(self, index: int, block: ColumnBlock, to_record: ToRecord) -> None:
+        """Take the sample of a runner.
+
+        Raises:
+            RunFailure: what has ended cannot be written.
+        """
+        columns = {**block.columns, OBS: to_record.raw_obs}
+        self._recorders[index].add(replace(block, columns=columns), to_record.is_whole)
+        self._recorders[index].break_off(to_record.broken_off)
+
+    def forget(self, index: int) -> None:
+        """Leave out the open episodes of a runner that was lost."""
+        self._recorders[index].break_off_all()
+
+    def get_state(self) -> dict[str, Any]:
+        """Put everything that has ended on disk; what that is, and the episodes that go on, by runner.
+
+        Raises:
+            RunFailure: it cannot be written.
+        """
+        recorded = self._summed([recorder.put_on_disk() for recorder in self._recorders])
+        return {
+            "report": asdict(recorded.report),
+            "num_broken_off": recorded.num_broken_off,
+            "open": {str(index): recorder.get_open() for index, recorder in enumerate(self._recorders)},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`, also of another number of runners; files that are newer are removed.
+
+        Args:
+            state: empty for a run that did not record before.
+        """
+        from runner.offline.recorder import Recorded, WriteReport
+
+        if state:
+            report = WriteReport(**{**state["report"], "files": tuple(state["report"]["files"])})
+            self._before = Recorded(report, 0, int(state["num_broken_off"]))
+        for index, recorder in enumerate(self._recorders):
+            recorder.set_open(state.get("open", {}).get(str(index), {}))
+        if self._file_list is not None:
+            self._file_list.keep_only(() if self._before is None else self._before.report.files)
+
+    def finish(self) -> Recorded:
+        """Finish the files of all runners; what the run has recorded since its beginning."""
+        return self._summed([recorder.close() for recorder in self._recorders])
+
+    def _summed(self, recorded: Sequence[Recorded]) -> Recorded:
+        first = recorded[0] if self._before is None else self._before + recorded[0]
+        return sum(recorded[1:], first)
+
+    def abort(self) -> None:
+        """Drop what is in no whole file yet."""
+        for recorder in self._recorders:
+            recorder.abort()

@@ -1,0 +1,229 @@
+"""A check of a run's first train batch: the module puts out again what it put out when it acted.
+
+Rows that were acted on with the weights that the learner holds give the same outputs and log-probabilities again. Where
+they do not, a connector piece shows the learner something else than the env runner, or a module or a distribution
+contradicts itself, and every ratio of probabilities would be wrong without a word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.config.errors import Problem, RunFailure
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock, Rollout
+from runner.learners.learner import at_env_steps
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece import (
+    ACTION_DIST_INPUTS,
+    ACTION_LOGP,
+    ACTIONS,
+    LOSS_MASK,
+    OBS,
+    Batch,
+    ConnectorPiece,
+    Items,
+)
+from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
+from runner.pipelines.pipeline_checks import changes_observations
+from runner.pipelines.recorded_episodes import MEMORY_PIECES, ObservationRows
+
+# Rows (sequences for a module with memory) that are looked at, evenly spaced over the batch.
+_MAX_ROWS = 1024
+# Largest difference, relative to the largest absolute value of the column (at least 0.1). Convolutions on a GPU compute
+# in 10 bits of mantissa by default.
+_TOLERANCE, _TOLERANCE_ON_GPU = 1e-3, 1e-2
+_SMALLEST_SCALE = 0.1
+_MASKED = 1e30  # what action masks put in the place of a logit is no scale to compare by
+
+
+class ActedOutputs:
+    """Compares the outputs that were recorded while acting with those for the train batch that is made of the rows.
+
+    Args:
+        env_to_module: module id -> the pipeline that it acted behind; its pieces are named in errors.
+    """
+
+    def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
+        self._env_to_module = env_to_module
+
+    def check(
+        self,
+        rollout: Rollout,
+        batches: Mapping[str, Mapping[str, Any]],
+        modules: Mapping[str, RLModule],
+        learner_pipelines: Mapping[str, LearnerConnectorPipeline],
+    ) -> None:
+        """Check the train batch of each module.
+
+        Args:
+            rollout: sampled with the weights that the modules have now.
+            batches: module id -> column -> tensor, what the learner pipelines made of it.
+            modules, learner_pipelines: by module id.
+
+        Raises:
+            RunFailure: an output differs; names the piece, the module class or the distribution at fault.
+        """
+        for module_id, batch in batches.items():
+            module = modules[module_id]
+            difference = find_difference(module, batch)
+            if difference is None:
+                continue
+            pipelines = self._env_to_module[module_id], learner_pipelines[module_id]
+            culprit, where = _find_culprit(difference[0], *pipelines, rollout.blocks[module_id], modules)
+            raise RunFailure(_problem(*difference, culprit, where))
+
+
+def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, float, float] | None:
+    """The first column of a train batch that the module does not put out again: name, value when acting, value now.
+
+    Args:
+        module: with the weights that acted; its buffers and the global random stream stay as they are.
+        batch: column -> (B, ...) tensor; with memory (S, L, ...).
+    """
+    acted = {*module.outputs, *module.train_outputs, ACTION_LOGP, ACTIONS} & batch.keys()
+    rows = _some_rows(module, batch, [*dict.fromkeys((*module.inputs, *sorted(acted)))])
+    tolerance = _TOLERANCE if next(nested.leaves(rows[OBS])).is_cpu else _TOLERANCE_ON_GPU
+    outputs = _outputs(module, rows)
+    for name in sorted(acted & outputs.keys() & set(module.outputs)):
+        for before, now in zip(nested.leaves(rows[name]), nested.leaves(outputs[name]), strict=True):
+            found = _largest_difference(before, now, tolerance)
+            if found is not None:
+                return name, *found
+    if not {ACTION_LOGP, ACTIONS} <= acted or ACTION_DIST_INPUTS not in outputs:
+        return None
+    logp = module.action_dist.log_prob(outputs[ACTION_DIST_INPUTS], rows[ACTIONS])
+    found = _largest_difference(rows[ACTION_LOGP], logp, tolerance)
+    return None if found is None else (ACTION_LOGP, *found)
+
+
+def _some_rows(module: RLModule, batch: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+    """At most `_MAX_ROWS` env steps of these columns; with memory as a loss gets them, see `at_env_steps`."""
+    mask = batch.get(LOSS_MASK)
+    if module.is_stateful and mask is not None:
+        sequences = _taken(batch, [*names, LOSS_MASK], _evenly_spaced(mask.any(1).nonzero().squeeze(-1)))
+        return at_env_steps(sequences, module.inputs, names)
+    num_rows = nested.row_count(batch[OBS])
+    valid = torch.arange(num_rows) if mask is None else mask.nonzero().squeeze(-1)
+    return _taken(batch, names, _evenly_spaced(valid))
+
+
+def _evenly_spaced(rows: Tensor) -> Tensor:
+    places = torch.linspace(0, len(rows) - 1, min(len(rows), _MAX_ROWS), device=rows.device)
+    return rows[places.long()]
+
+
+def _taken(batch: Mapping[str, Any], names: Iterable[str], rows: Tensor) -> dict[str, Any]:
+    return {name: nested.map_leaves(lambda leaf: leaf[rows.to(leaf.device)], batch[name]) for name in names}
+
+
+def _outputs(module: RLModule, rows: Mapping[str, Any]) -> dict[str, Any]:
+    buffers = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng(enabled=True, devices=[]):
+        outputs = module.outputs_at_steps(rows)
+        for name, buffer in module.named_buffers():
+            buffer.copy_(buffers[name])
+    return outputs
+
+
+def _largest_difference(before: Tensor, now: Tensor, tolerance: float) -> tuple[float, float] | None:
+    """Both values where they differ most, if that is more than the tolerance."""
+    before, now = before.detach().double().flatten(), now.detach().double().flatten()
+    counts = before.isfinite() & (before.abs() < _MASKED)
+    before, now = before[counts], now[counts]
+    if not len(before):
+        return None
+    scale = max(float(before.abs().max()), _SMALLEST_SCALE)
+    difference = (before - now).abs().nan_to_num(nan=torch.inf)
+    worst = int(difference.argmax())
+    if float(difference[worst]) <= tolerance * scale:
+        return None
+    return float(before[worst]), float(now[worst])
+
+
+# -- whose fault it is -------------------------------------------------------------------------------------------------
+
+
+def _find_culprit(
+    column: str,
+    acting: EnvToModulePipeline,
+    learning: LearnerConnectorPipeline,
+    block: ColumnBlock,
+    modules: Mapping[str, RLModule],
+) -> tuple[str, str]:
+    """What must have made the difference, as a clause, and where that is configured."""
+    module = modules[block.module_id]
+    if column == ACTION_LOGP:
+        changers = _changers(learning, (ACTIONS, ACTION_LOGP), {}, block, modules)
+        if changers:
+            return f"{changers[0]} changes the actions or their log-probabilities", "connectors.learner"
+        return f"{type(module.action_dist).__name__}.log_prob gives another value, or a piece changed it", "module"
+    inputs = tuple(name for name in module.inputs if name in (OBS, *block.columns))
+    held = {OBS: block.columns[OBS]}
+    acted = _changers(_after_held(acting), inputs, held, ObservationRows(block), module)
+    learned = _changers(learning, inputs, {}, block, modules)
+    for for_acting, for_learning in zip_longest(acted, learned):
+        if for_acting != for_learning and for_acting is not None:
+            return f"{for_acting} changes the observations in env_to_module only", "connectors.env_to_module"
+        if for_acting != for_learning:
+            return f"{for_learning} changes the observations in the learner pipeline only", "connectors.learner"
+    if acted:
+        names = ", ".join(acted)
+        return f"{names} does not change observations alike in both pipelines", "connectors"
+    name = type(module).__name__
+    return f"{name}.forward_train computes something else than {name}.forward_exploration", "module"
+
+
+def _after_held(pipeline: ConnectorPipeline) -> list[ConnectorPiece]:
+    """The pieces after the last one that writes observations to the episodes, without those for memory."""
+    pieces = list(pipeline.single_pieces())
+    last = max((place for place, piece in enumerate(pieces) if piece.writes_obs_to_episodes), default=-1)
+    return [piece for piece in pieces[last + 1 :] if not isinstance(piece, MEMORY_PIECES)]
+
+
+def _changers(
+    pieces: Iterable[ConnectorPiece], columns: Iterable[str], batch: Batch, episodes: Any, rl_module: Any
+) -> list[str]:
+    """Names of the pieces whose calls leave other values in one of the columns. Calls all of them once more."""
+    names = []
+    values = _values(batch, columns)
+    for piece in pieces:
+        batch = piece(rl_module=rl_module, batch=batch, episodes=episodes, explore=True, shared_data={}, metrics={})
+        before, values = values, _values(batch, columns)
+        is_new = any(name not in before for name in values)
+        if isinstance(piece, MEMORY_PIECES):
+            continue
+        if changes_observations(piece) if is_new else not nested.equal(before, values):
+            names.append(type(piece).__name__)
+    return names
+
+
+def _values(batch: Batch, columns: Iterable[str]) -> dict[str, Any]:
+    """Copies of columns as arrays, wherever a pipeline has put them by now."""
+    by_module = [part for part in batch.values() if isinstance(part, dict) and LOSS_MASK in part] or [batch]
+    found = {name: part[name] for part in by_module for name in columns if name in part}
+    return {name: nested.map_leaves(_as_array, _stacked(column)) for name, column in found.items()}
+
+
+def _stacked(column: Any) -> Any:
+    return column.stacked() if isinstance(column, Items) else column
+
+
+def _as_array(leaf: Any) -> Any:
+    return leaf.cpu().numpy().copy() if isinstance(leaf, Tensor) else np.array(leaf)
+
+
+def _problem(column: str, before: float, now: float, culprit: str, where: str) -> Problem:
+    return Problem(
+        f"the module learns on something else than it acted on: {culprit}",
+        where=f"{where}; first update, column {column!r}",
+        got=f"{column} {before:.6g} when it acted, {now:.6g} for the same row of the train batch",
+        allowed="equal numbers; where noise or data augmentation is wanted, learners.check_acted_outputs=false leaves "
+        "this check out",
+    )

@@ -1,0 +1,185 @@
+"""Learners in Ray actors, from their start to the first loss: they live and end together."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.schemas import LearnersConfig
+from runner.episodes import nested
+from runner.learners.learner_group import LearnerGroup
+from runner.learners.peers import PeerLost, Peers, ProcessGroup
+from runner.learners.train_batch import BatchReader
+
+# Actors that start on few cores import torch one after the other.
+_START_TIMEOUT_S = 300.0
+# A learner that fails for want of a peer often says so before Ray tells which one died.
+_NAMING_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class MakeLearners(Protocol):
+    """Makes the learners of one process; sent to it."""
+
+    def device(self) -> torch.device:
+        """Of their modules."""
+
+    def __call__(self, peers: Peers) -> LearnerGroup:
+        """One a module, without pipelines."""
+
+
+class LearnerLost(Exception):
+    """A learner's process is gone; its peers cannot finish what they do."""
+
+
+class _LearnerActor:
+    """The learners of one process.
+
+    Each call that changes them returns its answer and `state`; what the first learner shares with its peers is in its
+    state alone.
+    """
+
+    def __init__(self, make_learners: MakeLearners, torch_num_threads: int) -> None:
+        torch.set_num_threads(torch_num_threads)
+        self._make_learners = make_learners
+
+    def free_address(self) -> str:
+        import ray
+
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            host = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+            return f"{host}:{probe.getsockname()[1]}"
+
+    def join(self, rank: int, num_learners: int, address: str) -> None:
+        self._rank = rank
+        self._group = self._make_learners(ProcessGroup(rank, num_learners, address, self._make_learners.device()))
+
+    def update_on(self, batch: Mapping[str, Any], num_env_steps: int) -> tuple[Any, dict[str, Any]]:
+        device = self._make_learners.device()
+        on_device = nested.map_leaves(lambda leaf: _to_tensor(leaf).to(device), batch)
+        return self._group.update_on(on_device, num_env_steps), self.state()
+
+    def read_from(self, reader: BatchReader) -> None:
+        self._group.read_from(lambda: [reader])
+
+    def update_on_recorded(self, most: int | None, num_env_steps: int) -> tuple[Any, dict[str, Any]]:
+        return self._group.update_on_recorded(most, num_env_steps), self.state()
+
+    def state(self) -> dict[str, Any]:
+        """By module id, all of the first learner; of the others what they do not share."""
+        state = self._group.get_unshared_state() if self._rank else self._group.get_state()["learners"]
+        arrays: dict[str, Any] = nested.map_leaves(to_array, state)
+        return arrays
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._group.set_state({"learners": nested.map_leaves(_to_tensor, state), "pipelines": {}})
+
+
+class LearnerActors:
+    """Learners that have joined.
+
+    Args:
+        make_learners: makes the learners of one actor.
+        config: how many, and what they ask of Ray.
+
+    Raises:
+        LearnerLost: one of them is gone before all have joined.
+        RunFailure: a learner cannot be made.
+    """
+
+    def __init__(self, make_learners: MakeLearners, config: LearnersConfig) -> None:
+        import ray
+
+        self._num_learners = config.num_learners
+        actor_class = ray.remote(_LearnerActor).options(
+            num_cpus=config.num_cpus_per_learner, num_gpus=config.num_gpus_per_learner, max_restarts=0
+        )
+        make = (make_learners, config.torch_num_threads)
+        self.actors: list[Any] = [actor_class.remote(*make) for _ in range(config.num_learners)]
+        try:
+            [address] = self._wait([self.actors[0].free_address.remote()], _START_TIMEOUT_S)
+            joins = [actor.join.remote(rank, self._num_learners, address) for rank, actor in enumerate(self.actors)]
+            self._wait(joins, _START_TIMEOUT_S)
+        except BaseException:
+            self.close()
+            raise
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The answers of all learners, each called with its arguments.
+
+        Raises:
+            LearnerLost: one of them is gone, at once; the others may wait for it until they are closed.
+            RunnerError: one of them failed in a way that a restart would not mend.
+        """
+        pairs = zip(self.actors, arguments, strict=True)
+        return self._wait([getattr(actor, method).remote(*its_arguments) for actor, its_arguments in pairs])
+
+    def close(self) -> None:
+        """End the actors, whatever they do."""
+        import ray
+
+        for actor in self.actors:
+            ray.kill(actor)
+
+    def _wait(self, calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+        import ray
+
+        answers: dict[Any, Any] = {}
+        failures: list[Exception] = []
+        pending = list(calls)
+        while pending:
+            done, pending = ray.wait(pending, num_returns=1, timeout=_NAMING_TIMEOUT_S if failures else timeout_s)
+            if not done:
+                break
+            try:
+                answers[done[0]] = ray.get(done[0])
+            except ray.exceptions.RayError as error:
+                failures.append(self._failure(error, list(calls).index(done[0])))
+        if failures:
+            raise next((failure for failure in failures if isinstance(failure, RunFailure)), failures[0])
+        if pending:
+            raise self._not_started(len(pending), timeout_s)
+        return [answers[call] for call in calls]
+
+    def _failure(self, error: Any, rank: int) -> LearnerLost | RunFailure:
+        """What a learner's failure means, unless the death of another one explains it.
+
+        Raises:
+            LearnerLost: this learner is the one that died.
+            RunnerError: it has refused to go on.
+        """
+        cause = getattr(error, "cause", None)
+        name = f"learner {rank} of {self._num_learners}"
+        if isinstance(cause, PeerLost):
+            return LearnerLost(f"{name} lost its peers ({cause})")
+        if isinstance(cause, RunnerError):
+            raise cause from None
+        if cause is None and not getattr(error, "actor_init_failed", False):
+            raise LearnerLost(f"{name} is gone ({type(error).__name__})") from error
+        _log.error("learner %d: %s", rank, error)
+        text = f"{type(cause).__name__}: {cause}" if cause else str(error).strip().splitlines()[-1]
+        return RunFailure(Problem(f"{name} failed: {text}", "its Ray actor; the stack trace is in runner.log"))
+
+    def _not_started(self, num_missing: int, timeout_s: float | None) -> RunFailure:
+        what = f"{num_missing} of {self._num_learners} learners did not start within {timeout_s:g} s"
+        where = "learners.num_learners, num_cpus_per_learner, num_gpus_per_learner"
+        return RunFailure(Problem(what, where, allowed="what the cluster has free at the moment"))
+
+
+def to_array(leaf: Any) -> Any:
+    """A tensor as an array on the host; all else as it is."""
+    return leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
+
+
+def _to_tensor(leaf: Any) -> Any:
+    """An array out of Ray's object store, which is read-only, as a tensor; all else as it is."""
+    return torch.from_numpy(np.require(leaf, requirements="W")) if isinstance(leaf, np.ndarray) else leaf

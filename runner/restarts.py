@@ -1,0 +1,53 @@
+"""How often processes of a run that were lost are started again before the run ends."""
+
+from __future__ import annotations
+
+import logging
+
+from runner.config.errors import Problem, RunFailure
+
+_MOST_LOSSES_IN_A_ROW = 3
+
+_log = logging.getLogger(__name__)
+
+
+class Restarts:
+    """Counts restarts and refuses them beyond a limit.
+
+    Args:
+        most: restarts in all; 0 refuses the first.
+        keys: options that decide, for the message.
+
+    Attributes:
+        count: restarts so far, also before a resume.
+    """
+
+    def __init__(self, most: int, keys: str) -> None:
+        self._most = most
+        self._keys = keys
+        self.count = 0
+
+    def add(self, loss: str, losses_in_a_row: int) -> None:
+        """Count one more restart.
+
+        Args:
+            loss: who was lost, and how.
+            losses_in_a_row: of the same call, this one included.
+
+        Raises:
+            RunFailure: there are too many.
+        """
+        reason = self._reason_to_refuse(losses_in_a_row)
+        if reason is not None:
+            raise RunFailure(Problem(f"{loss}, and {reason}", where=self._keys))
+        self.count += 1
+        _log.warning("%s: starting it again", loss)
+
+    def _reason_to_refuse(self, losses_in_a_row: int) -> str | None:
+        if self._most == 0:
+            return "restarts are off"
+        if self.count >= self._most:
+            return f"{self.count} restarts are used up"
+        if losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
+            return f"it was lost {losses_in_a_row} times in a row"
+        return None

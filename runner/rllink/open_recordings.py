@@ -1,0 +1,63 @@
+"""Which episodes of simulators are recorded in part, so that those that never become whole can be left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from runner.env_runners.sample_recording import ToRecord
+from runner.episodes import nested
+from runner.rllink.arrived import OpenEpisode, Sampled
+
+
+class OpenRecordings:
+    """Follows episodes from their first chunk that is sampled to their end."""
+
+    def __init__(self) -> None:
+        self._open: dict[str, OpenEpisode] = {}
+        # Those that go on although they are left out: each is told once.
+        self._left_out: dict[str, OpenEpisode] = {}
+        self._broken_off: list[str] = []
+
+    @property
+    def ids(self) -> list[str]:
+        """Episodes that are recorded in part."""
+        return list(self._open)
+
+    def go_on(self, ids: Iterable[str], restored: Mapping[str, OpenEpisode]) -> None:
+        """Go on after a restart with these episodes; those that are not restored can never end."""
+        for id_ in ids:
+            if id_ in restored:
+                self._open[id_] = restored[id_]
+            else:
+                self._broken_off.append(id_)
+
+    def note(self, sampled: Sequence[Sampled]) -> ToRecord:
+        """Take note of a sample of one module: at least one block."""
+        is_whole: list[bool] = []
+        for one in sampled:
+            is_done = one.block.is_terminated | one.block.is_truncated
+            for episode, done in zip(one.episodes, is_done.tolist(), strict=True):
+                is_whole.append(episode.is_whole)
+                self._note_chunk(episode, episode.is_whole, done)
+        self._forget_lost()
+        broken_off, self._broken_off = self._broken_off, []
+        raw_obs = nested.concatenate([one.raw_obs for one in sampled]) if len(sampled) > 1 else sampled[0].raw_obs
+        return ToRecord(raw_obs, np.array(is_whole, np.bool_), broken_off)
+
+    def _note_chunk(self, episode: OpenEpisode, is_whole: bool, is_done: bool) -> None:
+        if not is_whole and episode.id not in self._left_out:
+            self._broken_off.append(episode.id)
+        self._open.pop(episode.id, None)
+        self._left_out.pop(episode.id, None)
+        if not is_done:
+            (self._open if is_whole else self._left_out)[episode.id] = episode
+
+    def _forget_lost(self) -> None:
+        """Leave out episodes whose simulator has gone: no chunk will say that they ended."""
+        lost = [id_ for id_, episode in self._open.items() if episode.is_lost]
+        for id_ in lost:
+            del self._open[id_]
+        self._broken_off += lost
+        self._left_out = {id_: episode for id_, episode in self._left_out.items() if not episode.is_lost}
