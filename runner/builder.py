@@ -89,11 +89,18 @@ def build_env_runner(
     if has_several_agents(plans):
         envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
         acting = {module_id: _acting_module(own) for module_id, own in parts.items()}
-        return MultiAgentEnvRunner(envs, acting, seed_name, config.seed, num_lookback)
+        return MultiAgentEnvRunner(envs, acting, seed_name, config.seed, num_lookback, config.env.observation_check)
     own = parts[DEFAULT_MODULE_ID]
     env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
     runner = SingleAgentEnvRunner(
-        env, own.module, own.env_to_module, own.module_to_env, seed_name, config.seed, num_lookback
+        env,
+        own.module,
+        own.env_to_module,
+        own.module_to_env,
+        seed_name,
+        config.seed,
+        num_lookback,
+        config.env.observation_check,
     )
     if is_recording:
         runner.recorder = _build_recorder(config, own.plan, f"{role}-{index}-{generation}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +14,7 @@ from runner import builder
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
+from runner.config.errors import Problem
 from runner.config.imports import import_target
 from runner.config.metrics import check_metric_names, learns_offline
 from runner.config.schemas import ExperimentConfig
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from runner.offline.recorder import Recorded
     from runner.tracking import DataSet
 
+_log = logging.getLogger(__name__)
+
 
 class Trainer:
     """Trains a policy as a configuration says. `train` is one iteration; `runner.run` loops over it and records.
@@ -40,7 +44,7 @@ class Trainer:
         recorded_role: whose episodes are recorded where `offline.output` names a folder: those that are trained on, or
             with "evaluation" those of evaluations.
         loads_modules: begin with the parameters that `module.load_state_path` names; false where a state is set next.
-        note: told what is waited for.
+        note: told what is waited for, and of an observation that leaves its space; None: the latter is logged.
         run_dir: for what runners write; None: they write nothing.
 
     Attributes:
@@ -58,11 +62,12 @@ class Trainer:
         config: ExperimentConfig,
         recorded_role: str = builder.TRAINING,
         loads_modules: bool = True,
-        note: Callable[[str], None] = lambda text: None,
+        note: Callable[[str], None] | None = None,
         run_dir: Path | None = None,
     ) -> None:
         self.config = config
         self._run_dir = run_dir
+        self._warn = _log.warning if note is None else note
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
         builder.check_own_gpus(config)
@@ -73,7 +78,7 @@ class Trainer:
         if learns_offline(config):
             source = builder.check_recorded_data(config, self._parts)
         self._held_out = builder.build_held_out_evaluation(config, self._parts)
-        if learns_offline(config):
+        if learns_offline(config) and note is not None:
             from runner.offline.data_sets import start_text
 
             note(start_text(config, source))
@@ -98,13 +103,19 @@ class Trainer:
         if config.env.is_external and not learns_offline(config):
             self.addresses = self.env_runners.addresses()
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
-        self._metrics = RunMetrics(smoothing, samples_episodes=not learns_offline(config))
+        self._metrics = RunMetrics(smoothing, not learns_offline(config), self._warn_of_outside)
         if self.loaded_modules:
             self.experience.shared_state = shared_states(self.loaded_modules)
         self.experience.set_weights(self.learners.get_weights())
         make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
         self.last_result: Result = {}
         self._dataflow = make_dataflow(config, self.experience, self.learners, self._metrics)
+
+    def _warn_of_outside(self, problem: Problem) -> None:
+        self._warn(
+            f"{self.config.env.name}: {problem.what}: {problem.got}, allowed {problem.allowed} ({problem.where}); "
+            "env.observation_check=warn goes on, num_observations_outside_space counts such observations"
+        )
 
     @classmethod
     def from_experiment(cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Trainer:
@@ -198,8 +209,14 @@ class Trainer:
             episodes = (wait or self._submit_evaluation(num_episodes))()
         num_env_steps = int(episodes.lengths.sum())
         result = episode_metrics(
-            "evaluation/env_runners", episodes.returns, episodes.lengths, len(episodes.returns), num_env_steps
+            "evaluation/env_runners",
+            episodes.returns,
+            episodes.lengths,
+            len(episodes.returns),
+            num_env_steps,
+            episodes.outside.count,
         )
+        self._metrics.warn_of(episodes.outside)
         result |= own_return_metrics("evaluation/env_runners", dict(returns_by_kind(episodes)))
         return result | {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
@@ -313,6 +330,7 @@ class Trainer:
         runners, env = self.config.env_runners, asdict(self.config.env)
         if self.config.env.is_external:  # simulators find their episodes again at another address, too
             env |= {"host": "", "port": 0}
+        del env["observation_check"]  # other checks, the same episodes
         return {
             "env": env,
             "num_env_runners": self.env_runners.num_runners,

@@ -153,11 +153,33 @@ class MatchContinuous(gym.Env[np.ndarray, np.ndarray]):
         return self._obs
 
 
+class Leaving(gym.Env[np.ndarray, int]):
+    """Episodes of four steps; the last observation is `beyond` the upper bound of the Box, which is 1."""
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, beyond: float = 0.001) -> None:
+        self._beyond = beyond
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[np.ndarray, dict[str, Any]]:
+        self._t = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self._t += 1
+        second = 1.0 + self._beyond if self._t == 4 else 0.1 * self._t
+        return np.array([0.0, second], np.float32), 1.0, self._t == 4, False, {}
+
+
 class Faulty(gym.Env[np.ndarray, int]):
     """Observes [steps so far, a seeded number] and has one fault, at one step of one sub-environment.
 
     Args:
-        fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, kill, sleep.
+        fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, huge_reward,
+            kill, sleep.
         fault_step: env step since construction at which it happens (resets: the episode's number).
         fault_seed: only where this was the seed of the first reset; None: everywhere.
         episode_len: steps of an episode.
@@ -212,6 +234,8 @@ class Faulty(gym.Env[np.ndarray, int]):
                 obs[0] = np.nan
             if self._fault == "nan_reward":
                 reward = float("nan")
+            if self._fault == "huge_reward":
+                reward = 3e38
         return obs, reward, self._t == self._episode_len, False, {}
 
     def _is_due(self, count: int) -> bool:

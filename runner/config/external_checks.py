@@ -7,6 +7,7 @@ from pathlib import Path
 
 from runner.config.compose import Composed
 from runner.config.errors import Problem
+from runner.config.rllink import parse_records
 from runner.config.schemas import ExperimentConfig
 
 _SPACES = ("observation_space", "action_space")
@@ -32,6 +33,7 @@ def find_external_problems(config: ExperimentConfig, composed: Composed) -> Iter
     yield from _check_roles(config, composed, bool(declared))
     yield from _check_tls(config, composed)
     yield from _check_memory(config, composed)
+    yield from _check_left_out(config, composed)
 
 
 def _check_roles(config: ExperimentConfig, composed: Composed, is_declared: bool) -> Iterator[Problem]:
@@ -68,3 +70,13 @@ def _check_memory(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
         what = f"a message of rllink.max_body_bytes={rllink.max_body_bytes} would never get room beside others"
         allowed = f"at least three times as much, {3 * rllink.max_body_bytes}; or a smaller rllink.max_body_bytes"
         yield Problem(what, composed.where(key), str(rllink.max_receiving_bytes), allowed)
+
+
+def _check_left_out(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    key = "rllink.leave_out"
+    for name in config.rllink.leave_out:
+        try:
+            parse_records(name)
+        except ValueError:
+            what = f"{key} names messages as the failure of a loss does"
+            yield Problem(what, composed.where(key), name, "RUNNER:FIRST-LAST, for example 0.0:12-15")

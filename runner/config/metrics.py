@@ -60,6 +60,7 @@ _EPISODE_METRICS: Mapping[str, str] = {
     "episode_len_max": "longest of these lengths",
     "num_episodes": "episodes finished in this iteration",
     "num_env_steps_sampled": "env steps stepped in this iteration",
+    "num_observations_outside_space": "observations of these steps with a value outside of the bounds of their Box",
 }
 
 _LEARNER_METRICS: Mapping[str, str] = {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from runner.config.fields import option
+
+_RECORDS = re.compile(r"(\d+\.\d+):(\d+)-(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,11 @@ class RLlinkConfig:
     max_queued_env_steps: int = option(
         100_000, "env steps that wait to be learned from before clients that send more have to wait", minimum=1
     )
+    max_abs_reward: float = option(1e10, "messages with a reward beyond this, of either sign, are refused", above=0)
+    leave_out: list[str] = option(
+        [],
+        "messages before a restart that are not learned from: RUNNER:FIRST-LAST, as the failure of a loss names them",
+    )
     idle_timeout_s: float = option(600.0, "a connection without a request for longer is closed", unit="s", above=0)
     frame_timeout_s: float = option(
         30.0, "a message that takes longer to arrive, or to be read, ends its connection", unit="s", above=0
@@ -58,3 +66,21 @@ class RLlinkConfig:
     shared_memory_bytes: int = option(
         16_777_216, "memory shared with a client on this machine that asks for it", unit="bytes", minimum=4096
     )
+
+
+def name_records(runner: str, records: range) -> str:
+    """What `leave_out` calls the messages with these numbers: RUNNER:FIRST-LAST."""
+    return f"{runner}:{records.start}-{records.stop - 1}"
+
+
+def parse_records(name: str) -> tuple[str, range]:
+    """The runner and the numbers of the messages that an element of `leave_out` names.
+
+    Raises:
+        ValueError: it is no RUNNER:FIRST-LAST.
+    """
+    match = _RECORDS.fullmatch(name)
+    records = range(int(match[2]), int(match[3]) + 1) if match else range(0)
+    if match is None or not records:
+        raise ValueError(f"{name!r} is no RUNNER:FIRST-LAST")
+    return match[1], records

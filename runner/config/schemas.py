@@ -32,6 +32,11 @@ class EnvConfig:
     )
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
+    observation_check: str = option(
+        "warn",
+        "observations outside of their Box: error ends the run, warn says so once and counts them, off admits them",
+        choices=("error", "warn", "off"),
+    )
     port: int | None = option(
         None,
         "simulators that step themselves connect here (RLlink); 0: a free port, null: the environment is stepped here",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import Problem
+from runner.env_runners.fragment_checks import OutsideObservations
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.learners.learner_group import RecordedUpdates
 
@@ -35,10 +37,15 @@ class RunMetrics:
     Args:
         smoothing: finished episodes in the running means.
         samples_episodes: whether the run samples episodes; recorded data have no returns to report.
+        warn: told once of an observation that leaves its space.
     """
 
-    def __init__(self, smoothing: int, samples_episodes: bool = True) -> None:
+    def __init__(
+        self, smoothing: int, samples_episodes: bool = True, warn: Callable[[Problem], None] = lambda problem: None
+    ) -> None:
         self._samples_episodes = samples_episodes
+        self._warn = warn
+        self._has_warned = False
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._own_returns: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
@@ -57,6 +64,7 @@ class RunMetrics:
         self._updates: list[Mapping[str, Mapping[str, float]]] = []
         self._num_env_steps = 0
         self._num_episodes = 0
+        self._num_outside = 0
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
@@ -88,6 +96,14 @@ class RunMetrics:
                 own.extend(values.tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
+        self._num_outside += finished.outside.count
+        self.warn_of(finished.outside)
+
+    def warn_of(self, outside: OutsideObservations) -> None:
+        """Tell of the first observation outside of its space, if the run has told of none."""
+        if outside.first is not None and not self._has_warned:
+            self._has_warned = True
+            self._warn(outside.first)
 
     def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
         """Take over what an update reports, by module id; an iteration reports the means over its updates."""
@@ -120,7 +136,12 @@ class RunMetrics:
         }
         if self._samples_episodes:
             result |= episode_metrics(
-                "env_runners", self._returns, self._lengths, self._num_episodes, self._num_env_steps
+                "env_runners",
+                self._returns,
+                self._lengths,
+                self._num_episodes,
+                self._num_env_steps,
+                self._num_outside,
             )
         result |= own_return_metrics("env_runners", self._own_returns)
         result |= _means_by_module(self._updates)
@@ -189,6 +210,7 @@ def episode_metrics(
     lengths: deque[int] | npt.NDArray[np.int64],
     num_episodes: int,
     num_env_steps: int,
+    num_outside: int,
 ) -> Result:
     """`<prefix>/episode_return_mean` and its like over these episodes; None where there is none yet."""
     result: Result = {}
@@ -198,4 +220,5 @@ def episode_metrics(
             result[f"{prefix}/{name}_{statistic}"] = float(function(array)) if len(array) else None
     result[f"{prefix}/num_episodes"] = num_episodes
     result[f"{prefix}/num_env_steps_sampled"] = num_env_steps
+    result[f"{prefix}/num_observations_outside_space"] = num_outside
     return result

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.dataflow.loss_failure import with_rollout
 from runner.dataflow.run_metrics import Result, RunMetrics
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout, concat_rollouts
+from runner.learners.learner_group import UpdateResult
+from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import Learners
 
 
@@ -39,11 +42,18 @@ def train_one_step(
     """Update on each batch and give the env runners the new weights."""
     for batch in batches:
         with metrics.timed("learner_update"):
-            update = learners.update(batch, metrics.num_env_steps_sampled_lifetime)
+            update = _updated(learners, batch, metrics.num_env_steps_sampled_lifetime)
         metrics.add_update(update.metrics, update.connector_s, batch.num_env_steps)
         with metrics.timed("synch_weights"):
             env_runners.set_weights(learners.get_weights())
         yield batch
+
+
+def _updated(learners: Learners, batch: Rollout, num_env_steps: int) -> UpdateResult:
+    try:
+        return learners.update(batch, num_env_steps)
+    except LossNotFinite as failure:
+        raise with_rollout(failure, batch) from failure
 
 
 def report_metrics(updates: Iterator[Rollout], env_runners: EnvRunnerGroup, metrics: RunMetrics) -> Iterator[Result]:

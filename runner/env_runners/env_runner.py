@@ -11,8 +11,9 @@ import numpy.typing as npt
 import torch
 
 from runner.config.errors import RunFailure
+from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
-from runner.env_runners.observation_checks import ObservationChecks, check_fragment
+from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.rollout_buffer import FinishedEpisodes, Fragment, RolloutBuffer
 from runner.env_runners.sample_recording import ToRecord
 from runner.env_runners.vector_envs import SubEnvironments
@@ -64,6 +65,7 @@ class SingleAgentEnvRunner:
         seed_name: `(role, index, generation)`; names all random streams of this runner within the run's seed.
         seed: of the run.
         num_lookback: past steps that chunks can see.
+        observation_check: of the `env` block.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class SingleAgentEnvRunner:
         seed_name: tuple[str, int, int],
         seed: int,
         num_lookback: int,
+        observation_check: str = "warn",
     ) -> None:
         self.env = env
         self.module = module
@@ -83,7 +86,9 @@ class SingleAgentEnvRunner:
         self._weights = FlatParameters(module)
         self._seed_name = seed_name
         self._seed = seed
-        self._checks = ObservationChecks(env.single_observation_space, env.num_envs, type(env).__name__)
+        self._checks = ObservationChecks(
+            env.single_observation_space, env.num_envs, type(env).__name__, observation_check
+        )
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
         blank_obs, blank_action = blank_item(env.single_observation_space), blank_item(module.action_space)
@@ -155,8 +160,8 @@ class SingleAgentEnvRunner:
                 self.module_to_env.complete_fragment(columns, self.module)
 
         fragment = self._buffer.cut(complete)
-        check_fragment(fragment.block, fragment.raw_obs, self._checks)
-        return fragment
+        outside = check_fragment(fragment.block, fragment.raw_obs, self._checks)
+        return replace(fragment, finished=replace(fragment.finished, outside=outside))
 
     def _record(self, fragment: Fragment, is_recorded: npt.NDArray[np.bool_] | None = None) -> None:
         """Observations are recorded as the environment returned them, whatever the pipeline made of them."""
@@ -211,9 +216,9 @@ class SingleAgentEnvRunner:
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _check_newest(self, obs: Column) -> None:
-        bad = self._checks.find_outside(obs)
-        if bad is not None:
-            raise RunFailure(replace(bad[1], where=f"sub-environment {bad[0]}"))
+        misfit = self._checks.find_misfit(obs)
+        if misfit is not None and misfit.is_error:
+            raise RunFailure(replace(misfit.problem, where=f"sub-environment {misfit.row}"))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -270,4 +275,4 @@ def _first_of_each(parts: list[FinishedEpisodes], quotas: npt.NDArray[np.int64])
     """The first `quotas[n]` finished episodes of each sub-environment n."""
     every = FinishedEpisodes.concatenated(parts)
     counted = np.concatenate([np.flatnonzero(every.env_of == n)[:quota] for n, quota in enumerate(quotas)])
-    return FinishedEpisodes(every.returns[counted], every.lengths[counted], every.env_of[counted])
+    return replace(every, returns=every.returns[counted], lengths=every.lengths[counted], env_of=every.env_of[counted])

@@ -14,10 +14,11 @@ from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.env_runners.agent_rows import AgentRows
 from runner.env_runners.chunks import IntArray
 from runner.env_runners.env_runner import EVALUATION_FRAGMENT, Sample, Weights, episode_quotas
+from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
-from runner.env_runners.observation_checks import ObservationChecks, check_fragment, outline
+from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock, Rollout
@@ -43,7 +44,13 @@ class _ModuleRunner:
     """What one module needs to act: its rows, its weights, and the batch that its next forward pass gets."""
 
     def __init__(
-        self, module_id: str, acting: ActingModule, envs: MultiAgentEnvironments, id_prefix: str, num_lookback: int
+        self,
+        module_id: str,
+        acting: ActingModule,
+        envs: MultiAgentEnvironments,
+        id_prefix: str,
+        num_lookback: int,
+        observation_check: str,
     ) -> None:
         env, first = envs.envs[0], acting.agents[0]
         space = env.observation_spaces[first]
@@ -51,7 +58,7 @@ class _ModuleRunner:
         self.acting = acting
         self.weights = FlatParameters(acting.module)
         self.space = space
-        self.checks = ObservationChecks(space, 1, f"{type(env).__name__}, agent {first}")
+        self.checks = ObservationChecks(space, 1, f"{type(env).__name__}, agent {first}", observation_check)
         blank_action = blank_item(acting.module.action_space)
         self.rows = AgentRows(
             module_id, acting.agents, envs.num_envs, blank_item(space), blank_action, id_prefix, num_lookback
@@ -157,12 +164,11 @@ class _ModuleRunner:
             return False
         return True
 
-    def cut(self) -> ColumnBlock:
-        """The fragment so far, checked."""
+    def cut(self) -> tuple[ColumnBlock, OutsideObservations]:
+        """The fragment so far, checked, and its observations to be counted."""
         acting = self.acting
         block, raw_obs = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
-        check_fragment(block, raw_obs, self.checks)
-        return block
+        return block, check_fragment(block, raw_obs, self.checks)
 
     def get_state(self) -> dict[str, Any]:
         """Rows, pipelines and the batch of the next forward pass."""
@@ -217,6 +223,7 @@ class MultiAgentEnvRunner:
         seed_name: `(role, index, generation)`; names all random streams of this runner within the run's seed.
         seed: of the run.
         num_lookback: past steps that chunks can see.
+        observation_check: of the `env` block.
     """
 
     def __init__(
@@ -226,6 +233,7 @@ class MultiAgentEnvRunner:
         seed_name: tuple[str, int, int],
         seed: int,
         num_lookback: int,
+        observation_check: str = "warn",
     ) -> None:
         self.env = env
         self._seed_name = seed_name
@@ -233,7 +241,7 @@ class MultiAgentEnvRunner:
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
         self._modules = {
-            module_id: _ModuleRunner(module_id, acting, env, f"{seed}-{prefix}", num_lookback)
+            module_id: _ModuleRunner(module_id, acting, env, f"{seed}-{prefix}", num_lookback, observation_check)
             for module_id, acting in modules.items()
         }
         self._place_of = {  # agent id -> its module's runner, its place among the module's agents
@@ -248,6 +256,7 @@ class MultiAgentEnvRunner:
         self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._finished: list[_FinishedEpisode] = []
+        self._outside: list[OutsideObservations] = []
         self._give_streams()
 
     def _give_streams(self) -> None:
@@ -270,7 +279,7 @@ class MultiAgentEnvRunner:
             self._start_if_needed(explore)
             while num_steps < num_env_steps:
                 num_steps += self._step(explore)
-            blocks = {module_id: runner.cut() for module_id, runner in self._modules.items()}
+            blocks = self._cut()
         states = {module_id: runner.acting.env_to_module.get_state() for module_id, runner in self._modules.items()}
         finished, self._finished = self._finished, []
         rollout = Rollout({module_id: block for module_id, block in blocks.items() if len(block)}, num_steps)
@@ -292,17 +301,20 @@ class MultiAgentEnvRunner:
                 self._step(explore)
                 num_vector_steps += 1
                 if num_vector_steps % EVALUATION_FRAGMENT == 0:
-                    self._cut_all()
-            self._cut_all()
+                    self._cut()
+            self._cut()
         finished, self._finished = self._finished, []
         by_env = [[episode for episode in finished if episode.env == n] for n in range(self.env.num_envs)]
         return self._summary([episode for n, own in enumerate(by_env) for episode in own[: quotas[n]]])
 
-    def _cut_all(self) -> None:
-        for runner in self._modules.values():
-            runner.cut()
+    def _cut(self) -> dict[str, ColumnBlock]:
+        """The fragment of each module."""
+        cut = {module_id: runner.cut() for module_id, runner in self._modules.items()}
+        self._outside += [outside for _, outside in cut.values()]
+        return {module_id: block for module_id, (block, _) in cut.items()}
 
     def _summary(self, finished: Sequence[_FinishedEpisode]) -> FinishedEpisodes:
+        outside, self._outside = OutsideObservations.total(self._outside), []
         by_agent: dict[str, list[float]] = {}
         by_module: dict[str, list[float]] = {}
         for episode in finished:
@@ -315,6 +327,7 @@ class MultiAgentEnvRunner:
             np.array([episode.env for episode in finished], np.int64),
             {agent: np.array(returns) for agent, returns in by_agent.items()},
             {module_id: np.array(returns) for module_id, returns in by_module.items()},
+            outside,
         )
 
     def _start_if_needed(self, explore: bool) -> None:

@@ -8,87 +8,67 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import numpy.typing as npt
+from numpy import ndarray
 
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem
+from runner.env_runners.leaf_checks import LeafChecks, Misfit, Path, keys
 from runner.episodes import nested
-from runner.episodes.columns import REWARDS, Column, ColumnBlock
-
-Array = npt.NDArray[Any]
-Bounds = tuple[Array, Array]
-Key = str | int
+from runner.episodes.columns import Column
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
 
 class ObservationChecks:
-    """What must hold for N rows of observations of `space`.
+    """Finds observations that do not fit `space`.
+
+    A wrong shape, numbers that the dtype cannot hold, numbers that are not finite and values that a Discrete,
+    MultiDiscrete or MultiBinary space does not have are always errors. `observation_check` says what a finite number
+    outside of the bounds of a Box is.
 
     Args:
         space: of one observation.
-        num_rows: N.
+        num_rows: N, observations of a vector step.
         owner: whose space it is, for messages.
+        observation_check: `error`, `warn` (it is found, and no error) or `off` (it is not looked for).
 
     Raises:
         ConfigError: the space holds a part that no column can hold (Text, Graph, Sequence, ...).
     """
 
-    def __init__(self, space: gym.Space[Any], num_rows: int, owner: str) -> None:
+    def __init__(self, space: gym.Space[Any], num_rows: int, owner: str, observation_check: str = "warn") -> None:
         self._num_rows = num_rows
-        self._parts = [(path, part, _bounds(part)) for path, part in _leaf_spaces(space, ())]
-        for path, part, _ in self._parts:
+        self._leaves: list[LeafChecks] = []
+        for path, part in _leaf_spaces(space, ()):
             if part.shape is None or part.dtype is None or np.dtype(part.dtype).kind not in "biuf":
-                where = f"{owner}, obs{_keys(path)}" if path else owner
+                where = f"{owner}, obs{keys(path)}" if path else owner
                 raise ConfigError([Problem("this observation space is not supported", where, str(part), _SUPPORTED)])
-        self._flat_shape = (num_rows, *space.shape) if space.shape is not None else None
+            self._leaves.append(LeafChecks(path, part, observation_check))
+        is_flat = [checks.path for checks in self._leaves] == [()]
+        self._flat_shape = (num_rows, *self._leaves[0].shape) if is_flat else None
+        self._flat_dtype = self._leaves[0].dtype if is_flat else None
 
     def check_shapes(self, obs: Column, method: str, num_rows: int | None = None) -> None:
-        """Check the shapes of (N, ...) observations, or of another number of them.
+        """Check the shapes and dtypes of (N, ...) observations, or of another number of them.
 
         Raises:
-            RunFailure: another structure or shape.
+            RunFailure: another structure or shape, or numbers that the space's dtype cannot hold.
         """
-        if type(obs) is np.ndarray and obs.shape == self._flat_shape:
+        if type(obs) is ndarray and obs.shape == self._flat_shape and obs.dtype is self._flat_dtype:
             return
         num_rows = self._num_rows if num_rows is None else num_rows
-        for path, part, _ in self._parts:
-            expected = (num_rows, *(part.shape or ()))
-            leaf = _leaf(obs, path)
-            if np.shape(leaf) != expected:
-                problem = Problem(
-                    "the environment's observations do not have the shape of its space",
-                    where=method,
-                    got=_path_text(path) + ("nothing" if leaf is None else f"shape {np.shape(leaf)}"),
-                    allowed=_path_text(path) + f"shape {expected}, {num_rows} rows of {part}",
-                )
-                raise RunFailure(problem)
+        for checks in self._leaves:
+            checks.check_shape(_leaf(obs, checks.path), num_rows, method)
 
-    def find_outside(self, obs: Column) -> tuple[int, Problem] | None:
-        """The first row of (rows, ...) observations with a value outside of the space, and what is wrong with it."""
-        for path, part, bounds in self._parts:
-            if bounds is None:
-                continue
-            leaf = _leaf(obs, path)
-            is_inside = (leaf >= bounds[0]) & (leaf <= bounds[1])  # false for NaN
-            if not is_inside.all():
-                row, *place = (int(i) for i in np.argwhere(~is_inside)[0])
-                return row, _outside(path, part, bounds, leaf, row, tuple(place))
-        return None
+    def find_misfit(self, obs: Column) -> Misfit | None:
+        """What does not fit among (rows, ...) observations of the right shapes; first of all an error."""
+        found = [own for checks in self._leaves if (own := checks.find_misfit(_leaf(obs, checks.path))) is not None]
+        if not found:
+            return None
+        first = next((misfit for misfit in found if misfit.is_error), found[0])
+        return replace(first, rows=np.unique(np.concatenate([misfit.rows for misfit in found])))
 
 
-def _outside(
-    path: tuple[Key, ...], part: gym.Space[Any], bounds: Bounds, leaf: Array, row: int, place: tuple[int, ...]
-) -> Problem:
-    low, high = (np.broadcast_to(bound, part.shape or ())[place] for bound in bounds)
-    index = f"[{', '.join(map(str, place))}]" if place else ""
-    return Problem(
-        "an observation leaves the environment's observation space",
-        got=f"obs{_keys(path)}{index} = {leaf[(row, *place)]}",
-        allowed=f"{low} to {high}",
-    )
-
-
-def _leaf_spaces(space: gym.Space[Any], path: tuple[Key, ...]) -> Iterator[tuple[tuple[Key, ...], gym.Space[Any]]]:
+def _leaf_spaces(space: gym.Space[Any], path: Path) -> Iterator[tuple[Path, gym.Space[Any]]]:
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
             yield from _leaf_spaces(part, (*path, key))
@@ -99,7 +79,7 @@ def _leaf_spaces(space: gym.Space[Any], path: tuple[Key, ...]) -> Iterator[tuple
         yield path, space
 
 
-def _leaf(tree: Any, path: tuple[Key, ...]) -> Any:
+def _leaf(tree: Any, path: Path) -> Any:
     """The array at `path`, None where there is none."""
     for key in path:
         try:
@@ -109,63 +89,9 @@ def _leaf(tree: Any, path: tuple[Key, ...]) -> Any:
     return None if isinstance(tree, (dict, tuple)) else tree
 
 
-def _keys(path: tuple[Key, ...]) -> str:
-    return "".join(f"[{key!r}]" for key in path)
-
-
-def _path_text(path: tuple[Key, ...]) -> str:
-    return f"obs{_keys(path)}: " if path else ""
-
-
-def _bounds(space: gym.Space[Any]) -> Bounds | None:
-    """Lowest and highest admitted values, None where the dtype admits nothing else."""
-    if isinstance(space, gym.spaces.Discrete):
-        return np.asarray(space.start), np.asarray(space.start + space.n - 1)
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        return space.start, space.start + space.nvec - 1
-    if isinstance(space, gym.spaces.MultiBinary):
-        return np.asarray(0), np.asarray(1)
-    if isinstance(space, gym.spaces.Box):
-        is_whole_dtype = space.dtype.kind == "u" and _admits_all(space)
-        return None if is_whole_dtype else (space.low, space.high)
-    return None
-
-
-def _admits_all(space: gym.spaces.Box) -> bool:
-    limits = np.iinfo(str(space.dtype))
-    return bool((space.low == limits.min).all() and (space.high == limits.max).all())
-
-
-def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationChecks) -> None:
-    """Check all rewards and observations of a fragment at once.
-
-    Args:
-        block: the fragment.
-        raw_obs: (R + E, ...) its observations as the environment returned them.
-        checks: of their space.
-
-    Raises:
-        RunFailure: a reward that is not finite, an observation outside of its space.
-    """
-    is_bad_reward = ~np.isfinite(block.columns[REWARDS])
-    if is_bad_reward.any():
-        row = int(np.flatnonzero(is_bad_reward)[0])
-        where = _place(block, block.offsets[:-1], row)
-        got = f"{block.columns[REWARDS][row]}"
-        raise RunFailure(Problem("the environment's reward is not finite", where=where, got=got))
-    bad = checks.find_outside(raw_obs)
-    if bad is not None:
-        raise RunFailure(replace(bad[1], where=_place(block, block.first_obs_rows, bad[0])))
-
-
-def _place(block: ColumnBlock, first_rows: Array, row: int) -> str:
-    chunk = int(np.searchsorted(first_rows, row, side="right")) - 1
-    time_step = int(block.t_started[chunk]) + row - int(first_rows[chunk])
-    return f"episode {block.episode_ids[chunk]}, time step {time_step}"
-
-
 def outline(obs: Any) -> str:
-    """Type and shape of an observation, part by part."""
+    """Type, shape and dtype of an observation, part by part."""
     if isinstance(obs, (dict, tuple)):
         return str(nested.map_leaves(outline, obs))
-    return f"{type(obs).__name__} of shape {np.shape(obs)}"
+    dtype = f" and dtype {obs.dtype}" if hasattr(obs, "dtype") else ""
+    return f"{type(obs).__name__} of shape {np.shape(obs)}{dtype}"

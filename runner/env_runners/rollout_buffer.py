@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.env_runners.chunks import Chunks, PastRows, copied, flat_rows, grown
+from runner.env_runners.fragment_checks import OutsideObservations
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Array, Column, ColumnBlock
 
@@ -34,7 +35,7 @@ class FinishedEpisodes:
     """Episodes that ended in a fragment, in the order of their ends: (F,) returns, lengths, sub-environments.
 
     With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
-    returns) hold each agent's own.
+    returns) hold each agent's own. `outside` counts observations of all steps, also of episodes that have not ended.
     """
 
     returns: npt.NDArray[np.float64]
@@ -42,6 +43,7 @@ class FinishedEpisodes:
     env_of: npt.NDArray[np.int64]
     by_agent: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     by_module: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    outside: OutsideObservations = field(default_factory=OutsideObservations)
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -52,6 +54,7 @@ class FinishedEpisodes:
             np.concatenate([part.env_of for part in parts]),
             _joined([part.by_agent for part in parts]),
             _joined([part.by_module for part in parts]),
+            OutsideObservations.total([part.outside for part in parts]),
         )
 
 

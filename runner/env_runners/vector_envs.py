@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.env_runners.leaf_checks import converts
 from runner.env_runners.observation_checks import outline
 from runner.env_runners.rollout_buffer import Infos
 from runner.episodes import nested
@@ -174,7 +175,7 @@ class SyncEnvironments:
     def _store_obs(self, n: int, obs: Any, method: str, where: str) -> None:
         try:
             nested.map_leaves(lambda rows, leaf: _store_row(rows, n, leaf), self._obs, obs)
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             space = self.single_observation_space
             problem = Problem(
                 f"the environment's {method} returned an observation that does not fit its space",
@@ -290,8 +291,11 @@ def _copied(column: Column) -> Column:
 
 
 def _store_row(rows: Array, n: int, item: Any) -> None:
-    if np.shape(item) != rows.shape[1:]:  # numpy would broadcast some
+    shape = item.shape if type(item) is np.ndarray else np.shape(item)
+    if shape != rows.shape[1:]:  # numpy would broadcast some
         raise ValueError("wrong shape")
+    if rows.dtype.kind != "f" and type(item) is not int and not converts(np.asarray(item), rows.dtype):
+        raise ValueError("wrong dtype")  # numpy would cut off 1.5
     rows[n] = item
 
 

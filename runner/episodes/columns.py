@@ -201,10 +201,15 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
 
 @dataclass(frozen=True)
 class Rollout:
-    """What was sampled: a block for each module that acted, and the env steps that it took."""
+    """What was sampled: a block for each module that acted, and the env steps that it took.
+
+    Attributes:
+        leave_out: what `rllink.leave_out` has to be so that `resume` goes on without it; empty if it is not repeated.
+    """
 
     blocks: Mapping[str, ColumnBlock]
     num_env_steps: int
+    leave_out: tuple[str, ...] = ()
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
@@ -214,7 +219,8 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         module_id: concat_blocks([rollout.blocks[module_id] for rollout in rollouts if module_id in rollout.blocks])
         for module_id in modules
     }
-    return Rollout(blocks, sum(rollout.num_env_steps for rollout in rollouts))
+    leave_out = dict.fromkeys(name for rollout in rollouts for name in rollout.leave_out)
+    return Rollout(blocks, sum(rollout.num_env_steps for rollout in rollouts), tuple(leave_out))
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:

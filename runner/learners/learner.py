@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.learners.allocation import keep_freed_memory
 from runner.learners.flat_adam import FlatAdam
 from runner.learners.loss import Loss
+from runner.learners.loss_failure import LossNotFinite
 from runner.learners.peers import Alone, Peers
 from runner.learners.schedules import scheduled_value
 from runner.modules.flat_parameters import FlatParameters
@@ -72,7 +73,7 @@ class Learner:
             Metric -> value, means over minibatches.
 
         Raises:
-            RunFailure: a loss is not finite. The module is spoilt then; go on from a checkpoint.
+            LossNotFinite: a loss is not finite. The module is spoilt then; go on from a checkpoint.
         """
         lrs = [scheduled_value(getattr(self._config, field), num_env_steps) for field in self._lr_fields]
         self.loss.before_update(num_env_steps)
@@ -173,7 +174,7 @@ class Learner:
                     got=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
                     allowed=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
                 )
-                raise RunFailure(problem)
+                raise LossNotFinite(problem)
 
     @property
     def device(self) -> torch.device:

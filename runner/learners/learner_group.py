@@ -12,6 +12,7 @@ import numpy as np
 from runner.episodes.columns import Rollout
 from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.learner import Learner
+from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.peers import Alone, Peers
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.rl_module import RLModule
@@ -115,11 +116,19 @@ class LearnerGroup:
             batch = next(self._batches)
             received = time.perf_counter()
             done.num_env_steps += self._peers.total(batch.num_env_steps)
-            done.metrics.append(self.update_on(batch.columns, num_env_steps + done.num_env_steps))
+            done.metrics.append(self._update_on_recorded(batch, num_env_steps + done.num_env_steps))
             done.ends_pass = batch.ends_pass
             done.waiting_s += received - started
             done.update_s += time.perf_counter() - received
         return done
+
+    def _update_on_recorded(self, batch: TrainBatch, num_env_steps: int) -> dict[str, dict[str, float]]:
+        try:
+            return self.update_on(batch.columns, num_env_steps)
+        except LossNotFinite as failure:
+            for columns in batch.columns.values():
+                failure = with_batch(failure, columns, lambda _, row: f"row {row} of the train batch")
+            raise failure from None
 
     def close(self) -> None:
         """End the reading of recorded data."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.acting import Acting, Asked
+from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrived import Sampled
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
-from runner.rllink.receiving import AgentSpaces, Receiver, read_item
+from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
@@ -201,10 +201,9 @@ class ActionRequests:
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)
-        obs = read_item(agent.obs, observed.obs, request.body_format, f"{path}.obs")
+        obs = agent.read_one_obs(observed.obs, request.body_format, f"{path}.obs")
         acted = request.client.acted.get(key)
-        if not math.isfinite(observed.reward):
-            raise MessageError("bad_message", "a number is not finite", f"{path}.reward")
+        self._receiver.check_reward(observed.reward, f"{path}.reward")
         if acted is None and (observed.reward != 0.0 or observed.ends):
             text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
             raise MessageError("unknown_episode", text, f"{path}.id")

@@ -21,6 +21,7 @@ rule = RULES.rule
 _PING = b'00000016{"type": "PING"}'
 _PONG = b'{"type": "PONG"}'
 _MOST_IN_HEADER = 99_999_999
+_FLOAT32_MAX = 3.4028234663852886e38
 _MOST_MADE_UP = 20_000_000  # bytes of a message
 
 
@@ -408,16 +409,32 @@ def _(checker: Checker) -> None:
     expect(answer.get("code") in ("bad_message", "bad_body"), "an ERROR for a number that is not finite", answer)
 
 
-@rule("E3", "observations and actions outside of a Box are accepted", needs_episodes=True)
+@rule("E3", "a reward beyond float32, or beyond max_abs_reward, is refused with its path", needs_episodes=True)
 def _(checker: Checker) -> None:
-    outside = [made_up.outside_of_bounds(space) for space in checker.spaces]
-    if outside == [None, None]:
+    limit = checker.limits.get("max_abs_reward")
+    beyond = [1.1 * limit, -1.1 * limit] if isinstance(limit, (int, float)) and limit < _FLOAT32_MAX else []
+    wire = checker.open()
+    good = checker.chunk()
+    for reward in (*beyond, 1e308):
+        answer = checker.send_episodes(wire, [{**good, "rewards": [1.0, reward]}])
+        expect_error(answer, "bad_message", "$.episodes[0].rewards")
+    checker.accepted(wire, [good])
+
+
+@rule("E3", "actions outside of a Box are accepted; observations too, or refused with their path", needs_episodes=True)
+def _(checker: Checker) -> None:
+    obs, action = (made_up.outside_of_bounds(space) for space in checker.spaces)
+    if obs is None and action is None:
         raise Skip("no space is a Box of floats with bounds")
+    wire = checker.open()
     chunk = checker.chunk()
-    for name, item in zip(("obs", "actions"), outside, strict=True):
-        if item is not None:
-            chunk[name][0] = item
-    checker.accepted(checker.open(), [chunk])
+    if action is not None:
+        checker.accepted(wire, [{**chunk, "actions": [action, *chunk["actions"][1:]]}])
+    if obs is not None:
+        answer = checker.send_episodes(wire, [{**chunk, "obs": [obs, *chunk["obs"][1:]]}])
+        if answer.get("type") == "ERROR":
+            expect_error(answer, "bad_message", "$.episodes[0].obs")
+        checker.accepted(wire, [chunk])
 
 
 @rule("E4", "a message is accepted as a whole or not at all", needs_episodes=True)

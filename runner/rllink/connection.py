@@ -311,6 +311,7 @@ class Connection(asyncio.Protocol):
             for name in (
                 "max_body_bytes",
                 "max_open_episodes",
+                "max_abs_reward",
                 "handshake_timeout_s",
                 "idle_timeout_s",
                 "frame_timeout_s",

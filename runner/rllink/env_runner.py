@@ -17,6 +17,8 @@ import numpy as np
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import Sample, Weights
+from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
+from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
@@ -26,12 +28,12 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
 from runner.rllink.acting import Acting
+from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.arrived import OpenEpisode, Sampled, count
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.open_recordings import OpenRecordings
-from runner.rllink.receiving import AgentSpaces
 from runner.rllink.served_client import Client
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
@@ -97,14 +99,21 @@ class ExternalEnvRunner:
             },
         )
         num_lookback = sampling.num_lookback
+        refusing = _observation_checks(config, plans, "error")
+        self._counting = _observation_checks(config, plans, "warn")
         self._intakes = {
             module_id: ModuleIntake(
                 build_acting_parts(config, plan), build_acting_parts(config, plan), self._versions, num_lookback
             )
             for module_id, plan in plans.items()
         }
-        agents = {agent: _agent_spaces(parts) for parts in self._acting_parts.values() for agent in _agents_of(parts)}
+        agents = {
+            agent: _agent_spaces(parts, None if refusing is None else refusing[module_id])
+            for module_id, parts in self._acting_parts.items()
+            for agent in _agents_of(parts)
+        }
         acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
+        self._leave_out = config.rllink.leave_out
         num_kept = config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
         description = _description(config, self._acting_parts, sampling)
@@ -189,14 +198,28 @@ class ExternalEnvRunner:
         by_module = {
             module_id: [one.block for one in sampled if one.block.module_id == module_id] for module_id in self._intakes
         }
-        rollout = Rollout({key: concat_blocks(own) for key, own in by_module.items() if own}, batch.num_env_steps)
+        blocks = {key: concat_blocks(own) for key, own in by_module.items() if own}
+        rollout = Rollout(blocks, batch.num_env_steps, self._left_out_without(batch.records))
         to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
         # First those that have just gone on from the newest merged state.
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
-        finished = self._env_episodes.finished_in(sampled)
+        finished = replace(self._env_episodes.finished_in(sampled), outside=self._outside(sampled))
         return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
+
+    def _outside(self, sampled: Sequence[Sampled]) -> OutsideObservations:
+        """Observations outside of their space, as far as they are counted."""
+        if self._counting is None:
+            return OutsideObservations()
+        found = [check_fragment(one.block, one.raw_obs, self._counting[one.block.module_id]) for one in sampled]
+        return OutsideObservations.total(found)
+
+    def _left_out_without(self, records: range) -> tuple[str, ...]:
+        """The `rllink.leave_out` that goes on without these records of the journal; empty where there are none."""
+        if self._journal is None or not records:
+            return ()
+        return *self._leave_out, self._journal.name_of(records)
 
     def evaluate(self, *_: Any) -> FinishedEpisodes:
         """Simulators cannot be asked to evaluate."""
@@ -279,22 +302,26 @@ class ExternalEnvRunner:
         self._service.num_records_sampled = int(state["num_records"])
         if self._journal is not None:
             records = list(self._journal.records_from(int(state["num_records"])))
-            self._service.num_records_sampled = self._journal.num_records - len(records)  # some may be gone
-            for record in records:
-                gone |= self._take_again(record, clients)
+            first = self._journal.num_records - len(records)  # some may be gone
+            self._service.num_records_sampled = first
+            left_out = self._journal.records_named(self._leave_out)
+            for number, record in enumerate(records, first):
+                gone |= self._take_again(record, clients, any(number in named for named in left_out))
         for client in gone:
             self._service.leave(client)
 
-    def _take_again(self, record: Record, clients: dict[str, Client]) -> set[Client]:
+    def _take_again(self, record: Record, clients: dict[str, Client], is_left_out: bool) -> set[Client]:
         """Take a message from before the restart; the client, if it cannot come again."""
+        if is_left_out:
+            _log.warning("RLlink: a message of %s is left out, as rllink.leave_out says", record.client)
         if record.session is not None:
             client = self.server.restore_session(record.session, record.client, record.request or 0)
             clients[record.client] = client
-            self._service.take_again(client, record)
+            self._service.take_again(client, record, is_left_out)
             return set()
         if record.client not in clients:
             clients[record.client] = self._client_without_session(record.client)
-        self._service.take_again(clients[record.client], record)
+        self._service.take_again(clients[record.client], record, is_left_out)
         return {clients[record.client]}
 
     def _client_without_session(self, name: str) -> Client:
@@ -367,7 +394,19 @@ def _agents_of(parts: ActingParts) -> Sequence[str | None]:
     return [None] if parts.plan.agents is None else parts.plan.agents
 
 
-def _agent_spaces(parts: ActingParts) -> AgentSpaces:
+def _observation_checks(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], mode: str
+) -> dict[str, ObservationChecks] | None:
+    """Module id -> what finds observations outside of their space; None if `env.observation_check` is another mode."""
+    if config.env.observation_check != mode:
+        return None
+    return {
+        module_id: ObservationChecks(plan.observation_space, 1, f"module {module_id}", mode)
+        for module_id, plan in plans.items()
+    }
+
+
+def _agent_spaces(parts: ActingParts, bounds: ObservationChecks | None) -> AgentSpaces:
     plan = parts.plan
     return AgentSpaces(
         plan.module_id,
@@ -375,6 +414,7 @@ def _agent_spaces(parts: ActingParts) -> AgentSpaces:
         SpaceCodec(plan.action_space),
         parts.module.action_dist.num_inputs,
         actions_to_module(parts.module_to_env, plan.module_id),
+        bounds,
     )
 
 

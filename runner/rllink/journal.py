@@ -10,10 +10,11 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from runner.config.rllink import name_records, parse_records
 from runner.rllink.frames import FrameError, FrameReader, frame
 
 _log = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Journal:
 
     def __init__(self, folder: Path, runner: str, num_kept: int) -> None:
         self._folder = folder
+        self._runner = runner
         self._prefix = f"runner-{runner}-"
         self._num_kept = num_kept
         self._positions: list[int] = []
@@ -105,6 +107,14 @@ class Journal:
                 if number >= position:
                     yield record
         self.num_records = max(self.num_records, position)
+
+    def name_of(self, records: range) -> str:
+        """What `rllink.leave_out` calls these records."""
+        return name_records(self._runner, records)
+
+    def records_named(self, names: Iterable[str]) -> list[range]:
+        """Numbers of the records of this runner in `rllink.leave_out`."""
+        return [records for runner, records in map(parse_records, names) if runner == self._runner]
 
     def note_weights(self, seq_no: int) -> None:
         """Weights with this number are given to clients from now on."""

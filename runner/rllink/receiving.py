@@ -2,39 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
-from runner.rllink.arrays import SpaceCodec, number_column
+from runner.rllink.agent_spaces import AgentSpaces, read
+from runner.rllink.arrays import number_column
 from runner.rllink.arrived import Arrived, OpenEpisode
-from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, describe
+from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
-
-
-@dataclass(frozen=True)
-class AgentSpaces:
-    """What the server knows of an agent: its module, how its items are read, and its actions for the module.
-
-    Attributes:
-        num_dist_inputs: width of `action_dist_inputs`.
-        to_module: (R, ...) actions as the environment gets them -> as the module draws them.
-    """
-
-    module_id: str
-    obs: SpaceCodec
-    actions: SpaceCodec
-    num_dist_inputs: int
-    to_module: Callable[[Column], Column]
+_LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are kept in single precision
 
 
 @dataclass
@@ -98,10 +84,12 @@ class Receiver:
 
     Args:
         agents: agent id -> what is known of it; the key None is the agent of runs with a single one.
+        max_abs_reward: rewards beyond it, of either sign, are refused.
     """
 
-    def __init__(self, agents: Mapping[str | None, AgentSpaces]) -> None:
+    def __init__(self, agents: Mapping[str | None, AgentSpaces], max_abs_reward: float = _LARGEST_REWARD) -> None:
         self._agents = agents
+        self._max_abs_reward = min(max_abs_reward, _LARGEST_REWARD)
 
     def receive(
         self,
@@ -156,9 +144,9 @@ class Receiver:
         if agent_id is not None and id_ is None:
             raise MessageError("bad_message", "with several agents an episode has an id", f"{path}.id")
         columns: dict[str, Column] = {
-            OBS: _read(f"{path}.obs", lambda: agent.obs.rows(chunk.obs, body_format)),
-            ACTIONS: _read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
-            **_numbers(chunk, agent, path),
+            OBS: agent.read_obs(chunk.obs, body_format, f"{path}.obs"),
+            ACTIONS: read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
+            **self._numbers(chunk, agent, path),
         }
         length = nested.row_count(columns[ACTIONS])
         if length == 0:
@@ -185,22 +173,21 @@ class Receiver:
     def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
         path = "$.columns"
         agent = self._agents[None]
-        lengths = _read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
+        lengths = read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
         if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1 or lengths.max() > _LONGEST_CHUNK:
             text = f"lengths are one or more integers from 1 to {_LONGEST_CHUNK}"
             raise MessageError("bad_message", text, f"{path}.lengths")
         columns: dict[str, Column] = {
-            OBS: _read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
-            ACTIONS: _read(
-                f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))
-            ),
-            **_numbers(sent, agent, path),
+            OBS: read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
+            ACTIONS: read(f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))),
+            **self._numbers(sent, agent, path),
         }
+        agent.check_bounds(columns[OBS], f"{path}.obs")
         num_chunks = len(lengths)
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
             # A copy: a view into the message could not be written to when the client leaves.
-            name: _read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
+            name: read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
             for name in ("is_terminated", "is_truncated")
         }
         for name, values in flags.items():
@@ -236,6 +223,22 @@ class Receiver:
         else:
             text = f"no agent is named {agent_id!r:.80}; agents are {known}"
         raise MessageError("bad_message", text, f"{path}.agent_id")
+
+    def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
+        columns = _numbers(sent, agent, path)
+        rewards = columns[REWARDS]
+        if rewards.size and (rewards.max() > self._max_abs_reward or rewards.min() < -self._max_abs_reward):
+            row = int(np.argmax(np.abs(rewards)))
+            self.check_reward(float(rewards[row]), f"{path}.rewards", f" (item {row})")
+        return columns
+
+    def check_reward(self, reward: float, path: str, where: str = "") -> None:
+        """`MessageError` for a reward that is not finite, or beyond what is allowed."""
+        if not math.isfinite(reward):
+            raise MessageError("bad_message", "a number is not finite", path)
+        if abs(reward) > self._max_abs_reward:
+            limit = f"rllink.max_abs_reward, {self._max_abs_reward:g}"
+            raise MessageError("bad_message", f"a reward of {reward:g} is beyond {limit}{where}", path)
 
 
 class _Plan:
@@ -317,12 +320,12 @@ def _begun(episode: OpenEpisode, t_started: int | None) -> _Going:
 
 
 def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
-    columns: dict[str, Column] = {REWARDS: _read(f"{path}.rewards", lambda: number_column(sent.rewards, np.float32))}
+    columns: dict[str, Column] = {REWARDS: read(f"{path}.rewards", lambda: number_column(sent.rewards, np.float32))}
     logp, dist_inputs = sent.action_logp, sent.action_dist_inputs
     if logp is not UNSET:
-        columns[ACTION_LOGP] = _read(f"{path}.action_logp", lambda: number_column(logp, np.float32))
+        columns[ACTION_LOGP] = read(f"{path}.action_logp", lambda: number_column(logp, np.float32))
     if dist_inputs is not UNSET:
-        rows = _read(f"{path}.action_dist_inputs", lambda: number_column(dist_inputs, np.float32))
+        rows = read(f"{path}.action_dist_inputs", lambda: number_column(dist_inputs, np.float32))
         if rows.ndim != 2 or rows.shape[1] != agent.num_dist_inputs:
             text = f"expected rows of {agent.num_dist_inputs} numbers, got shape {list(rows.shape)}"
             raise MessageError("bad_message", text, f"{path}.action_dist_inputs")
@@ -333,21 +336,6 @@ def _numbers(sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str
                 "bad_message", f"expected numbers, got shape {list(columns[name].shape)}", f"{path}.{name}"
             )
     return columns
-
-
-def read_item(codec: SpaceCodec, raw: Any, body_format: str, path: str) -> Any:
-    """One item of a space; `MessageError` with the path if it is none."""
-    return _read(path, lambda: codec.item(raw, body_format))
-
-
-def _read(path: str, read: Callable[[], Any]) -> Any:
-    """What `read` returns; its complaints with the path of what is wrong."""
-    try:
-        return read()
-    except msgspec.DecodeError as error:
-        raise describe(error, root=path) from None
-    except (ValueError, OverflowError, TypeError) as error:
-        raise MessageError("bad_message", str(error), path) from None
 
 
 def _check_lengths(columns: Mapping[str, Column], num_steps: int, num_chunks: int, path: str) -> None:
@@ -365,7 +353,7 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     if chunk.env_t is UNSET:
         return np.arange(num_before, num_before + length + 1)
     sent = chunk.env_t
-    env_t: IntArray = _read(f"{path}.env_t", lambda: number_column(sent, np.int64))
+    env_t: IntArray = read(f"{path}.env_t", lambda: number_column(sent, np.int64))
     if env_t.shape != (length + 1,) or (np.diff(env_t) < 0).any():
         raise MessageError("bad_message", f"expected {length + 1} integers that do not fall", f"{path}.env_t")
     return env_t

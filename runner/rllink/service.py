@@ -18,6 +18,7 @@ import msgspec
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
+from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrived import Arrived, OpenEpisode, Sampled
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
@@ -36,7 +37,7 @@ from runner.rllink.messages import (
     Request,
     decode_request,
 )
-from runner.rllink.receiving import AgentSpaces, Receiver
+from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
@@ -55,12 +56,14 @@ class Batch:
         num_env_steps: in all.
         acted: what modules that acted here have made.
         learned: states by module id, with what pieces have learned while acting.
+        records: numbers of the journal's records that are in it.
     """
 
     arrived: list[Arrived]
     num_env_steps: int
     acted: list[Sampled] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
+    records: range = range(0)
 
 
 @dataclass(eq=False)
@@ -108,7 +111,7 @@ class Service:
         self._config = config
         self._description = description
         self._agents = agents
-        self._receiver = Receiver(agents)
+        self._receiver = Receiver(agents, config.max_abs_reward)
         self.versions = versions
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
@@ -172,9 +175,9 @@ class Service:
             self._release_if_stuck()
             return
         acted, num_acted = self._actions.cut()
-        arrived, num_arrived = self._taken_from_queue(target - num_acted)
+        arrived, num_arrived, records = self._taken_from_queue(target - num_acted)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned()))
+        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned(), records))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
@@ -184,13 +187,15 @@ class Service:
         with self._queue_lock:
             if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
                 return None
-            return Batch(*self._taken_from_queue(num_env_steps))
+            arrived, num_arrived, records = self._taken_from_queue(num_env_steps)
+            return Batch(arrived, num_arrived, records=records)
 
-    def _taken_from_queue(self, num_env_steps: int) -> _Parts:
-        """The first messages that have so many env steps, and how many they have."""
+    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[Arrived], int, range]:
+        """The first messages that have so many env steps, how many they have, and the numbers of their records."""
         arrived: list[Arrived] = []
         taken = 0
         with self._queue_lock:
+            first = self.num_records_sampled
             while taken < num_env_steps:
                 parts, num_steps = self._queue.popleft()
                 arrived += parts
@@ -199,7 +204,7 @@ class Service:
             self._num_queued -= taken
         if not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
-        return arrived, taken
+        return arrived, taken, range(first, self.num_records_sampled)
 
     def _release_if_stuck(self) -> None:
         """Where every client that samples waits, no step would ever come: let them go on with the same weights."""
@@ -406,8 +411,11 @@ class Service:
         self.counts.num_env_steps_received += num_env_steps
         return parts
 
-    def take_again(self, client: Client, record: Record) -> None:
-        """Queue a message that was accepted before the server was killed; which weights acted was checked then."""
+    def take_again(self, client: Client, record: Record, is_left_out: bool = False) -> None:
+        """Queue a message that was accepted before the server was killed; which weights acted was checked then.
+
+        Of one that is left out the steps are lost: open episodes that it names are truncated where they were.
+        """
         if record.body_format in (LOST, GIVEN):
             if record.body_format == LOST:
                 self._lose_open(client, msgspec.json.decode(record.body, type=list[AgentKey]))
@@ -418,6 +426,10 @@ class Service:
         body_format: Format = MSGPACK if record.body_format == MSGPACK else JSON
         request = decode_request(record.body, body_format)
         assert isinstance(request, Episodes)
+        if is_left_out:
+            self._lose_open(client, _keys(request))
+            self._queue_nothing()
+            return
         for _ in range(2):
             try:
                 self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)

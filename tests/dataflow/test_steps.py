@@ -119,7 +119,7 @@ def test_running_means_are_over_the_last_episodes() -> None:
 
 
 def test_no_mean_of_nothing() -> None:
-    result = episode_metrics("evaluation/env_runners", np.zeros(0), np.zeros(0, np.int64), 0, 0)
+    result = episode_metrics("evaluation/env_runners", np.zeros(0), np.zeros(0, np.int64), 0, 0, 0)
     assert result["evaluation/env_runners/episode_return_mean"] is None
     assert result["evaluation/env_runners/num_episodes"] == 0
 

@@ -53,7 +53,7 @@ class TwoAgents(MultiAgentEnv):
 def failure_of(fault: Fault) -> str:
     """What sampling ends with, in the second of two sub-environments."""
     faults = iter([lambda returned: None, fault])
-    coded = make_coded_run(0, 2, 2, 1, make_env=lambda *_: TwoAgents(next(faults)))
+    coded = make_coded_run(0, 2, 2, 1, make_env=lambda *_: TwoAgents(next(faults)), observation_check="error")
     with pytest.raises(RunFailure) as caught:
         coded.runner.sample(20, True, coded.weights, {})
     return str(caught.value)
@@ -113,7 +113,7 @@ def truncate_unseen(returned: StepDicts) -> None:
         (
             lambda r: r[0].update(a0=np.zeros(4, np.float32)),
             "an observation of agent a0 does not fit its space",
-            {"where": "sub-environment 1", "got": "ndarray of shape (4,)", "allowed": str(FLAT)},
+            {"where": "sub-environment 1", "got": "ndarray of shape (4,) and dtype float32", "allowed": str(FLAT)},
         ),
         (
             lambda r: r[0].update(a0={"code": 1.0}),

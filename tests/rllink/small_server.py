@@ -24,6 +24,7 @@ _LIMITS = {
     "max_body_bytes": 1_000_000,
     "max_open_episodes": 20,
     "handshake_timeout_s": 0.3,
+    "max_abs_reward": 1e6,
     "idle_timeout_s": 600,
     "frame_timeout_s": 0.2,
 }
@@ -261,6 +262,8 @@ class _Conversation:
         if length == 0 and self._defect != "empty chunks":
             raise Refused("bad_message", f"{path}.actions")
         if len(chunk["rewards"]) != length or not all(map(_is_number, chunk["rewards"])):
+            raise Refused("bad_message", f"{path}.rewards")
+        if max(map(abs, chunk["rewards"])) > _LIMITS["max_abs_reward"] and self._defect != "any reward":
             raise Refused("bad_message", f"{path}.rewards")
         if len(chunk["obs"]) != length + 1:
             raise Refused("bad_message", f"{path}.obs")

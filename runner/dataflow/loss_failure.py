@@ -1,0 +1,41 @@
+"""The failure of a loss, told with the episodes that its batch was made of."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+
+import numpy as np
+
+from runner.env_runners.fragment_checks import place_of_row
+from runner.episodes.columns import OBS, ColumnBlock, Rollout
+from runner.learners.loss_failure import LossNotFinite, with_advice, with_batch
+
+# Ids of episodes as env runners and RLlink's servers make them.
+_OF_ENV_RUNNER = re.compile(r"\d+-env_runner-(?P<runner>\d+)(\.\d+)?-(?P<env>\d+)-\d+(-.*)?", re.DOTALL)
+_OF_CLIENT = re.compile(r"(?P<client>\d+-[0-9a-f]{6}-\d+)-\d+(-.*)?", re.DOTALL)
+
+
+def with_rollout(failure: LossNotFinite, rollout: Rollout) -> LossNotFinite:
+    """The failure with the column, episode and source of what is wrong in a rollout, and how to go on without it."""
+    for block in rollout.blocks.values():
+        failure = with_batch(failure, block.columns, partial(_place, block))
+    if rollout.leave_out:
+        names = ",".join(rollout.leave_out)
+        advice = f"`resume` with rllink.leave_out=[{names}] goes on without the messages of this batch"
+        failure = with_advice(failure, advice)
+    return failure
+
+
+def _place(block: ColumnBlock, name: str, row: int) -> str:
+    first_rows = block.first_obs_rows if name == OBS else block.offsets[:-1]
+    source = source_of(block.episode_ids[int(np.searchsorted(first_rows, row, side="right")) - 1])
+    return ", ".join(filter(None, (source, place_of_row(block, first_rows, row))))
+
+
+def source_of(episode_id: str) -> str | None:
+    """The runner and sub-environment, or the client, that an episode is from; None where the id does not say."""
+    if match := _OF_ENV_RUNNER.fullmatch(episode_id):
+        return f"env runner {match['runner']}, sub-environment {match['env']}"
+    match = _OF_CLIENT.fullmatch(episode_id)
+    return f"client {match['client']}" if match else None

@@ -1,0 +1,65 @@
+"""Checks of a whole fragment at once: its rewards and its observations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, RunFailure
+from runner.env_runners.observation_checks import ObservationChecks
+from runner.episodes.columns import REWARDS, Column, ColumnBlock
+
+
+@dataclass(frozen=True)
+class OutsideObservations:
+    """Observations with a value outside of the bounds of their space: how many, and the first one."""
+
+    count: int = 0
+    first: Problem | None = None
+
+    @classmethod
+    def total(cls, parts: Sequence[OutsideObservations]) -> OutsideObservations:
+        """The observations of all parts."""
+        return cls(sum(part.count for part in parts), next((part.first for part in parts if part.first), None))
+
+
+def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationChecks) -> OutsideObservations:
+    """Check all rewards and observations of a fragment.
+
+    Args:
+        block: the fragment.
+        raw_obs: (R + E, ...) its observations as the environment returned them.
+        checks: of their space.
+
+    Returns:
+        The observations to be counted, each in the fragment in which it comes first.
+
+    Raises:
+        RunFailure: a reward that is not finite, an observation that is an error.
+    """
+    is_finite = np.isfinite(block.columns[REWARDS])
+    if not is_finite.all():
+        row = int(np.flatnonzero(~is_finite)[0])
+        where = place_of_row(block, block.offsets[:-1], row)
+        got = f"{block.columns[REWARDS][row]}"
+        raise RunFailure(Problem("the environment's reward is not finite", where=where, got=got))
+    misfit = checks.find_misfit(raw_obs)
+    if misfit is None:
+        return OutsideObservations()
+    problem = replace(misfit.problem, where=place_of_row(block, block.first_obs_rows, misfit.row))
+    if misfit.is_error:
+        raise RunFailure(problem)
+    seen_before = block.first_obs_rows[block.t_started > 0]  # as the last observations of earlier fragments
+    count = len(np.setdiff1d(misfit.rows, seen_before, assume_unique=True))
+    return OutsideObservations(count, problem) if count else OutsideObservations()
+
+
+def place_of_row(block: ColumnBlock, first_rows: npt.NDArray[Any], row: int) -> str:
+    """Episode and time step of a row, where chunk e begins with row `first_rows[e]`."""
+    chunk = int(np.searchsorted(first_rows, row, side="right")) - 1
+    time_step = int(block.t_started[chunk]) + row - int(first_rows[chunk])
+    return f"episode {block.episode_ids[chunk]}, time step {time_step}"

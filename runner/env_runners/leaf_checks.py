@@ -1,0 +1,137 @@
+"""The checks of one leaf of an observation space: shape, dtype and values of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, RunFailure
+
+Array = npt.NDArray[Any]
+Limits = tuple[Array, Array]
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """Observations with a value that does not fit their space.
+
+    Attributes:
+        rows: (K,) int64, which observations, in order.
+        row: the observation that `problem` describes.
+        problem: the first value that is an error, else the first value out of bounds.
+        is_error: whether the value is an error; else it is counted.
+    """
+
+    rows: npt.NDArray[np.int64]
+    row: int
+    problem: Problem
+    is_error: bool
+
+
+class LeafChecks:
+    """What holds for (rows, ...) values of one leaf.
+
+    Args:
+        path: leads to the leaf.
+        space: Box, Discrete, MultiDiscrete or MultiBinary.
+        observation_check: see `ObservationChecks`.
+    """
+
+    def __init__(self, path: Path, space: gym.Space[Any], observation_check: str) -> None:
+        self.path = path
+        self.shape: tuple[int, ...] = tuple(space.shape or ())
+        self.dtype: np.dtype[Any] = np.dtype(np.dtype(space.dtype).type)  # one that came in a pickle is another object
+        self._space = space
+        self._bounds = _bounds(space)
+        of_dtype = _limits(self.dtype)
+        finite = np.clip(self._bounds[0], *of_dtype), np.clip(self._bounds[1], *of_dtype)
+        is_box = isinstance(space, gym.spaces.Box)
+        # Values beyond `allowed` are errors; beyond `watched`, which are as tight or tighter, they are found.
+        self._allowed = of_dtype if is_box and observation_check != "error" else finite
+        self._watched = of_dtype if is_box and observation_check == "off" else finite
+        admits_dtype = all((own == limit).all() for own, limit in zip(self._watched, of_dtype, strict=True))
+        self._fits_always = admits_dtype and self.dtype.kind != "f"
+
+    def check_shape(self, rows: Any, num_rows: int, method: str) -> None:
+        """Raise `RunFailure` where the rows have another shape or numbers that the dtype cannot hold."""
+        expected = (num_rows, *self.shape)
+        if getattr(rows, "dtype", None) is self.dtype and rows.shape == expected:
+            return
+        shape = np.shape(rows)
+        if shape != expected:
+            raise self._misshaped("shape", method, "nothing" if rows is None else f"shape {shape}", expected)
+        array = np.asarray(rows)
+        if not converts(array, self.dtype):
+            raise self._misshaped("dtype", method, f"dtype {array.dtype}", expected)
+
+    def _misshaped(self, what: str, method: str, got: str, expected: tuple[int, ...]) -> RunFailure:
+        leaf = f"obs{keys(self.path)}: " if self.path else ""
+        return RunFailure(
+            Problem(
+                f"the environment's observations do not have the {what} of its space",
+                where=method,
+                got=leaf + got,
+                allowed=f"{leaf}shape {expected}, {expected[0]} rows of {self._space}",
+            )
+        )
+
+    def find_misfit(self, rows: Array) -> Misfit | None:
+        """The rows with a value that is not finite, none of the space's, or watched and out of bounds."""
+        if self._fits_always or ((rows >= self._watched[0]).all() and (rows <= self._watched[1]).all()):  # not for NaN
+            return None
+        is_outside, is_error = ~_is_within(rows, self._watched), ~_is_within(rows, self._allowed)
+        has_error = bool(is_error.any())
+        row, *place = (int(index) for index in np.argwhere(is_error if has_error else is_outside)[0])
+        found = np.flatnonzero(is_outside.reshape(len(rows), -1).any(axis=1))
+        return Misfit(found, row, self._problem(rows[(row, *place)], tuple(place)), has_error)
+
+    def _problem(self, value: Any, place: tuple[int, ...]) -> Problem:
+        index = f"[{', '.join(map(str, place))}]" if place else ""
+        got = f"obs{keys(self.path)}{index} = {value!s}"
+        if not np.isfinite(value):
+            return Problem("an observation of the environment is not finite", got=got, allowed="finite numbers")
+        low, high = (np.broadcast_to(bound, self.shape)[place] for bound in self._bounds)
+        return Problem(
+            "an observation leaves the environment's observation space", got=got, allowed=f"{low!s} to {high!s}"
+        )
+
+
+def converts(array: Array, dtype: np.dtype[Any]) -> bool:
+    """Whether a dtype holds these numbers: floats any, up to rounding; integers only the same integers."""
+    if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
+        return False
+    return dtype.kind == "f" or bool((array.astype(dtype) == array).all())
+
+
+def keys(path: Path) -> str:
+    """The path to a leaf as one would type it."""
+    return "".join(f"[{key!r}]" for key in path)
+
+
+def _is_within(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
+    is_within: npt.NDArray[np.bool_] = (rows >= limits[0]) & (rows <= limits[1])
+    return is_within
+
+
+def _limits(dtype: np.dtype[Any]) -> Limits:
+    """Lowest and highest finite numbers."""
+    if dtype.kind == "b":
+        return np.array(False), np.array(True)
+    limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    return np.array(limits.min, dtype), np.array(limits.max, dtype)
+
+
+def _bounds(space: gym.Space[Any]) -> Limits:
+    """Lowest and highest values of the space."""
+    if isinstance(space, gym.spaces.Box):
+        return space.low, space.high
+    if isinstance(space, gym.spaces.Discrete):
+        return np.asarray(space.start), np.asarray(space.start + space.n - 1)
+    if isinstance(space, gym.spaces.MultiDiscrete):
+        return space.start, space.start + space.nvec - 1
+    return np.array(0, space.dtype), np.array(1, space.dtype)

@@ -1,0 +1,96 @@
+"""What a batch says of a loss that is not finite: values that are not finite, or too large to be right.
+
+Dimension letters: B rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, RunFailure
+
+# Beyond it squares and products of values overflow in single precision.
+_LARGEST = 1e10
+
+
+class LossNotFinite(RunFailure):
+    """A loss, or what is reported with it, is not finite; the module is spoilt."""
+
+
+@dataclass(frozen=True)
+class _Extreme:
+    """The value of a column that is furthest from 0, and how many values of the column are too far."""
+
+    name: str
+    value: float
+    row: int
+    count: int
+
+    @property
+    def order(self) -> tuple[bool, float]:
+        """Greater for a worse one: what is not finite first."""
+        return not np.isfinite(self.value), abs(self.value)
+
+
+def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callable[[str, int], str]) -> LossNotFinite:
+    """The failure with what the batch says of it, first of all.
+
+    Args:
+        failure: of the loss.
+        columns: name -> (B, ...) arrays or tensors, nested where the space is.
+        place: (column, row) -> where the value comes from.
+    """
+    extremes = sorted(_extremes(columns), key=lambda extreme: extreme.order, reverse=True)
+    worst = [extreme for extreme in extremes if extreme.count]
+    lines = [
+        f"the batch holds {own.name} = {own.value:g} ({place(own.name.partition('[')[0], own.row)}); "
+        f"{own.count} {'value' if own.count == 1 else 'values'} of {own.name.partition('[')[0]} not finite "
+        f"or beyond {_LARGEST:g}"
+        for own in worst
+    ]
+    if not worst and extremes:
+        largest = ", ".join(f"{own.name} = {own.value:g}" for own in extremes[:3])
+        lines = [f"all values of the batch are finite; the largest: {largest}"]
+    problem = failure.problem
+    allowed = problem.allowed
+    if worst:
+        allowed = f"values between -{_LARGEST:g} and {_LARGEST:g} in the batch; {allowed}"
+    return LossNotFinite(replace(problem, got="\n".join(filter(None, [*lines, problem.got])), allowed=allowed))
+
+
+def with_advice(failure: LossNotFinite, advice: str) -> LossNotFinite:
+    """The failure with another way out."""
+    problem: Problem = failure.problem
+    return LossNotFinite(replace(problem, allowed=f"{problem.allowed}\n{advice}"))
+
+
+def _extremes(columns: Mapping[str, Any]) -> Iterator[_Extreme]:
+    for name, column in columns.items():
+        for leaf_name, leaf in _float_leaves(name, column):
+            if not leaf.size:
+                continue
+            size = np.abs(leaf.astype(np.float64))
+            size[np.isnan(size)] = np.inf
+            place = [int(index) for index in np.unravel_index(int(size.argmax()), leaf.shape)]
+            index = f"[{', '.join(map(str, place[1:]))}]" if place[1:] else ""
+            count = int((size > _LARGEST).sum())
+            yield _Extreme(leaf_name + index, float(leaf[tuple(place)]), place[0], count)
+
+
+def _float_leaves(name: str, column: Any) -> Iterator[tuple[str, npt.NDArray[Any]]]:
+    parts: Sequence[tuple[Any, Any]] = ()
+    if isinstance(column, Mapping):
+        parts = list(column.items())
+    elif isinstance(column, tuple):
+        parts = list(enumerate(column))
+    else:
+        array = np.asarray(column.detach().cpu() if hasattr(column, "detach") else column)
+        if array.dtype.kind == "f":
+            yield name, array
+    for key, part in parts:
+        yield from _float_leaves(f"{name}[{key!r}]", part)
