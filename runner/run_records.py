@@ -128,7 +128,7 @@ class RunRecords:
         if learns_offline(config):  # the trainer says what it waits for, once the data have been found
             return self
         if num_remote and config.engine != "inline":  # nothing else is shown until they are there
-            self._display.note(f"starting Ray and {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
+            self._display.note(f"starting {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -100,6 +100,17 @@ class LearnersConfig:
 
 
 @dataclass(frozen=True)
+class RayConfig:
+    """Which Ray cluster runners, learners, recorded data and trials use; not read where none of them needs Ray."""
+
+    address: str | None = option(
+        None,
+        "cluster to join: host:port, or auto for the one on this machine; local: start one; null: what the variable "
+        "RAY_ADDRESS names, else local",
+    )
+
+
+@dataclass(frozen=True)
 class ModuleConfig:
     """The network. Fields are those of RLlib's DefaultModelConfig; shapes come from the spaces."""
 
@@ -271,6 +282,7 @@ class ExperimentConfig:
     multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
     rllink: RLlinkConfig = field(default_factory=RLlinkConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
