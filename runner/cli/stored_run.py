@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.checkpoints import read_manifest
-from runner.checkpoints.folder import check_intact, newest_checkpoint
+from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_checkpoint
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
 from runner.config.errors import ConfigError, Problem, UserError
@@ -80,6 +80,12 @@ def named_checkpoint(arguments: Arguments) -> Path:
     checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
     check_intact(checkpoint)
     return checkpoint
+
+
+def target_run_dir(arguments: Arguments) -> Path:
+    """Where a command that trains on writes: `hydra.run.dir`, else the run dir of RUN_DIR."""
+    named, path = split_run_dir(arguments)[0], Path(arguments.words[0]).absolute()
+    return named or (path.parent.parent if is_checkpoint_path(path) else path)
 
 
 def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from runner.config.errors import Problem, RunFailure, UserError
+from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
-from runner.sweep.sweep_lock import is_held
 from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number
 
@@ -99,7 +99,7 @@ class SweepFolder:
         if not (path / FOLDER_FILE).is_file():
             raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
         folder = cls(path, _read_json(path / FOLDER_FILE))
-        folder._catch_up(is_running=is_held(path))
+        folder._catch_up(is_running=owner_of(path) is not None)
         return folder
 
     @classmethod
