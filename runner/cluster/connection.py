@@ -103,7 +103,7 @@ def _connect(config: RayConfig, num_local_cpus: int, note: Callable[[str], None]
     try:
         joined_at = _init(address=address)
     except (ConnectionError, ValueError, RuntimeError) as error:  # Ray raises any of them where nothing answers
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        reason = "; ".join(_first_line(one) for one in (error, error.__cause__) if one is not None)
         problem = Problem(
             f"no Ray cluster can be joined: {reason}",
             where=asked_by,
@@ -151,3 +151,8 @@ def _resources_text() -> str:
     num_nodes = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
     nodes = f"{num_nodes} node{'' if num_nodes == 1 else 's'}"
     return f"{nodes}, CPU {resources.get('CPU', 0.0):g}, GPU {resources.get('GPU', 0.0):g}"
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error's text, its class where there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -11,6 +11,7 @@ import os
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -39,6 +40,7 @@ class Watchdog:
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # it is gone
                 self._process.stdin.close()
+            threading.Thread(target=self._process.wait, name="ray-watchdog", daemon=True).start()
             self._process = None
 
 
