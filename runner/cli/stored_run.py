@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.checkpoints import read_manifest
+from runner.checkpoints import CheckpointError, read_manifest
 from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_checkpoint
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
@@ -77,9 +77,16 @@ def named_checkpoint(arguments: Arguments) -> Path:
         UserError: there is none.
         CheckpointError: it is cut off or altered.
     """
-    checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
-    check_intact(checkpoint)
-    return checkpoint
+    path = Path(arguments.words[0]).absolute()
+    while True:
+        checkpoint = newest_checkpoint(path)
+        try:
+            check_intact(checkpoint)
+        except CheckpointError:
+            if checkpoint == newest_checkpoint(path):
+                raise
+        else:  # a run that trains may have written a newer one and dropped this one
+            return checkpoint
 
 
 def target_run_dir(arguments: Arguments) -> Path:
