@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -54,6 +55,24 @@ def connected(
         _check_can_give({"CPU": num_cpus, "GPU": num_gpus}, asked_by)
         stack.enter_context(waits_told(note))
         yield
+
+
+def ensure_connected() -> None:
+    """Connect a process that reads recorded data with Ray outside of a run, until its end.
+
+    To the cluster that RAY_ADDRESS names, else to a new one: Ray itself would join any that runs on this machine.
+
+    Raises:
+        ConfigError: nothing answers at the address.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        _connect(RayConfig(), os.cpu_count() or 1, _print_to_stderr)
+
+
+def _print_to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # what the command prints may be JSON
 
 
 def start_local_ray(num_cpus: int) -> None:
