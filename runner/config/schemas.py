@@ -237,7 +237,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written and which are kept. One is always written at the end and on SIGINT, SIGTERM, SIGHUP."""
+    """When checkpoints are written and which are kept. One is always written at the end and where a signal ends it."""
 
     every_iterations: int | None = option(10, "write one every so many iterations; null: only at the end", minimum=1)
     keep_last: int = option(2, "newest checkpoints that are kept", minimum=1)
