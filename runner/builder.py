@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.cluster import connected
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.metrics import learns_offline
@@ -22,7 +24,7 @@ from runner.dataflow.experience import Experience
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import LocalHandle, RemoteHandle, ensure_ray
+from runner.env_runners.handles import LocalHandle, RemoteHandle
 from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.sample_recording import SampleRecording
@@ -335,8 +337,9 @@ def check_own_gpus(config: ExperimentConfig) -> None:
         raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {there}")])
 
 
-def start_ray(config: ExperimentConfig) -> bool:
-    """Make sure of a Ray cluster where the configuration needs one; true when this call started it.
+@contextmanager
+def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterator[None]:
+    """Within, there is a Ray cluster if the configuration needs one; `note` is told about it, see `connected`.
 
     Raises:
         ConfigError: the cluster can never give what is asked.
@@ -360,8 +363,10 @@ def start_ray(config: ExperimentConfig) -> bool:
         num_cpus, num_gpus = num_cpus + for_data.num_cpus, num_gpus + for_data.num_gpus
         asked_by.append("offline.map_batches_kwargs (pre-learners, and one CPU to read)")
     elif num_runners == learners.num_learners == 0:
-        return False
-    return ensure_ray(num_cpus, num_gpus, ", ".join(asked_by))
+        yield
+        return
+    with connected(config.ray, num_cpus, num_gpus, ", ".join(asked_by), note):
+        yield
 
 
 def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:

@@ -1,11 +1,16 @@
-"""What ends a command early: a person's Ctrl-C or a SIGTERM (the second one at once), or its budget of time."""
+"""What ends a command early: Ctrl-C, SIGTERM (the second one at once), a terminal that closes, a budget of time."""
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+
+_HANGUP = "SIGHUP"
+_STANDARD_OUTPUTS = (1, 2)
 
 _reasons: list[str] = []
 _budgets: list[Budget] = []
@@ -53,26 +58,51 @@ def is_interrupted() -> bool:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """SIGINT and SIGTERM in the block are reasons to end; the second one raises KeyboardInterrupt."""
+    """SIGINT, SIGTERM and SIGHUP in the block are reasons to end; a second SIGINT or SIGTERM raises KeyboardInterrupt.
+
+    A terminal that closes sends SIGHUP, and its shell another one, so that they never count as a person's second
+    signal. Where SIGHUP is ignored as the process starts (`nohup`) it stays so.
+    """
     _reasons.clear()
     received: list[str] = []
 
     def handle(number: int, _frame: object) -> None:
-        if received:
+        name = signal.Signals(number).name
+        if name == _HANGUP:
+            _leave_closed_terminal()
+        elif received:
             raise KeyboardInterrupt
-        received.append(signal.Signals(number).name)
-        _reasons.append(received[0])
+        else:
+            received.append(name)
+        _reasons.append(name)
 
-    try:
-        before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    except ValueError:  # not in the main thread: whoever runs us there handles signals
-        before = {}
+    before = {}
+    with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
+        for number in _signals_that_end():
+            before[number] = signal.signal(number, handle)
     try:
         yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         _reasons.clear()
+
+
+def _signals_that_end() -> list[signal.Signals]:
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    hangup: signal.Signals | None = getattr(signal, _HANGUP, None)  # Windows has none
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
+    return numbers
+
+
+def _leave_closed_terminal() -> None:
+    """Write to nowhere what would go to a terminal that has closed: it raises errors, also as the process exits."""
+    for descriptor in _STANDARD_OUTPUTS:
+        poll = select.poll()
+        poll.register(descriptor, 0)
+        if any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0)):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 @contextmanager

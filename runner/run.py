@@ -15,7 +15,9 @@ from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
 from runner.interrupts import Interrupted, interrupts, reason_to_end
+from runner.locks import FolderLost
 from runner.rllink.announcement import external_text
+from runner.run_folder import RunFolder
 from runner.run_records import RunRecords, Status
 from runner.stop_criteria import met_criteria
 from runner.tracking.headline import EVALUATION_RETURN
@@ -29,7 +31,7 @@ _log = logging.getLogger(__name__)
 def run_experiment(
     config: ExperimentConfig,
     composed: Composed,
-    run_dir: Path,
+    folder: RunFolder,
     resume_from: Path | None = None,
     start_time_s: float | None = None,
     is_trusted: bool = False,
@@ -39,7 +41,7 @@ def run_experiment(
     Args:
         config: the experiment.
         composed: where its values came from; recorded with the run.
-        run_dir: for progress.jsonl, result.json and checkpoints.
+        folder: for progress.jsonl, result.json and checkpoints.
         resume_from: a checkpoint to go on from.
         start_time_s: Unix time at which the command began with this run; None: now.
         is_trusted: follow the files beside the checkpoint, whoever wrote them.
@@ -53,7 +55,7 @@ def run_experiment(
     last_result = manifest.get("result", {})
     with (
         interrupts(),
-        RunRecords(config, composed, run_dir.absolute(), last_result, resume_from, start_time_s, is_trusted) as records,
+        RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
         Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
     ):
         if resume_from is not None:
@@ -136,15 +138,19 @@ class Run:
         """What ends the run within is recorded as its failure; raised again, always as a `RunnerError`."""
         try:
             yield
+        except FolderLost:  # nothing may be written where the run was
+            raise
         except RunnerError as error:
-            self._keep_trained_iteration()
+            with suppress(RunFailure):  # the disk, for example: what ended the run is told
+                self._keep_trained_iteration()
             self._records.finish("failed", str(error))
             raise
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("the run failed")
             self._records.finish("failed", reason)
-            raise RunFailure(self._describe(reason, error)) from error
+            where = f"runner itself or code of yours that it called; the stack trace is in {self._log_path}"
+            raise RunFailure(Problem(reason, where=where)) from error
 
     def _keep_trained_iteration(self) -> None:
         """What was trained before its evaluation failed keeps its metrics line and a checkpoint."""
@@ -166,10 +172,6 @@ class Run:
         every = self._config.checkpoint.every_iterations
         return every is not None and self._trainer.training_iteration % every == 0
 
-    def _describe(self, reason: str, error: Exception) -> Problem:
-        """An error that nothing below made into a message."""
-        run_dir = self._records.run_dir
-        if isinstance(error, OSError) and error.filename is not None:
-            return Problem(f"a file of the run cannot be written: {reason}", where=str(run_dir))
-        where = f"runner itself or code of yours that it called; the stack trace is in {run_dir / 'runner.log'}"
-        return Problem(reason, where=where)
+    @property
+    def _log_path(self) -> Path:
+        return self._records.run_dir / "runner.log"

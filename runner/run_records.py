@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import os
 import sys
 import time
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal
 from runner.checkpoints import CheckpointFolder
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
-from runner.config.errors import UserError
+from runner.config.errors import RunFailure, UserError
 from runner.config.metrics import learns_offline
 from runner.config.origin import prepare_key
 from runner.config.schemas import ExperimentConfig
+from runner.run_folder import RunFolder
 from runner.tracking import (
     DataSet,
     DisplayInfo,
+    LoggedDisplay,
     MLflowSettings,
     MLflowTracker,
     ProgressLog,
@@ -50,6 +53,8 @@ _RESTARTED = {
     "fault_tolerance/num_remote_worker_restarts": "env runner",
     "fault_tolerance/num_learner_restarts": "learner",
 }
+_log = logging.getLogger(__name__)
+
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 _MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -85,27 +90,28 @@ class RunRecords:
     Args:
         config: the experiment.
         composed: where its values came from.
-        run_dir: absolute path.
+        folder: of the run.
         last_result: of the checkpoint that the run goes on from; empty for a new run.
         resume_from: that checkpoint.
         start_time_s: Unix time, the start of a new run in MLflow.
         is_trusted: follow the files beside that checkpoint, whoever wrote them.
 
     Raises:
-        UserError: the run dir cannot be written.
+        UserError: the run dir holds a run, or cannot be written.
     """
 
     def __init__(
         self,
         config: ExperimentConfig,
         composed: Composed,
-        run_dir: Path,
+        folder: RunFolder,
         last_result: Result,
         resume_from: Path | None,
         start_time_s: float,
         is_trusted: bool = False,
     ) -> None:
-        self.run_dir = run_dir
+        self.run_dir = run_dir = folder.path
+        self._folder = folder
         self.last_result: Result = dict(last_result)
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
@@ -115,11 +121,13 @@ class RunRecords:
         self._info = run_info()
         _check_unused(run_dir, resume_from)
         try:
+            if resume_from is None:
+                folder.write_configuration(composed)
             write_result(run_dir / "environment.json", self._info)
         except OSError as error:
             raise UserError(f"the run dir cannot be written: {error}") from error
         self._resume_from = resume_from
-        self._display = make_display(config.tracking.display)  # type: ignore[arg-type]
+        self._display = LoggedDisplay(make_display(config.tracking.display))  # type: ignore[arg-type]
         self._known_run = {}
         if resume_from is not None and config.tracking.mlflow:
             self._known_run = known_run(resume_from.parent.parent, self._display.note, is_trusted)
@@ -137,7 +145,7 @@ class RunRecords:
         if learns_offline(config):  # the trainer says what it waits for, once the data have been found
             return self
         if num_remote and config.engine != "inline":  # nothing else is shown until they are there
-            self._display.note(f"starting Ray and {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
+            self._display.note(f"starting {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +153,9 @@ class RunRecords:
         self._display.finish([])
         warning = self._tracker.finish(self._mlflow_status) if self._tracker else None
         if warning:
-            print(warning, file=sys.stderr, flush=True)
+            _log.warning("%s", warning)
+            with suppress(OSError):  # the terminal has gone
+                print(warning, file=sys.stderr, flush=True)
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
@@ -157,7 +167,8 @@ class RunRecords:
             loaded: modules that begin with the parameters of another run.
             data_sets: recorded data that the run reads.
         """
-        self._progress.truncate_after(iteration)
+        with self._folder.writing():
+            self._progress.truncate_after(iteration)
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
@@ -173,7 +184,8 @@ class RunRecords:
     def add(self, result: Result) -> None:
         """Record an iteration."""
         self.last_result = result
-        self._progress.append(result)
+        with self._folder.writing():
+            self._progress.append(result)
         self._display.update(result)
         self._tell_restarts(result)
         value = result.get(RETURN)
@@ -202,7 +214,9 @@ class RunRecords:
             "experiment": self._composed.experiment,
             "info": self._info,
         }
-        self._checkpoint = self._checkpoints.save(trainer.get_state(), manifest, self.last_result)
+        state = trainer.get_state()
+        with self._folder.writing():
+            self._checkpoint = self._checkpoints.save(state, manifest, self.last_result)
 
     def finish(self, status: Status, reason: str) -> None:
         """Write result.json and show how the run ended."""
@@ -216,7 +230,7 @@ class RunRecords:
             "checkpoint": None if self._newest_checkpoint is None else str(self._newest_checkpoint),
             "best_checkpoint": str(best[0]) if best else None,
         }
-        with suppress(OSError):  # a full disk: the error that ended the run is told, not this one
+        with suppress(RunFailure), self._folder.writing():  # what ended the run is told, not this
             write_result(self.run_dir / "result.json", result)
         if self._tracker is not None:
             self._tracker.log_artifact(self.run_dir / "result.json")
@@ -229,7 +243,8 @@ class RunRecords:
     def announce(self, addresses: Sequence[str], text: str) -> None:
         """Say where simulators connect, on the terminal and in `rllink.json` of the run."""
         content = {"addresses": list(addresses), "pid": os.getpid()}
-        (self.run_dir / "rllink.json").write_text(json.dumps(content) + "\n")
+        with self._folder.writing():
+            (self.run_dir / "rllink.json").write_text(json.dumps(content) + "\n")
         for line in text.splitlines():
             self.note(line)
 

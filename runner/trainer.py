@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,6 @@ from runner.config.validation import build_experiment_config
 from runner.dataflow.experience import Experience
 from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own_return_metrics, returns_by_kind
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import stop_ray
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.loaded_modules import load_modules, shared_states
 from runner.module_parts import ModulePlan
@@ -82,8 +82,9 @@ class Trainer:
             from runner.offline.data_sets import start_text
 
             note(start_text(config, source))
-        self._started_ray = builder.start_ray(config)
+        self._cluster = ExitStack()
         try:
+            self._cluster.enter_context(builder.ray_cluster(config, note or _log.info))
             self._build(config)
         except BaseException:
             self.close()
@@ -340,13 +341,12 @@ class Trainer:
         }
 
     def close(self) -> None:
-        """Close environments and runners, and the Ray cluster if this trainer started it."""
+        """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
         for name in ("learners", "experience", "_evaluation_runners"):
             part = getattr(self, name, None)  # what failed to be built is not there
             if part is not None:
                 part.close()
-        if self._started_ray:
-            stop_ray()
+        self._cluster.close()
 
     def __enter__(self) -> Trainer:
         return self

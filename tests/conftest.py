@@ -131,11 +131,11 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[None]:
     """One small Ray cluster for all tests that need one; trainers find it and leave it running."""
-    import ray
+    from runner.cluster import start_local_ray, stop_ray
 
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    start_local_ray(num_cpus=4)
     yield
-    ray.shutdown()
+    stop_ray()
 
 
 @pytest.fixture

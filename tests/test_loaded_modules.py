@@ -19,6 +19,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.run import run_experiment
+from runner.run_folder import opened_run_folder
 from runner.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times
 
@@ -39,8 +40,9 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> MakeRun:
         if texts not in made:
             run_dir = tmp_path_factory.mktemp("source")
             composed = compose_experiment(texts)
-            with contextlib.redirect_stdout(io.StringIO()):  # what the test itself runs is what it reads
-                assert run_experiment(build_experiment_config(composed), composed, run_dir) == 0
+            with contextlib.redirect_stdout(io.StringIO()), opened_run_folder(run_dir) as folder:
+                # What the test itself runs is what it reads.
+                assert run_experiment(build_experiment_config(composed), composed, folder) == 0
             made[texts] = run_dir
         return made[texts]
 

@@ -142,7 +142,7 @@ def test_sigkill_between_checkpoints(
     assert lines == straight(killed_after + 2)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_with_a_checkpoint(
     number: signal.Signals,
     start_main: Start,

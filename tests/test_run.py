@@ -352,13 +352,13 @@ def test_the_start_of_ray_is_told_before_it_is_waited_for(run_main: Run, monkeyp
     from runner import builder
     from runner.config.errors import UserError
 
-    def ensure_ray(*_: float) -> bool:
+    def connected(*_: object) -> None:
         raise UserError("no Ray here")
 
-    monkeypatch.setattr(builder, "ensure_ray", ensure_ray)
+    monkeypatch.setattr(builder, "connected", connected)
     outcome = run_main(*TRAIN, "env_runners.num_env_runners=2")
     assert (outcome.code, outcome.err) == (2, "no Ray here\n")
-    assert outcome.out.splitlines()[0] == "starting Ray and 2 env runners ..."
+    assert outcome.out.splitlines()[0] == "starting 2 env runners ..."
 
 
 def test_a_sweep_shows_the_overrides_as_they_were_typed(run_main: Run, tmp_path: Path) -> None:

@@ -185,7 +185,7 @@ def run(cfg: RLlibSettings, config: PPOConfig) -> dict[str, Any]:
     """Measure what `config` trains."""
     torch.set_num_threads(1)
     start = time.perf_counter()
-    ray.init(num_cpus=cfg.num_env_runners + 1, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=cfg.num_env_runners + 1, include_dashboard=False, log_to_driver=False)
     algorithm = config.build_algo()
     setup_s = time.perf_counter() - start
     work = Work(algorithm)

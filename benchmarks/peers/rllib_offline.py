@@ -111,7 +111,7 @@ if __name__ == "__main__":
     else:
         torch.set_num_threads(1)
         settings = parse_settings(__doc__)
-        ray.init(num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
+        ray.init(address="local", num_cpus=4, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
         ray.data.DataContext.get_current().enable_progress_bars = False
         record(settings) if settings.output else train(settings)
         ray.shutdown()

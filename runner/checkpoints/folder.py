@@ -115,7 +115,7 @@ def newest_checkpoint(path: Path) -> Path:
     """
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
         raise UserError(f"{path}: no permission to read this folder")
-    if (path / MANIFEST).exists() or path.name.startswith("iteration_"):
+    if is_checkpoint_path(path):
         return path
     if not path.is_dir():
         raise UserError(f"{path}: no such folder; give the run dir of a run or one of its checkpoints")
@@ -123,3 +123,8 @@ def newest_checkpoint(path: Path) -> Path:
     if not folders:
         raise UserError(f"{path} has no checkpoint; a run writes one every checkpoint.every_iterations and at its end")
     return folders[-1]
+
+
+def is_checkpoint_path(path: Path) -> bool:
+    """Whether a command-line argument means a checkpoint, and not a run."""
+    return (path / MANIFEST).exists() or path.name.startswith("iteration_")

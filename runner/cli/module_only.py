@@ -8,18 +8,15 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from runner.checkpoints import naming_checkpoint, read_manifest
 from runner.checkpoints.trust import StoredValues
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
-from runner.config.compose import Composed
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
-from runner.tracking.log_file import log_to_file
+from runner.run_folder import opened_run_folder
 
 
 def main(arguments: Arguments, verdict: Verdict) -> int:
@@ -39,22 +36,13 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     run_dir = run_dir or _new_run_dir(str(config.experiment_name))
     check_writable(run_dir)
     check_holds_no_run(run_dir)
-    log_to_file(run_dir)
-    _write_configuration(run_dir, composed)
-    from runner.run import run_experiment
+    with opened_run_folder(run_dir) as folder:
+        from runner.run import run_experiment
 
-    verdict.judge_run(config.experiment_name, run_dir)
-    return run_experiment(config, composed, run_dir, start_time_s=start_time_s)
+        verdict.judge_run(config.experiment_name, folder.path)
+        return run_experiment(config, composed, folder, start_time_s=start_time_s)
 
 
 def _new_run_dir(experiment_name: str) -> Path:
     """As `hydra.run.dir` in `conf/config.yaml`."""
     return Path.cwd() / "outputs" / experiment_name / time.strftime("%Y-%m-%d/%H-%M-%S")
-
-
-def _write_configuration(run_dir: Path, composed: Composed) -> None:
-    """What Hydra writes for a run that it starts."""
-    folder = run_dir / ".hydra"
-    folder.mkdir(exist_ok=True)
-    OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), folder / "config.yaml")
-    OmegaConf.save(OmegaConf.create(list(composed.overrides)), folder / "overrides.yaml")

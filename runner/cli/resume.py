@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import shutil
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from runner.checkpoints.trust import TRAINING
@@ -13,9 +15,16 @@ from runner.cli import module_only
 from runner.cli.arguments import Arguments, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
-from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, naming_changes, open_run
+from runner.cli.stored_run import (
+    StoredRun,
+    check_holds_no_run,
+    check_writable,
+    naming_changes,
+    open_run,
+    target_run_dir,
+)
+from runner.run_folder import opened_run_folder
 from runner.stop_criteria import MetCriterion, met_criteria
-from runner.tracking.log_file import log_to_file
 from runner.tracking.mlflow_store import python_command
 
 _ADVICE = "`resume --module-only` begins a new run with its module"
@@ -36,24 +45,31 @@ def main(argv: Sequence[str]) -> int:
 def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_module_only:
         return module_only.main(arguments, verdict)
-    stored = open_run(argv, _FIXED, TRAINING, trains_on=True)
-    check_assertions(arguments.assertions, stored.config)
-    met = met_criteria(stored.config.stop, stored.manifest["result"])
-    if met and _is_finished(stored.checkpoint.parent.parent):
-        print("\n".join(_describe_finished(met, argv)))
-        verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)
-        return 0
-    _prepare_run_dir(stored)
-    print(f"resume {stored.checkpoint}")
-    heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
-    print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
-    from runner.run import run_experiment
+    with ExitStack() as stack:
+        run_dir = target_run_dir(arguments)
+        is_run = (run_dir / "checkpoints").is_dir() and os.access(run_dir, os.W_OK)
+        # Before the newest checkpoint is chosen: a process that trains there may write another one.
+        folder = stack.enter_context(opened_run_folder(run_dir)) if is_run else None
+        stored = open_run(argv, _FIXED, TRAINING, trains_on=True)
+        check_assertions(arguments.assertions, stored.config)
+        met = met_criteria(stored.config.stop, stored.manifest["result"])
+        if met and _is_finished(stored.checkpoint.parent.parent):
+            print("\n".join(_describe_finished(met, argv)))
+            verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)
+            return 0
+        check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
+        folder = folder or stack.enter_context(opened_run_folder(stored.run_dir))
+        _take_progress_along(stored)
+        print(f"resume {stored.checkpoint}")
+        heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
+        print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
+        from runner.run import run_experiment
 
-    verdict.judge_run(stored.config.experiment_name, stored.run_dir)
-    with naming_changes(stored):
-        return run_experiment(
-            stored.config, stored.composed, stored.run_dir, stored.checkpoint, is_trusted=stored.is_trusted
-        )
+        verdict.judge_run(stored.config.experiment_name, stored.run_dir)
+        with naming_changes(stored):
+            return run_experiment(
+                stored.config, stored.composed, folder, stored.checkpoint, is_trusted=stored.is_trusted
+            )
 
 
 def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:
@@ -74,13 +90,12 @@ def _is_finished(run_dir: Path) -> bool:
         return False
 
 
-def _prepare_run_dir(stored: StoredRun) -> None:
-    """A run that goes on elsewhere takes its progress so far along."""
-    check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
+def _take_progress_along(stored: StoredRun) -> None:
+    """Copy the progress so far of a run that goes on in another folder."""
     source = stored.checkpoint.parent.parent / "progress.jsonl"
     target = stored.run_dir / "progress.jsonl"
-    if source != target:
-        check_holds_no_run(stored.run_dir)
-    log_to_file(stored.run_dir)
-    if source != target and source.exists():
+    if source == target:
+        return
+    check_holds_no_run(stored.run_dir)
+    if source.exists():
         shutil.copyfile(source, target)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.checkpoints import read_manifest
-from runner.checkpoints.folder import check_intact, newest_checkpoint
+from runner.checkpoints import CheckpointError, read_manifest
+from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_checkpoint
 from runner.checkpoints.trust import StoredValues, check_links
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.compose import Composed
@@ -91,9 +91,22 @@ def named_checkpoint(arguments: Arguments) -> Path:
         UserError: there is none.
         CheckpointError: it is cut off or altered.
     """
-    checkpoint = newest_checkpoint(Path(arguments.words[0]).absolute())
-    check_intact(checkpoint)
-    return checkpoint
+    path = Path(arguments.words[0]).absolute()
+    while True:
+        checkpoint = newest_checkpoint(path)
+        try:
+            check_intact(checkpoint)
+        except CheckpointError:
+            if checkpoint == newest_checkpoint(path):
+                raise
+        else:  # a run that trains may have written a newer one and dropped this one
+            return checkpoint
+
+
+def target_run_dir(arguments: Arguments) -> Path:
+    """Where a command that trains on writes: `hydra.run.dir`, else the run dir of RUN_DIR."""
+    named, path = split_run_dir(arguments)[0], Path(arguments.words[0]).absolute()
+    return named or (path.parent.parent if is_checkpoint_path(path) else path)
 
 
 def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:

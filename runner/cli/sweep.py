@@ -25,8 +25,8 @@ from runner.config.paths import search_dirs
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import POPULATIONS
 from runner.interrupts import is_interrupted
+from runner.locks import held
 from runner.sweep.space import Choices, SearchSpace, read_search_space
-from runner.sweep.sweep_lock import held
 
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
@@ -101,17 +101,15 @@ def _own(folder: Path) -> Iterator[None]:
     """Within, the folder is this process's.
 
     Raises:
-        UserError: it is another one's, or cannot be written.
+        FolderHeld: another process has it.
+        UserError: it cannot be written.
     """
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            is_ours = stack.enter_context(held(folder))
+            stack.enter_context(held(folder, "sweep's folder"))
         except OSError as error:
             raise UserError(f"the sweep's folder cannot be used: {error}") from error
-        if not is_ours:
-            allowed = "wait until it has ended, or another sweep.name"
-            raise UserError(f"another process runs the sweep in {folder}\n   allowed  {allowed}")
         yield
 
 

@@ -22,6 +22,7 @@ from runner.config.loader import hydra_with_this_loader
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
+from runner.run_folder import opened_run_folder
 
 
 def main(argv: Sequence[str]) -> int:
@@ -65,11 +66,8 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdi
     with _hydra_command_line(arguments), _overrides_as_typed(), hydra_with_this_loader():
         try:
             run()
-        except (OSError, ValueError) as error:  # the job turns its own into messages: this is Hydra making the folder
-            reason = error if isinstance(error, OSError) else error.__cause__  # `logging` wraps that of runner.log
-            if not isinstance(reason, OSError):
-                raise
-            raise UserError(f"the run dir cannot be made: {reason}") from error
+        except OSError as error:  # the job turns its own into messages: this is Hydra making the folder
+            raise UserError(f"the run dir cannot be made: {error}") from error
     return max(codes, default=0)
 
 
@@ -94,12 +92,12 @@ def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) ->
         if checked is None:
             composed = compose_experiment(list(hydra_config.overrides.task), arguments.config_dir)
             checked = composed, build_experiment_config(composed)
-        from runner.run import run_experiment
-
         composed, config = checked
-        run_dir = Path(hydra_config.runtime.output_dir)
-        verdict.judge_run(config.experiment_name, run_dir)
-        return run_experiment(config, composed, run_dir, start_time_s=start_time_s)
+        with opened_run_folder(Path(hydra_config.runtime.output_dir)) as folder:
+            from runner.run import run_experiment
+
+            verdict.judge_run(config.experiment_name, folder.path)
+            return run_experiment(config, composed, folder, start_time_s=start_time_s)
     except RunnerError as error:
         verdict.note_error(error)
         report_error(error, arguments.overrides)

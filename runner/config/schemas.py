@@ -116,6 +116,17 @@ class LearnersConfig:
 
 
 @dataclass(frozen=True)
+class RayConfig:
+    """Which Ray cluster runners, learners, recorded data and trials use; not read where none of them needs Ray."""
+
+    address: str | None = option(
+        None,
+        "cluster to join: host:port, or auto for the one on this machine; local: start one; null: what the variable "
+        "RAY_ADDRESS names, else local",
+    )
+
+
+@dataclass(frozen=True)
 class ModuleConfig:
     """The network. Fields are those of RLlib's DefaultModelConfig; shapes come from the spaces."""
 
@@ -246,7 +257,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written and which are kept. One is always written at the end and on SIGINT or SIGTERM."""
+    """When checkpoints are written and which are kept. One is always written at the end and where a signal ends it."""
 
     every_iterations: int | None = option(10, "write one every so many iterations; null: only at the end", minimum=1)
     keep_last: int = option(2, "newest checkpoints that are kept", minimum=1)
@@ -291,6 +302,7 @@ class ExperimentConfig:
     multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
+    ray: RayConfig = field(default_factory=RayConfig)
     rllink: RLlinkConfig = field(default_factory=RLlinkConfig)
     offline: OfflineConfig = field(default_factory=OfflineConfig)
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
-import os
-import signal
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
-from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
+from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.interrupts import Interrupted, is_interrupted
 
 # (index, generation) -> a new env runner; the generation counts restarts, so that seeds differ.
@@ -147,60 +144,3 @@ class RemoteHandle:
         with suppress(ray.exceptions.RayError):  # it may be gone already, or hang
             ray.get(self._actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
         ray.kill(self._actor)
-
-
-def ensure_ray(num_cpus: float, num_gpus: float, asked_by: str) -> bool:
-    """Connect to the cluster that is there or start one in this machine; true when one was started.
-
-    A local one gets as many logical CPUs as the job needs, also above the machine's.
-
-    Args:
-        num_cpus, num_gpus: what the job cannot run without.
-        asked_by: the options that ask for them, for the message.
-
-    Raises:
-        ConfigError: the cluster can never give what is asked.
-    """
-    import ray
-
-    started = not ray.is_initialized()
-    if started:
-        _connect(max(os.cpu_count() or 1, math.ceil(num_cpus)))
-    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    wanted = {"CPU": num_cpus, "GPU": num_gpus}
-    short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
-    if short:
-        if started:
-            ray.shutdown()
-        problem = Problem(
-            "the Ray cluster can never give the resources this run asks for",
-            where=asked_by,
-            got=", ".join(f"{name} {wanted[name]:g}" for name in short),
-            allowed=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
-        )
-        raise ConfigError([problem])
-    return started
-
-
-def _connect(local_cpus: int) -> None:
-    """Connect to the cluster that the environment names, or to one on this machine, or start one."""
-    import ray
-
-    arguments: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    is_named = bool(os.environ.get("RAY_ADDRESS"))
-    local: dict[str, Any] = {} if is_named else {"num_cpus": local_cpus, "include_dashboard": False}
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        ray.init(**arguments, **local)
-    except ValueError:  # a cluster runs on this machine (`ray start`); it has its own number of CPUs
-        ray.init(address="auto", **arguments)
-    if callable(handler):  # that of `interrupts`: Ray has put its own there, which ends the process at once
-        with suppress(ValueError):  # not in the main thread
-            signal.signal(signal.SIGTERM, handler)
-
-
-def stop_ray() -> None:
-    """Stop the cluster that `ensure_ray` started."""
-    import ray
-
-    ray.shutdown()

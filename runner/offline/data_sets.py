@@ -54,11 +54,11 @@ def start_text(config: ExperimentConfig, source: Source | None) -> str:
     """What is waited for while a run on recorded data is built."""
     offline, num_runners = config.offline, config.evaluation.evaluation_num_env_runners
     with_runners = num_runners > 0 and config.evaluation.evaluation_interval is not None and config.engine != "inline"
-    runners = f" and {num_runners} evaluation runner{'' if num_runners == 1 else 's'}" if with_runners else ""
+    runners = f"starting {num_runners} evaluation runner{'' if num_runners == 1 else 's'}, " if with_runners else ""
     data = _name(offline)
     if source is not None and source.files is not None:
         data = sized(data, len(source.files.paths), source.num_bytes)
-    return f"starting Ray{runners}, reading {data} ..."
+    return f"{runners}reading {data} ..."
 
 
 def _name(offline: OfflineConfig) -> str:

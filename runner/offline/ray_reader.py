@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from runner.cluster import ensure_connected
 from runner.config.errors import ConfigError, Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
 from runner.offline.foreign.data_error import Place, data_error, first_line
@@ -89,6 +90,7 @@ def read_with_ray(config: OfflineConfig) -> Dataset:
     method = config.input_read_method
     read = _find_method(method)
     filesystem, paths = existing_paths(config)
+    ensure_connected()
     given = {name: value for name, value in config.input_read_method_kwargs.items() if name not in OWN_OPTIONS}
     try:
         dataset: Dataset = read(paths, filesystem=filesystem, **given)

@@ -53,6 +53,10 @@ class SweepDisplay:
         if folder.trials:
             self._print(f"  {counts_text(folder)} of an earlier start")
 
+    def note(self, text: str) -> None:
+        """Show a line that stays."""
+        self._print(text)
+
     def change(self, folder: SweepFolder, trial: Trial) -> None:
         """A trial has begun or ended."""
         texts = [f"trial {trial.number:>3}  {trial.status:<11}"]

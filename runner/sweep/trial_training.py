@@ -8,13 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
-
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
-from runner.config.compose import Composed
 from runner.config.errors import RunnerError
+from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, owner_of
 from runner.run import Run
+from runner.run_folder import opened_run_folder
 from runner.run_records import RunRecords, Status
 from runner.sweep.trial_settings import (
     METRICS,
@@ -27,7 +26,6 @@ from runner.sweep.trial_settings import (
     remove_clone,
 )
 from runner.tracking import write_result
-from runner.tracking.log_file import log_to_file
 from runner.trainer import Trainer
 
 _log = logging.getLogger(__name__)
@@ -49,6 +47,8 @@ class TrialTraining:
         with ExitStack() as stack:
             try:
                 self._begin(settings, stack)
+            except FolderHeld:  # nothing may be written there
+                raise
             except Exception as error:
                 _log.exception("the trial could not begin")
                 stack.close()
@@ -62,18 +62,23 @@ class TrialTraining:
     def _begin(self, settings: TrialSettings, stack: ExitStack) -> None:
         composed, self._experiment = compose_trial(settings)
         run_dir = self._run_dir
+        sweep = owner_of(run_dir.parent)
+        member_of = None if sweep is None else sweep.token
+        # A trial of a sweep that was killed on another machine counts as alive until its heartbeat is old.
+        folder = stack.enter_context(opened_run_folder(run_dir, member_of, STALE_AFTER_S + BEAT_S))
         cloned = list_checkpoints(clone_folder(run_dir))
         checkpoints = cloned or list_checkpoints(run_dir / "checkpoints")
         resume_from = checkpoints[-1] if checkpoints else None
-        _prepare_folder(run_dir, composed, resume_from is not None)
-        stack.callback(log_to_file(run_dir))
+        _remove_remains(run_dir, resume_from is not None)
+        if resume_from is not None:
+            folder.write_configuration(composed)  # its population may have changed it
         stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
         last_result = manifest.get("result", {})
         self._records = stack.enter_context(
-            RunRecords(self._experiment, composed, run_dir, last_result, resume_from, 0.0)
+            RunRecords(self._experiment, composed, folder, last_result, resume_from, 0.0)
         )
         self._trainer = stack.enter_context(
-            Trainer(self._experiment, loads_modules=resume_from is None, run_dir=run_dir)
+            Trainer(self._experiment, loads_modules=resume_from is None, note=self._records.note, run_dir=run_dir)
         )
         if stored is not None:
             self._trainer.set_state(stored)
@@ -158,14 +163,9 @@ class TrialTraining:
         return list_checkpoints(self._run_dir / "checkpoints")[-1:]
 
 
-def _prepare_folder(run_dir: Path, composed: Composed, goes_on: bool) -> None:
-    """What Hydra writes for a run; what a killed run left without a checkpoint is done again."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    (run_dir / "result.json").unlink(missing_ok=True)  # of an earlier end
+def _remove_remains(run_dir: Path, goes_on: bool) -> None:
+    """Remove what an earlier end has left; what a killed run left without a checkpoint is done again."""
+    (run_dir / "result.json").unlink(missing_ok=True)
     if not goes_on:
         (run_dir / "progress.jsonl").unlink(missing_ok=True)
         shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)
-    hydra_dir = run_dir / ".hydra"
-    hydra_dir.mkdir(exist_ok=True)
-    OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), hydra_dir / "config.yaml")
-    OmegaConf.save(OmegaConf.create(list(composed.overrides)), hydra_dir / "overrides.yaml")

@@ -12,8 +12,8 @@ from typing import Any, Literal
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
 from runner.config.origin import foreign_reason, signed
+from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
-from runner.sweep.sweep_lock import is_held
 from runner.sweep.trial_lines import find_fault
 from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number, json_value
@@ -116,7 +116,7 @@ class SweepFolder:
         if not (path / FOLDER_FILE).is_file():
             raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
-        folder._catch_up(is_running=is_held(path))
+        folder._catch_up(is_running=owner_of(path) is not None)
         return folder
 
     @classmethod

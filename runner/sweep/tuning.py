@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from runner.cluster import connected
 from runner.config.schemas import ExperimentConfig
-from runner.env_runners.handles import ensure_ray, stop_ray
 from runner.interrupts import interrupts
 from runner.sweep.coordinates import coordinates
 from runner.sweep.display import SweepDisplay
@@ -64,8 +64,8 @@ def run_sweep(
     display.start(folder)
     with ExitStack() as stack:
         stack.enter_context(interrupts())
-        if ensure_ray(max(one["CPU"] for one in largest), max(one["GPU"] for one in largest), asked_by):
-            stack.callback(stop_ray)
+        num_cpus, num_gpus = (max(one[name] for one in largest) for name in ("CPU", "GPU"))
+        stack.enter_context(connected(config.ray, num_cpus, num_gpus, asked_by, display.note))
         sweep = _Sweep(space, config, folder, config_dir, display)
         stack.callback(sweep.finish)
         stack.callback(display.finish, folder)

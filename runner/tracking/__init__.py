@@ -5,6 +5,7 @@ Imports neither MLflow nor rich: only the child process imports MLflow, only a l
 
 from runner.tracking.data_set import DataSet
 from runner.tracking.display import Display, DisplayInfo, DisplayMode, NoDisplay, PlainDisplay, make_display
+from runner.tracking.logged_display import LoggedDisplay
 from runner.tracking.mlflow_store import StoreLocation, resolve_store, ui_command
 from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
 from runner.tracking.progress_log import ProgressLog
@@ -17,6 +18,7 @@ __all__ = [
     "Display",
     "DisplayInfo",
     "DisplayMode",
+    "LoggedDisplay",
     "MLflowSettings",
     "MLflowTracker",
     "NoDisplay",

@@ -1,23 +1,41 @@
-"""`runner.log` of a run, where Hydra does not make it."""
+"""`runner.log` of a run."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
-def log_to_file(run_dir: Path) -> Callable[[], None]:
-    """Send log records of this process to `runner.log`, as Hydra does for a new run; what is returned ends that."""
-    run_dir.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(run_dir / "runner.log")
+@contextmanager
+def logged_to_file(run_dir: Path) -> Iterator[None]:
+    """Within, log records of this process go to `runner.log`.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    handler = _QuietFileHandler(run_dir / "runner.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
     root = logging.getLogger()
     root.addHandler(handler)
-    root.setLevel(logging.INFO)
-
-    def stop() -> None:
+    root.setLevel(min(root.level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
         root.removeHandler(handler)
         handler.close()
 
-    return stop
+
+class _QuietFileHandler(logging.FileHandler):
+    """Loses records where the disk is full: a stack trace of `logging` on the terminal would help nobody."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Do nothing; the run says what is wrong with the disk."""
+
+    def close(self) -> None:
+        """Close the file; what is buffered may not find room."""
+        try:
+            super().close()
+        except OSError:
+            self.stream = None

@@ -13,6 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SQLITE_PREFIX = "sqlite:///"
+_ELSEWHERE = "or set tracking.tracking_uri, or tracking.mlflow=false"
+_ADVICE = {  # by what SQLite and the operating system say
+    "readonly database": f"make the file and its folder writable, {_ELSEWHERE}",
+    "Read-only file system": f"its file system is mounted read-only, {_ELSEWHERE}",
+    "Permission denied": f"make the file and its folder writable, {_ELSEWHERE}",
+    "database is locked": f"another program keeps it locked: end that one, {_ELSEWHERE}",
+    "disk is full": f"make room on its disk, {_ELSEWHERE}",
+    "No space left": f"make room on its disk, {_ELSEWHERE}",
+    "disk I/O error": f"its disk fails, or is full, {_ELSEWHERE}",
+    "unable to open database file": f"its folder cannot be used, {_ELSEWHERE}",
+    "not a database": f"the file is something else, {_ELSEWHERE}",
+}
 _SERVER_SCHEMES = ("http:", "https:", "databricks", "uc:")
 
 
@@ -92,6 +104,8 @@ def check_sqlite_writable(tracking_uri: str) -> None:
 
 
 def error_line(error: BaseException) -> str:
-    """The first line of an error's text, for a one-line warning."""
+    """The first line of an error's text, and what to do about it where that is known: for a one-line warning."""
     text = (str(error).strip().splitlines() or [""])[0][:300]
-    return text if isinstance(error, StoreNotWritableError) else f"{type(error).__name__}: {text}"
+    line = text if isinstance(error, StoreNotWritableError) else f"{type(error).__name__}: {text}"
+    advice = next((advice for mark, advice in _ADVICE.items() if mark in text), None)
+    return line if advice is None else f"{line}: {advice}"

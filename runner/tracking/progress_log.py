@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from runner.tracking.plain_values import json_value
 from runner.tracking.result_file import write_atomically
@@ -22,14 +23,18 @@ class ProgressLog:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._file: TextIO | None = None
+        self._file: FileIO | None = None
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """Write one line. NaN and infinity become null, numpy scalars numbers."""
+        """Write one line, all of it or nothing. NaN and infinity become null, numpy scalars numbers."""
         line = json.dumps({name: json_value(value) for name, value in metrics.items()}, separators=(",", ":"))
         file = self._file or self._open()
-        file.write(line + "\n")
-        file.flush()
+        end = file.seek(0, os.SEEK_END)
+        try:
+            _write_all(file, f"{line}\n".encode())
+        except OSError:  # a full disk may have taken a part
+            file.truncate(end)
+            raise
 
     def read(self) -> list[dict[str, Any]]:
         """All whole lines, oldest first; [] without a file. What a crash left half-written is skipped."""
@@ -57,12 +62,12 @@ class ProgressLog:
             self._file.close()
             self._file = None
 
-    def _open(self) -> TextIO:
+    def _open(self) -> FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         ends_in_half_line = self.path.exists() and self.path.read_bytes()[-1:] not in (b"", b"\n")
-        self._file = self.path.open("a", encoding="utf-8", newline="\n")
+        self._file = self.path.open("ab", buffering=0)
         if ends_in_half_line:
-            self._file.write("\n")
+            _write_all(self._file, b"\n")
         return self._file
 
     def _whole_lines(self) -> list[tuple[bytes, dict[str, Any]]]:
@@ -78,3 +83,9 @@ class ProgressLog:
             if isinstance(record, dict):
                 lines.append((line, record))
         return lines
+
+
+def _write_all(file: FileIO, content: bytes) -> None:
+    """Write it, also where the operating system takes it in parts."""
+    while content:
+        content = content[file.write(content) :]

@@ -290,7 +290,7 @@ def _without_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         raise AssertionError("Ray was asked for")
 
     if "ray_cluster" not in request.fixturenames:
-        monkeypatch.setattr("runner.builder.ensure_ray", refuse)
+        monkeypatch.setattr("runner.builder.connected", refuse)
 
 
 def assert_nothing_trained(tmp_path: Path) -> None:

@@ -183,8 +183,8 @@ def test_where_data_are(options: dict[str, Any], name: str, kind: str, source: d
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ((), "starting Ray, reading rllib_cartpole_episodes (2 files, "),
-        (("evaluation.evaluation_interval=5", "evaluation.evaluation_num_env_runners=2"), "starting Ray and 2 eval"),
+        ((), "reading rllib_cartpole_episodes (2 files, "),
+        (("evaluation.evaluation_interval=5", "evaluation.evaluation_num_env_runners=2"), "starting 2 evaluation r"),
     ],
 )
 def test_what_is_told_before_ray_starts(more: tuple[str, ...], text: str) -> None:
@@ -206,7 +206,7 @@ def test_a_run_shows_and_records_what_it_reads(
     more = [f"evaluation.offline_evaluation_input_={held_out}", "evaluation.offline_evaluation_interval=2"]
     first = run_main(*BC, *more, f"hydra.run.dir={run_dir}", "stop.training_iteration=2")
     assert first.code == 0, first.err
-    assert first.out.splitlines()[0].startswith("starting Ray, reading rllib_cartpole_episodes (2 files,")
+    assert first.out.splitlines()[0].startswith("reading rllib_cartpole_episodes (2 files,")
     assert "\n  rows read   3,614\n" in first.out
     second = run_main("resume", str(run_dir), "offline.materialize_mapped_data=false", "stop.training_iteration=4")
     assert second.code == 0, second.err

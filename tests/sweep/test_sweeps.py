@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from runner.sweep.sweep_lock import held, is_held
+from runner.locks import held, owner_of
 from runner.sweep.trials import SweepFolder
 from tests.conftest import QUICK, Outcome, progress_of, result_of
 
@@ -105,7 +105,7 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     assert [trial.status for trial in SweepFolder.open(folder).trials[:1]] == ["running"]
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
-    assert is_held(folder) is False
+    assert owner_of(folder) is None
     killed = trials_of(folder)
     assert {trial["status"] for trial in killed.values()} <= {"waiting", "running", "finished"}
     assert len(killed) < 4 or any(trial["status"] != "finished" for trial in killed.values())
@@ -218,7 +218,7 @@ def test_the_folder_of_another_sweep(run_main: Run, tmp_path: Path) -> None:
     with held(folder):
         same = run_main(*quick, "seed=1,2")
     assert same.code == 2
-    assert "another process runs the sweep" in same.err
+    assert "the sweep's folder belongs to another process" in same.err
     refused = run_main(*quick, "seed=1,2,3")
     assert refused.code == 2
     assert '+ seed: ["1", "2", "3"]' in refused.err

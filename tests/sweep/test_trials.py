@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from runner.sweep.sweep_lock import held
+from runner.locks import held
 from runner.sweep.trials import Status, SweepFolder, Trial, best_first, unfinished
 
 METRIC = "env_runners/episode_return_mean"

@@ -1,0 +1,177 @@
+"""Joins the Ray cluster that was named, or starts one on this machine; every start of Ray goes through here."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+from runner.cluster.waiting import waits_told
+from runner.cluster.watchdog import Watchdog
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import RayConfig
+
+ADDRESS_VARIABLE = "RAY_ADDRESS"
+LOCAL = "local"
+_KEPT_SIGNALS = ("SIGTERM", "SIGHUP")
+
+_log = logging.getLogger(__name__)
+_watchdog: Watchdog | None = None
+
+
+@contextmanager
+def connected(
+    config: RayConfig,
+    num_cpus: float,
+    num_gpus: float,
+    asked_by: str,
+    note: Callable[[str], None] = _log.info,
+) -> Iterator[None]:
+    """Within, this process uses a Ray cluster: the one it is connected to, else the named one, else a new one here.
+
+    A new one gets as many logical CPUs as the job needs, also above the machine's, and ends with the block. A cluster
+    that merely runs on this machine is not joined: nobody has offered it.
+
+    Args:
+        config: the `ray` block.
+        num_cpus, num_gpus: what the job cannot run without.
+        asked_by: the options that ask for them, for the message.
+        note: told what is joined or started, and which actors wait for resources.
+
+    Raises:
+        ConfigError: nothing answers at the address, or the cluster can never give what is asked.
+    """
+    import ray
+
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            stack.callback(stop_ray)
+            _connect(config, max(os.cpu_count() or 1, math.ceil(num_cpus)), note)
+        _check_can_give({"CPU": num_cpus, "GPU": num_gpus}, asked_by)
+        stack.enter_context(waits_told(note))
+        yield
+
+
+def ensure_connected() -> None:
+    """Connect a process that reads recorded data with Ray outside of a run, until its end.
+
+    To the cluster that RAY_ADDRESS names, else to a new one: Ray itself would join any that runs on this machine.
+
+    Raises:
+        ConfigError: nothing answers at the address.
+    """
+    import ray
+
+    if not ray.is_initialized():
+        _connect(RayConfig(), os.cpu_count() or 1, _print_to_stderr)
+
+
+def _print_to_stderr(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)  # what the command prints may be JSON
+
+
+def start_local_ray(num_cpus: int) -> None:
+    """Start a cluster on this machine that ends with this process, however it ends."""
+    global _watchdog
+    _watchdog = Watchdog()
+    with _watchdog.marking():
+        _init(address=LOCAL, num_cpus=num_cpus, include_dashboard=False)
+
+
+def stop_ray() -> None:
+    """Leave the cluster; one that was started here ends."""
+    import ray
+
+    global _watchdog
+    ray.shutdown()
+    if _watchdog is not None:
+        _watchdog.end()
+        _watchdog = None
+
+
+def _check_can_give(wanted: Mapping[str, float], asked_by: str) -> None:
+    import ray
+
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
+    if short:
+        problem = Problem(
+            "the Ray cluster can never give the resources this run asks for",
+            where=asked_by,
+            got=", ".join(f"{name} {wanted[name]:g}" for name in short),
+            allowed=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
+        )
+        raise ConfigError([problem])
+
+
+def _connect(config: RayConfig, num_local_cpus: int, note: Callable[[str], None]) -> None:
+    """Join the cluster that `ray.address` or the environment names, or start one."""
+    asked_by = "ray.address" if config.address else ADDRESS_VARIABLE
+    address = config.address or os.environ.get(ADDRESS_VARIABLE) or LOCAL
+    if address == LOCAL:
+        plural = "" if num_local_cpus == 1 else "s"
+        note(f"starting Ray on this machine, for this command alone, with {num_local_cpus} CPU{plural} ...")
+        start_local_ray(num_local_cpus)
+        return
+    note(f"joining the Ray cluster at {address} ({asked_by}) ...")
+    try:
+        joined_at = _init(address=address)
+    except (ConnectionError, ValueError, RuntimeError) as error:  # Ray raises any of them where nothing answers
+        reason = "; ".join(_first_line(one) for one in (error, error.__cause__) if one is not None)
+        problem = Problem(
+            f"no Ray cluster can be joined: {reason}",
+            where=asked_by,
+            got=address,
+            allowed="host:port of a cluster that runs, auto for one on this machine, or local to start one",
+        )
+        raise ConfigError([problem]) from error
+    note(f"joined the Ray cluster at {joined_at}: {_resources_text()}")
+
+
+def _init(**arguments: Any) -> str:
+    """`ray.init` that leaves signals to `interrupts`, here and in Ray's processes; the cluster's address."""
+    import ray
+
+    with _signals_kept():
+        context: Any = ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
+    return str(context.address_info["address"])
+
+
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Restore signal handlers afterwards: Ray's own for SIGTERM ends this process at once.
+
+    Meanwhile SIGHUP is ignored, which Ray's processes inherit. A terminal that closes signals its whole group, and the
+    runners must stay for the checkpoint that is written then.
+    """
+    names = [getattr(signal, name) for name in _KEPT_SIGNALS if hasattr(signal, name)]
+    before = {number: signal.getsignal(number) for number in names}
+    with suppress(ValueError):  # not in the main thread
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: set by C code, which nobody can restore
+                with suppress(ValueError):
+                    signal.signal(number, handler)
+
+
+def _resources_text() -> str:
+    import ray
+
+    resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    num_nodes = sum(node["Alive"] for node in ray.nodes())  # type: ignore[no-untyped-call]
+    nodes = f"{num_nodes} node{'' if num_nodes == 1 else 's'}"
+    return f"{nodes}, CPU {resources.get('CPU', 0.0):g}, GPU {resources.get('GPU', 0.0):g}"
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line of an error's text, its class where there is none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,99 @@
+"""Says which actors of this process wait for a place in the cluster, what they ask for, and what is free."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+INTERVAL_S = 10.0
+_LOOKS_AN_INTERVAL = 10
+_ALWAYS_SHOWN = ("CPU", "GPU")
+_TITLES = {"_RunnerActor": "env runner", "_LearnerActor": "learner"}
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WaitingActor:
+    """An actor that has no place yet: what it is, and its logical resources by name."""
+
+    actor_id: bytes
+    title: str
+    asked: Mapping[str, float]
+
+
+@contextmanager
+def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> Iterator[None]:
+    """Within, tell `note` every `interval_s` which actors wait for resources, as long as some do.
+
+    A thread looks; each look is one question to the cluster's head, a millisecond.
+    """
+    is_over = threading.Event()
+    thread = threading.Thread(target=_tell_until, args=(is_over, note, interval_s), name="ray-waits", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
+
+
+def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_s: float) -> None:
+    since_s: dict[bytes, float] = {}
+    told_s = -interval_s
+    while not is_over.wait(interval_s / _LOOKS_AN_INTERVAL):
+        now_s = time.monotonic()
+        try:
+            waiting = waiting_actors()
+            since_s = {actor.actor_id: since_s.get(actor.actor_id, now_s) for actor in waiting}
+            longest_s = now_s - min(since_s.values(), default=now_s)
+            if longest_s >= interval_s and now_s - told_s >= interval_s:
+                told_s = now_s
+                note(waiting_text(waiting, longest_s))
+        except Exception as error:  # private to Ray: whatever another version does, training goes on
+            _log.debug("Ray does not say who waits: %s: %s", type(error).__name__, error)
+
+
+def waiting_actors() -> list[WaitingActor]:
+    """The actors that this process has made and that no node has a place for at the moment."""
+    import ray
+    from ray._private.state import state
+    from ray.core.generated import gcs_pb2
+
+    if not ray.is_initialized():
+        return []
+    table_row: Any = gcs_pb2  # generated without types
+    own_id = bytes.fromhex(ray.get_runtime_context().get_worker_id())
+    table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
+    actors = [table_row.ActorTableData.FromString(row) for row in table]
+    return [
+        WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), dict(actor.required_resources))
+        for actor in actors
+        if actor.owner_address.worker_id == own_id and not actor.address.ip_address
+    ]
+
+
+def waiting_text(waiting: list[WaitingActor], seconds: float) -> str:
+    """A line that says who waits, what each asks for, and what is free."""
+    import ray
+
+    counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)
+    asked = "; ".join(
+        f"{count} {title}{'' if count == 1 else 's'}{' asks' if count == 1 else ', each asks'} for {amounts}"
+        for (title, amounts), count in counts.items()
+    )
+    there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
+    names = dict.fromkeys((*_ALWAYS_SHOWN, *(name for actor in waiting for name in actor.asked)))
+    shown = ", ".join(f"{name} {free.get(name, 0.0):g} of {there.get(name, 0.0):g}" for name in names)
+    return f"waiting for resources for {seconds:.0f} s: {asked}; free: {shown}"
+
+
+def _amounts(resources: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {amount:g}" for name, amount in sorted(resources.items())) or "nothing"

@@ -1,0 +1,98 @@
+"""Which cluster a process uses: never one that merely runs on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.ray
+
+HOST = """
+import sys, ray
+from runner.cluster import start_local_ray
+start_local_ray(3)
+print(ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+CLIENT = """
+import json, os, sys, ray
+from runner.cluster import connected
+from runner.config.errors import ConfigError
+from runner.config.schemas import RayConfig
+notes = []
+try:
+    with connected(RayConfig(sys.argv[1] or None), 1, 0, "env_runners.num_env_runners", notes.append):
+        address, num_cpus = ray.get_runtime_context().gcs_address, ray.cluster_resources()["CPU"]
+    print(json.dumps({"address": address, "num_cpus": num_cpus, "notes": notes, "left": not ray.is_initialized()}))
+except ConfigError as error:
+    print(json.dumps({"error": str(error), "notes": notes}))
+"""
+
+
+def environment_of(folder: Path, **more: str) -> dict[str, str]:
+    known = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return known | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"} | more
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[tuple[Path, str]]:
+    """Ray's folder and the address of a cluster that somebody has started with `ray start` on this machine."""
+    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # names of sockets are short
+    command = [sys.executable, "-c", HOST]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(command, env=environment_of(folder), text=True, **pipes) as host:
+        assert host.stdout is not None
+        address = host.stdout.readline().strip()
+        (folder / "ray" / "ray_current_cluster").write_text(address)  # where `ray start` leaves it
+        yield folder, address
+        host.kill()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def client(folder: Path, address: str = "", **variables: str) -> dict[str, Any]:
+    command = [sys.executable, "-c", CLIENT, address]
+    done = subprocess.run(
+        command, env=environment_of(folder, **variables), capture_output=True, text=True, timeout=120, check=True
+    )
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def test_a_cluster_that_merely_runs_here_is_not_joined(running: tuple[Path, str]) -> None:
+    folder, address = running
+    result = client(folder)
+    assert result["address"] != address
+    (note,) = result["notes"]
+    assert note.startswith("starting Ray on this machine, for this command alone, with ")
+    assert result["left"]
+
+
+def test_a_cluster_that_is_named_is_joined(running: tuple[Path, str]) -> None:
+    folder, address = running
+    result = client(folder, "auto")
+    assert (result["address"], result["num_cpus"]) == (address, 3.0)
+    assert result["notes"] == [
+        "joining the Ray cluster at auto (ray.address) ...",
+        f"joined the Ray cluster at {address}: 1 node, CPU 3, GPU 0",
+    ]
+    by_variable = client(folder, RAY_ADDRESS=address)
+    assert "error" not in by_variable, by_variable["error"]
+    assert by_variable["address"] == address
+    assert by_variable["notes"][0] == f"joining the Ray cluster at {address} (RAY_ADDRESS) ..."
+
+
+def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None:
+    result = client(running[0], "no_address")
+    assert "no Ray cluster can be joined: " in result["error"]
+    assert "   where    ray.address\n   got      no_address\n" in result["error"]
