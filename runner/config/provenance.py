@@ -50,7 +50,7 @@ class Provenance:
 
     def _record_value(self, keys: Keys, value: Any, where: str) -> None:
         name = join_keys(keys)
-        if name.startswith(EDIT_LISTS) and name not in EDIT_LISTS:  # an item of the composed list
+        if edit_list_of(name) not in (None, name):  # an item of the composed list
             self._record(keys, where, is_leaf=not isinstance(value, dict))
             return
         self._record_or_add(keys, where, is_leaf=not isinstance(value, dict))
@@ -68,8 +68,10 @@ class Provenance:
         edits = edit_list_of(name)
         if edits is None:
             self._record(keys, where, is_leaf)
-        elif edits == name:
+        elif edits == name and is_leaf:
             self._begin_edits(name, where)
+        elif edits == name or not keys[2].isdigit():  # no list, which is a mistake
+            self._record(keys, where, is_leaf)
         else:
             self._add_edit(edits, keys, where, is_leaf)
 

@@ -128,6 +128,13 @@ def test_discard_stands_first_and_means_one_thing(report_of: ReportOf, edits: st
     assert "allowed  - discard: earlier_edits" in report
 
 
+@pytest.mark.parametrize("edits", ["{append: {x: 1}}", "3", "{0: {remove: A}}", "null"])
+def test_a_file_with_something_else_than_a_list(write_config: WriteConfig, report_of: ReportOf, edits: str) -> None:
+    text = f"# @package _global_\ndefaults:\n  - ppo_pendulum\nconnectors:\n  env_to_module: {edits}\n"
+    report = report_of(["+experiment=odd"], write_config("experiment/odd", text))
+    assert "my_conf/experiment/odd.yaml" in report
+
+
 def test_a_stored_configuration_and_an_override(config_dir: Path) -> None:
     stored = compose_experiment(["+experiment=anew"], config_dir)
     override = f"{KEY}=[{{remove: More}}]"

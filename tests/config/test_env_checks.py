@@ -157,6 +157,11 @@ BAD = {
         f"module._target_: {TARGETS}.make_maze is a function",
         "a subclass of runner.modules.RLModule",
     ),
+    "no mapping": (
+        ["+experiment=ppo_multi_agent_cartpole_shared", f"multi_agent.agent_to_module={{_target_: {TARGETS}.Plain}}"],
+        f"multi_agent.agent_to_module._target_: {TARGETS}.Plain is no subclass of AgentMapping",
+        "where    override multi_agent.agent_to_module",
+    ),
     "no loss": (
         ["+experiment=ppo_cartpole", f"algorithm.loss={TARGETS}.Plain"],
         f"algorithm.loss: {TARGETS}.Plain is no subclass of runner.learners.loss.Loss",

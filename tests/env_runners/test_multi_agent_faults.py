@@ -289,10 +289,6 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
             "module p1 acts for no agent",
         ),
         (
-            ["multi_agent.agent_to_module={_target_: runner.trainer.Trainer}"],
-            "runner.trainer.Trainer is no subclass of runner.env_runners.multi_agent_env.AgentMapping",
-        ),
-        (
             [f"multi_agent.agent_to_module={{_target_: {__name__}.OddMapping, fault: raises}}"],
             f"the mapping {__name__}.OddMapping cannot be made: OSError: no such table",
         ),
