@@ -257,6 +257,7 @@ class Connection(asyncio.Protocol):
         if not self.is_seated:
             self.is_seated = True
             self._server.admission.seat(self._unseated)
+            _log.info("RLlink: client %s has connected from %s", self.client.name, self._unseated.host)
         return True
 
     def _session_named_in(self, request: Request) -> Session | None:
