@@ -53,9 +53,11 @@ class Scenario:
         """Note what came of it."""
         self._outcome = outcome
 
-    def row(self, has_passed: bool) -> Row:
-        """What the table says."""
-        outcome = self._outcome if has_passed else "FAILED"
+    def row(self, report: pytest.TestReport) -> Row:
+        """What the table says; of a skipped scenario the reason."""
+        outcome = self._outcome if report.passed else "FAILED"
+        if report.skipped and isinstance(report.longrepr, tuple):
+            outcome = str(report.longrepr[2])
         return Row(self._name, tuple(self._injections), outcome, time.monotonic() - self._begun)
 
 
@@ -76,13 +78,13 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     """Put the row of a scenario into its report, which also travels between processes of pytest-xdist."""
     report = yield
     if call.when == "call" and _SCENARIO in item.stash:
-        report.user_properties.append((_ROW, item.stash[_SCENARIO].row(report.passed).to_plain()))
+        report.user_properties.append((_ROW, item.stash[_SCENARIO].row(report).to_plain()))
     return report
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Print the table of outcomes, and write it where CHAOS_TABLE says."""
-    reports = [report for kind in ("passed", "failed") for report in terminalreporter.stats.get(kind, ())]
+    reports = [report for kind in ("passed", "failed", "skipped") for report in terminalreporter.stats.get(kind, ())]
     rows = [Row.from_plain(value) for report in reports for name, value in report.user_properties if name == _ROW]
     if not rows:
         return
