@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import shutil
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from runner.cli.arguments import Arguments, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import StoredRun, check_holds_no_run, check_writable, naming_changes, open_run
+from runner.config.documents import parse_json
 from runner.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.log_file import log_to_file
 from runner.tracking.mlflow_store import python_command
@@ -69,7 +69,7 @@ def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list
 def _is_finished(run_dir: Path) -> bool:
     """Whether the record says so; a run that was killed at its very end still gets its record."""
     try:
-        return bool(json.loads((run_dir / "result.json").read_bytes())["status"] == "finished")
+        return bool(parse_json((run_dir / "result.json").read_bytes())["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

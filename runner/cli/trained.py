@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.cli.junit import Case
+from runner.config.documents import parse_json
 from runner.tracking.headline import ENV_STEPS, TOTAL_S
 
 if TYPE_CHECKING:
@@ -143,6 +143,6 @@ def _read(folder: Path | None, name: str) -> dict[str, Any]:
     if folder is None:
         return {}
     try:
-        return dict(json.loads((folder / name).read_text(encoding="utf-8")))
+        return dict(parse_json((folder / name).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}
