@@ -78,7 +78,7 @@ def check_intact(checkpoint: Path) -> None:
             folder for folder in list_checkpoints(checkpoint.parent) if _iteration(folder) < _iteration(checkpoint)
         ]
         intact = next((folder for folder in reversed(older) if _is_intact(folder)), None)
-        raise CheckpointError(replace(error.problem, nearest=str(intact) if intact else None)) from error
+        raise type(error)(replace(error.problem, nearest=str(intact) if intact else None)) from error
 
 
 def _is_intact(checkpoint: Path) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -23,6 +22,7 @@ from runner.cli.stored_run import (
     open_run,
     target_run_dir,
 )
+from runner.config.documents import parse_json
 from runner.run_folder import opened_run_folder
 from runner.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.mlflow_store import python_command
@@ -85,7 +85,7 @@ def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list
 def _is_finished(run_dir: Path) -> bool:
     """Whether the record says so; a run that was killed at its very end still gets its record."""
     try:
-        return bool(json.loads((run_dir / "result.json").read_bytes())["status"] == "finished")
+        return bool(parse_json((run_dir / "result.json").read_bytes())["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError):
         return False
 

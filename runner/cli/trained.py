@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.cli.conditions import Condition
 from runner.cli.junit import Case
+from runner.config.documents import parse_json
 from runner.tracking import ProgressLog
 from runner.tracking.headline import ENV_STEPS, TOTAL_S
 
@@ -193,6 +193,6 @@ def _read(folder: Path | None, name: str) -> dict[str, Any]:
     if folder is None:
         return {}
     try:
-        return dict(json.loads((folder / name).read_text(encoding="utf-8")))
+        return dict(parse_json((folder / name).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return {}

@@ -29,7 +29,7 @@ def read_bounded(path: Path) -> str:
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
-        yaml.YAMLError: it is not valid, or `UnboundedYAMLError`.
+        UnboundedYAMLError: it expands to too much.
     """
     text = read_regular(path, MAX_YAML_BYTES).decode("utf-8")
     check_bounds(text, str(path))
@@ -37,22 +37,22 @@ def read_bounded(path: Path) -> str:
 
 
 def check_bounds(text: str, name: str) -> None:
-    """Raise `UnboundedYAMLError` for a text that expands to too much, another `YAMLError` for one that is no YAML.
+    """Raise `UnboundedYAMLError` for a text that expands to too much; whoever reads it finds what is no YAML.
 
     Args:
         text: one document or several.
         name: of the file, for messages.
     """
     try:
-        for mark, what in _find_faults(text):
-            raise UnboundedYAMLError(problem=what, problem_mark=_named(mark, name))
-    except yaml.MarkedYAMLError as error:
-        error.problem_mark = _named(error.problem_mark, name)
-        raise
+        fault = next(_find_faults(text), None)
+    except yaml.YAMLError:
+        return
+    if fault is not None:
+        raise UnboundedYAMLError(problem=fault[1], problem_mark=_named(fault[0], name))
 
 
 def _named(mark: Any, name: str) -> Any:
-    return None if mark is None else yaml.Mark(name, mark.index, mark.line, mark.column, None, None)
+    return yaml.Mark(name, mark.index, mark.line, mark.column, None, None)
 
 
 def _find_faults(text: str) -> Iterator[tuple[Any, str]]:

@@ -212,7 +212,7 @@ class _LeafScan:
         if high - low >= 2**16:
             self._counts = None
             return
-        counts = np.bincount((leaf.astype(np.int64) - low).reshape(-1))
+        counts = np.bincount((leaf - leaf.dtype.type(low)).astype(np.int64).reshape(-1))
         for value in np.flatnonzero(counts).tolist():
             self._counts[low + value] = self._counts.get(low + value, 0) + int(counts[value])
         if len(self._counts) > MAX_COUNTED_VALUES:

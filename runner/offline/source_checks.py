@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.offline.arrow_columns import value_type
 from runner.offline.episode_format import KEYS, is_episodes, read_layout, table_to_block
 from runner.offline.foreign import rllib_tables
@@ -165,3 +166,14 @@ def check_options(config: OfflineConfig) -> None:
     if config.input_read_episodes and config.input_read_sample_batches:
         what = "rows are either episodes or SampleBatches"
         raise DataError([Problem(what, "offline.input_read_sample_batches", "true", "one of both is false")])
+
+
+def check_same_form(obs: Column, new_obs: Column | None, place: Place) -> None:
+    """Refuse next observations of another structure, shape or kind than the observations; raises `DataError`."""
+    if new_obs is not None and _form(obs) != _form(new_obs):
+        what = "next observations are no observations: structure, shape or kind differ"
+        raise data_error(what, place.of("new_obs"), got=str(_form(new_obs)), allowed=str(_form(obs)))
+
+
+def _form(column: Column) -> Any:
+    return nested.map_leaves(lambda leaf: [*leaf.shape[1:], "text" if leaf.dtype.kind in "SU" else "numbers"], column)

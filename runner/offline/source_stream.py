@@ -31,7 +31,7 @@ from runner.offline.layout import Layout, Spaces, layout_of
 from runner.offline.raw_readers import RawReader, RawTable
 from runner.offline.ray_reader import RAY_OPTIONS
 from runner.offline.row_filters import ray_expression
-from runner.offline.source_checks import ALWAYS_READ, check_unpacked, not_finite
+from runner.offline.source_checks import ALWAYS_READ, check_same_form, check_unpacked, not_finite
 from runner.offline.space_checks import check_spaces, fit_to_spaces
 from runner.offline.table_format import StepRows, read_steps
 from runner.offline.table_schema import TableSchema, canonical_name
@@ -300,6 +300,7 @@ class Source:
             check_unpacked(table, packed, place)
             table = rllib_tables.unpack_table(table, packed, place)
         rows = read_steps(table, self.table_schema, self.steps_layout, place)
+        check_same_form(rows.columns[OBS], rows.new_obs, place)
         if self.steps_layout is not None:
             return rows
         fitted = fit_to_spaces(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from runner.config.errors import Problem, UserError
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking.headline import TOTAL_S
@@ -82,7 +83,8 @@ def read_sweep(folder: SweepFolder) -> SweepRecord:
     trials, metrics = folder.trials, [*folder.objectives, TOTAL_S]
     columns = {trial.number: read_columns(folder.run_dir(trial), metrics) for trial in trials}
     keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
-    times = [line["time"] for line in ProgressLog(folder.path / _TRIALS_FILE).read() if "time" in line]
+    known = (finite_number(line.get("time")) for line in ProgressLog(folder.path / _TRIALS_FILE).read())
+    times = [time for time in known if time is not None]
     return SweepRecord(
         path=folder.path,
         experiment=folder.experiment,
@@ -93,18 +95,22 @@ def read_sweep(folder: SweepFolder) -> SweepRecord:
         columns=columns,
         keys=[key for key in keys if key != SEED],
         duration_s=max(times, default=0.0) - min(times, default=0.0),
-        mutations=[_mutation(row) for row in folder.mutations()],
+        mutations=[_mutation(row, folder.path) for row in folder.mutations()],
     )
 
 
-def _mutation(row: Mapping[str, Any]) -> Mutation:
-    return Mutation(
-        trial=int(row["trial"]),
-        donor=int(row["donor"]),
-        num_env_steps=int(row["num_env_steps"]),
-        before=dict(row["before"]),
-        after=dict(row["after"]),
-    )
+def _mutation(row: Mapping[str, Any], path: Path) -> Mutation:
+    try:
+        return Mutation(
+            trial=int(row["trial"]),
+            donor=int(row["donor"]),
+            num_env_steps=int(row["num_env_steps"]),
+            before=dict(row["before"]),
+            after=dict(row["after"]),
+        )
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
+        problem = Problem(f"a line of mutations.jsonl is no mutation: {type(error).__name__} {error!s:.100}", str(path))
+        raise UserError(problem.render_alone()) from error
 
 
 def total(record: SweepRecord, metric: str) -> float:

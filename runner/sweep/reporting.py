@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
 from ray.tune import Callback, Stopper
 
+from runner.config.documents import parse_json
 from runner.config.schemas import ExperimentConfig
 from runner.interrupts import reason_to_end
 from runner.sweep.display import SweepDisplay
@@ -95,7 +95,7 @@ class Reporting(Callback):
     def _reason(self, trial: Trial) -> str:
         """Why its run says that it failed; empty if it could not say it."""
         try:
-            result = json.loads((self._folder.run_dir(trial) / "result.json").read_text())
+            result = parse_json((self._folder.run_dir(trial) / "result.json").read_text())
         except (OSError, ValueError):
             return ""
         return str(result.get("stop_reason") or "") if result.get("status") == "failed" else ""

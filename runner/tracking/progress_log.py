@@ -9,6 +9,7 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
+from runner.config.documents import parse_json
 from runner.tracking.plain_values import json_value
 from runner.tracking.result_file import write_atomically
 
@@ -77,7 +78,7 @@ class ProgressLog:
         *whole, _half = self.path.read_bytes().split(b"\n")
         for line in whole:
             try:
-                record = json.loads(line)
+                record = parse_json(line)
             except ValueError:
                 continue
             if isinstance(record, dict):

@@ -144,7 +144,7 @@ def test_the_option_raises_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sum(table.num_rows for table in open_source(raised).tables()) == 300_000
 
 
-@pytest.mark.parametrize("column", ["obs", "actions", "rewards", "eps_id", "infos"])
+@pytest.mark.parametrize("column", ["obs", "new_obs", "rewards", "eps_id"])
 def test_pickles_in_a_binary_column_are_no_data(tmp_path: Path, column: str, run_main: Callable[..., Outcome]) -> None:
     columns: dict[str, list[object]] = {
         "obs": [[1.0], [2.0]],
@@ -153,7 +153,7 @@ def test_pickles_in_a_binary_column_are_no_data(tmp_path: Path, column: str, run
         "eps_id": ["a", "a"],
         "t": [0, 1],
         "terminated": [False, True],
-        "infos": ["{}", "{}"],
+        "new_obs": [[2.0], [3.0]],
     }
     assert run_main("inspect", str(table(tmp_path, **columns))).code == 0
     columns[column] = [pickle.dumps({"a": np.zeros(3)})] * 2
@@ -161,6 +161,12 @@ def test_pickles_in_a_binary_column_are_no_data(tmp_path: Path, column: str, run
     assert outcome.code == 2, outcome
     assert "Traceback" not in outcome.err
     assert column in outcome.err
+
+
+def test_numbers_beyond_64_bits_are_described(tmp_path: Path, run_main: Callable[..., Outcome]) -> None:
+    columns = {"obs": [[1.0]] * 2, "rewards": [0.0] * 2, "eps_id": ["a"] * 2, "terminated": [False, True]}
+    outcome = run_main("inspect", str(table(tmp_path, actions=pa.array([2**64 - 1] * 2, pa.uint64()), **columns)))
+    assert (outcome.code, outcome.err) == (0, "")
 
 
 def test_deep_json_is_no_data(tmp_path: Path, run_main: Callable[..., Outcome]) -> None:
