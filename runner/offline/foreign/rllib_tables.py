@@ -112,7 +112,10 @@ def unpack_bytes(texts: Sequence[str | bytes | None], place: Place) -> list[byte
         except (binascii.Error, ValueError) as error:
             raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
     num_packed = sum(map(len, packed))
-    check_size(sum(map(_claimed_size, packed)), num_packed, place)
+    claimed = 0
+    for row, content in enumerate(packed):  # before anything is unpacked
+        claimed += _claimed_size(content)
+        check_size(claimed, num_packed, place.at(row))
     left = most_bytes(num_packed)
     for row, content in enumerate(packed):
         try:

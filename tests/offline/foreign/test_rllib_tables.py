@@ -121,7 +121,7 @@ def test_damage_is_refused_with_file_row_and_column() -> None:
     assert_refused([GOOD, pack(np.zeros(4))], "row 101", "float64", "float32")
     frame = base64.b64decode(GOOD)
     claims = frame[:6] + (2**40).to_bytes(8, "little") + frame[14:]
-    assert_refused([GOOD, base64.b64encode(claims).decode()], "row 101", "claim to hold")
+    assert_refused([GOOD, base64.b64encode(claims).decode()], "row 101", "packed bytes hold more than")
     longer = frame[:6] + (len(frame) + 1).to_bytes(8, "little") + frame[14:]
     assert_refused([GOOD, base64.b64encode(longer).decode()], "row 101", "damaged")
     for at in range(4, len(frame)):
