@@ -381,12 +381,25 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         return {
             "obs": copied(nested.take(self._obs, first)),
             "written_obs": None if self._written_obs is None else copied(nested.take(self._written_obs, first)),
-            "steps": {name: copied(nested.take(column, first)) for name, column in self._steps.items()},
+            "steps": self._saved_steps(),
             "env_t": self._env_t[first].copy(),
             "number": self._number[first].copy(),
             **{name: getattr(self, f"_{name}").copy() for name in _COUNTERS},
             **{name: getattr(self, name).copy() for name in _FLAGS},
         }
+
+    def _saved_steps(self) -> dict[str, Column]:
+        """Lookback rows of the running episodes' steps, and the row of steps that wait for their end; else zeros.
+
+        Elsewhere the memory holds older steps, and a resumed run would have another state than a straight one.
+        """
+        saved = {name: copied(nested.take(column, slice(self._past + 1))) for name, column in self._steps.items()}
+        is_step = np.arange(self._past + 1)[:, None] >= self._episode_start
+        is_step[self._past] = self.is_waiting
+        unused = np.nonzero(~is_step)
+        for column in saved.values():
+            nested.assign(column, unused, nested.map_leaves(np.zeros_like, nested.take(column, unused)))
+        return saved
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state` with the same slots and H."""

@@ -294,6 +294,17 @@ def test_an_interruption_at_any_step() -> None:
     assert has_met_end
 
 
+@pytest.mark.parametrize("num_lookback", [0, 1])
+def test_a_run_that_goes_on_has_the_state_of_a_straight_one(num_lookback: int) -> None:
+    coded = make_coded_run(8, 2, 4, num_lookback)
+    for _ in range(12):
+        coded.runner.sample(7, True, coded.weights, {})
+        second = gone_on(coded, make_coded_run(8, 2, 4, num_lookback))
+        for run in (coded, second):
+            run.runner.sample(7, True, run.weights, {})
+        np.testing.assert_equal(second.runner.get_state()["modules"], coded.runner.get_state()["modules"])
+
+
 def gone_on(first: CodedRun, second: CodedRun) -> CodedRun:
     """The second runner with the state of the first."""
     for mine, theirs in zip(second.envs, first.envs, strict=True):
