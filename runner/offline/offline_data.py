@@ -256,12 +256,16 @@ class OfflineData:
             self._board.post(weights[DEFAULT_MODULE_ID])
 
     def get_state(self) -> dict[str, Any]:
-        """How many batches have been learned from."""
-        return {"num_batches": self.num_batches, "shared": self.shared_state}
+        """How many batches have been learned from, and the module parameters that the pre-learners work with."""
+        posted = None if self._board is None else self._board.posted
+        module = {} if posted is None else {"module": posted.copy()}
+        return {"num_batches": self.num_batches, "shared": self.shared_state, **module}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Skip the batches that were learned from before; for `readers` that are made afterwards."""
         self.num_batches = int(state["num_batches"])
+        if self._board is not None and "module" in state:  # newer parameters of the learner follow when they are due
+            self._board.post(np.asarray(state["module"], np.float32))
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Read from the start, as it is."""

@@ -148,6 +148,9 @@ class ModuleBoard:
     """The newest module parameters, where pre-learners in other processes can see them.
 
     An instance is sent to the workers; only the process that made it posts.
+
+    Attributes:
+        posted: (P,) the parameters that were posted last; None before, and in workers.
     """
 
     def __init__(self) -> None:
@@ -155,10 +158,15 @@ class ModuleBoard:
 
         self._actor: Any = ray.remote(_Board).options(num_cpus=0).remote()
         self._version = 0
+        self.posted: npt.NDArray[np.float32] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "posted": None}
 
     def post(self, parameters: npt.NDArray[np.float32]) -> None:
         """Replace the parameters (P,)."""
         self._version += 1
+        self.posted = parameters
         self._actor.post.remote(self._version, parameters)
 
     def __call__(self, version: int) -> tuple[int, npt.NDArray[np.float32]] | None:
