@@ -24,7 +24,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 
 ITEM_BY_ITEM = (
-    "connectors.learner=[{insert_before: AddColumnsFromEpisodesToTrainBatch, "
+    "connectors.learner=[{discard: earlier_edits}, {insert_before: AddColumnsFromEpisodesToTrainBatch, "
     "piece: {_target_: corridor.NoveltyBonusItemByItem, scale: 0.2}}]"
 )
 

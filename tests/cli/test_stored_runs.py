@@ -27,8 +27,9 @@ def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
 
 
 def files_of(run_dir: Path) -> dict[Path, tuple[bytes, int]]:
-    """Content and time of every file."""
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in run_dir.rglob("*") if path.is_file()}
+    """Content and time of every file; but of the lock file, which every command that may write takes for a moment."""
+    paths = [path for path in run_dir.rglob("*") if path.is_file() and path.name != ".lock"]
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in paths}
 
 
 @pytest.fixture

@@ -171,7 +171,7 @@ ENVS = {"Corridor": Corridor, "Line": Line}
         (
             [
                 *("algorithm=cql", "module=sac"),
-                "algorithm.learner_pipeline=[{remove: AddColumnsFromEpisodesToTrainBatch}]",
+                "algorithm.learner_pipeline=[{discard: earlier_edits}, {remove: AddColumnsFromEpisodesToTrainBatch}]",
             ],
             "Line",
             r"CQLLoss reads .*new_obs, terminateds, which no piece of the learner pipeline writes",

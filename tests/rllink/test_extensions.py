@@ -356,7 +356,7 @@ def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptur
     """Who acts for itself without our graph, or lets the server act, is served."""
     piece = f"{{_target_: {WithoutGraph.__module__}.{WithoutGraph.__name__}}}"
     edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {piece}}}"
-    served = serve(f"connectors.env_to_module=[{edit}]", OFF)
+    served = serve(f"connectors.env_to_module=[{edit}]", f"connectors.learner=[{edit}]", OFF)
     assert "piece WithoutGraph cannot be exported" in caplog.text
     sampling = served.sample(6)
     with Client(*served.address, extensions={"actions": {}}, reconnect_s=0) as client:
