@@ -96,7 +96,7 @@ def test_a_full_disk_is_named(filled: str, small_disk: Path, start_main: Start) 
     _, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 1
     assert err.startswith("a file of the run cannot be written: the disk is full\n"), err
-    assert f"{run_dir}, 0.0 of 1.0 MB free" in err
+    assert f"{run_dir}, 0.0 of 1.0 MB free" in " ".join(err.split())
     assert "`resume` goes on from the last checkpoint" in err
     assert "Traceback" not in err
     assert "Logging error" not in err

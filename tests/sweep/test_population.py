@@ -154,7 +154,7 @@ def test_a_killed_population_goes_on(
             "sweep.perturbation_interval=1024",
             "sweep.quantile_fraction=0.5",
         ),
-        *("algorithm.lr=tag(log,interval(1e-5,1e-2))", "stop.training_iteration=24"),
+        *("algorithm.lr=tag(log,interval(1e-5,1e-2))", "stop.training_iteration=48"),
     )
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     first = start_main(*command)
@@ -173,7 +173,7 @@ def test_a_killed_population_goes_on(
     for number in "0123":
         iterations = [line["training_iteration"] for line in progress_of(folder / number)]
         assert iterations == sorted(set(iterations))
-        assert iterations[-1] == 24
+        assert iterations[-1] == 48
     check_mlflow(tmp_path, folder, mutations)
 
 
