@@ -56,7 +56,8 @@ SAMPLED = {
 # Experiment that learns from recorded data -> overrides, and the experiment that records them.
 RECORDED = {
     "bc_cartpole": (_RECORDED, "ppo_cartpole"),
-    "marwil_cartpole": (_RECORDED, "ppo_cartpole"),
+    # Which batches are made with newer parameters is a matter of time, see docs/offline.md.
+    "marwil_cartpole": ((*_RECORDED, "offline.prelearner_module_synch_period=1000"), "ppo_cartpole"),
     "iql_pendulum": (_RECORDED, "ppo_pendulum"),
     "cql_pendulum": ((*_RECORDED, "algorithm.bc_iters=10"), "ppo_pendulum"),
 }
