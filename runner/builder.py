@@ -243,6 +243,13 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
     return HeldOutEvaluation(config, build_module_parts(config, plan), loss)
 
 
+def is_held_out_read_by_ray(config: ExperimentConfig) -> bool:
+    """Whether held-out data are read by a function of `ray.data`, which takes a cluster."""
+    from runner.offline.source import is_read_by_ray
+
+    return config.evaluation.offline_evaluation_input_ is not None and is_read_by_ray(config.offline)
+
+
 @dataclass(frozen=True)
 class PlannedModule:
     """Makes the parts of a pre-learner in the worker that it is sent to."""
@@ -362,6 +369,9 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
         for_data = resources_asked_for(config.offline)
         num_cpus, num_gpus = num_cpus + for_data.num_cpus, num_gpus + for_data.num_gpus
         asked_by.append("offline.map_batches_kwargs (pre-learners, and one CPU to read)")
+    elif is_held_out_read_by_ray(config):
+        num_cpus += 1
+        asked_by.append("evaluation.offline_evaluation_input_ (one CPU to read)")
     elif num_runners == learners.num_learners == 0:
         yield
         return

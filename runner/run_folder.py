@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, UserError
 from runner.file_faults import describe_file_fault
@@ -43,10 +41,7 @@ class RunFolder:
 
     def write_configuration(self, composed: Composed) -> None:
         """Write the composed configuration and the overrides into `.hydra`, where Hydra has them."""
-        folder = self.path / ".hydra"
-        folder.mkdir(exist_ok=True)
-        OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), folder / "config.yaml")
-        OmegaConf.save(OmegaConf.create(list(composed.overrides)), folder / "overrides.yaml")
+        composed.write_to(self.path / ".hydra")
 
 
 @contextmanager

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from runner.checkpoints import CheckpointFolder
+from runner.checkpoints import CheckpointFolder, read_manifest
+from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, UserError
@@ -131,7 +132,8 @@ class RunRecords:
         self._known_run = {}
         if resume_from is not None and config.tracking.mlflow:
             self._known_run = known_run(resume_from.parent.parent, self._display.note, is_trusted)
-        self._store = find_store(config, run_dir, self._known_run) if config.tracking.mlflow else None
+        is_own = resume_from is None or is_trusted or origin_of(read_manifest(resume_from)) is None
+        self._store = find_store(config, run_dir, self._known_run, is_own) if config.tracking.mlflow else None
         self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
         self._progress = ProgressLog(run_dir / "progress.jsonl")
@@ -230,7 +232,8 @@ class RunRecords:
             "checkpoint": None if self._newest_checkpoint is None else str(self._newest_checkpoint),
             "best_checkpoint": str(best[0]) if best else None,
         }
-        with suppress(RunFailure), self._folder.writing():  # what ended the run is told, not this
+        # Of a run that failed, the reason for its end is told, not this.
+        with suppress(*([RunFailure] if status == "failed" else [])), self._folder.writing():
             write_result(self.run_dir / "result.json", result)
         if self._tracker is not None:
             self._tracker.log_artifact(self.run_dir / "result.json")
@@ -345,9 +348,15 @@ def known_run(
         return {}
 
 
-def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str]) -> StoreLocation:
-    """That of the `known` run that goes on, else in the folder named `outputs` around the run dir or in its parent."""
+def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str], is_own: bool = True) -> StoreLocation:
+    """The store of the `known` run that goes on, else one in the folder `outputs` around the run dir or in its parent.
+
+    For a run of somebody else (not `is_own`) it is in `outputs` of the working folder: a store that came along with the
+    run says where its artifacts go.
+    """
     outputs = next((parent for parent in run_dir.parents if parent.name == "outputs"), run_dir.parent)
+    if not is_own:
+        outputs = Path.cwd() / "outputs"
     tracking = config.tracking
     return resolve_store(tracking.tracking_uri or known.get("tracking_uri"), tracking.artifact_location, outputs)
 

@@ -77,7 +77,8 @@ class Trainer:
         check_metric_names(config, agents)
         if learns_offline(config):
             source = builder.check_recorded_data(config, self._parts)
-        self._held_out = builder.build_held_out_evaluation(config, self._parts)
+        if not builder.is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
+            self._held_out = builder.build_held_out_evaluation(config, self._parts)
         if learns_offline(config) and note is not None:
             from runner.offline.data_sets import start_text
 
@@ -85,6 +86,8 @@ class Trainer:
         self._cluster = ExitStack()
         try:
             self._cluster.enter_context(builder.ray_cluster(config, note or _log.info))
+            if builder.is_held_out_read_by_ray(config):
+                self._held_out = builder.build_held_out_evaluation(config, self._parts)
             self._build(config)
         except BaseException:
             self.close()

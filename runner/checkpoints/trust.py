@@ -6,6 +6,7 @@ with `--trust` after reading what it asks for.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,22 +44,25 @@ class UntrustedError(UserError):
         super().__init__("\n".join([*head, *listed, allowed]))
 
 
-# Files of a run that commands write or follow.
-_FILES = (
-    *("checkpoints", ".hydra", "progress.jsonl", "result.json", "environment.json", "evaluations.jsonl", "rllink.json"),
-    *("runner.log", "mlflow.log", "mlflow_run.json", "rllink"),
-)
+def find_links(folder: Path) -> list[Demand]:
+    """The symbolic links in a folder and the folders in it: whoever writes there would write where they lead."""
+    paths = [
+        Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)
+    ]  # walks through no link
+    return [
+        Demand("follows", str(path.relative_to(folder)), str(path.readlink()))
+        for path in (folder, *paths)
+        if path.is_symlink()
+    ]
 
 
 def check_links(run_dir: Path, checkpoint: Path) -> None:
-    """Refuse a run of another origin with symbolic links among its files: writing would go where they lead.
+    """Refuse a run of another origin with symbolic links among its files.
 
     Raises:
         UntrustedError: all of them.
     """
-    paths = [*(folder / name for folder in {run_dir, checkpoint.parent.parent} for name in _FILES), checkpoint]
-    paths += [path for folder in (checkpoint, run_dir / ".hydra") if folder.is_dir() for path in folder.iterdir()]
-    links = [Demand("follows", path.name, str(path.readlink())) for path in paths if path.is_symlink()]
+    links = [link for folder in dict.fromkeys((run_dir, checkpoint.parent.parent)) for link in find_links(folder)]
     if links:
         raise UntrustedError("this run", run_dir, "symbolic links lead out of its folder", links)
 

@@ -50,6 +50,12 @@ class Composed:
     block_sources: Mapping[str, str] = field(default_factory=dict)
     unresolved: Mapping[str, Any] = field(default_factory=dict)
 
+    def write_to(self, folder: Path) -> None:
+        """Write the unresolved values and the overrides as `config.yaml` and `overrides.yaml`, as Hydra does."""
+        folder.mkdir(exist_ok=True)
+        OmegaConf.save(OmegaConf.create(dict(self.unresolved)), folder / "config.yaml")
+        OmegaConf.save(OmegaConf.create(list(self.overrides)), folder / "overrides.yaml")
+
     def where(self, key: str) -> str | None:
         """Where the value at `key` came from (else what is inside or around it); None for a default."""
         source = self.sources.get(key)

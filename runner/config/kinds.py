@@ -27,7 +27,7 @@ _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
 _DATAFLOW = ("runner.dataflow.on_policy.on_policy", "runner.dataflow.offline.offline")
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
 _OF_MODULES = r"multi_agent\.algorithm_config_overrides_per_module\.[^.]+"
-_EDIT = r"\d+\.(prepend|append|piece)\._target_"
+_EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
 # Dotted key -> base classes, or functions that are allowed themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"(algorithm|{_OF_MODULES})\.loss", LOSSES.bases),

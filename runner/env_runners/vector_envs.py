@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -31,6 +32,7 @@ _BIT_GENERATORS = {
 }
 # A reset begins all of their state anew.
 _WRAPPERS_OF_AN_EPISODE = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
+_CONTAINERS = (list, deque, set)
 StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
 Space = gym.Space[Any]
 
@@ -109,7 +111,7 @@ class BatchedEnvironments:
             return
         self._has_warned = True
         saved = _plain_attributes(own)
-        kinds = (list, dict, set, bytearray, random.Random)
+        kinds = (list, dict, set, deque, bytearray, random.Random)
         unsaved = [n for n, value in vars(own).items() if n not in saved and isinstance(value, kinds) and value]
         if unsaved:
             what = "%s: the attributes %s are no part of checkpoints; give it get_state and set_state"
@@ -131,8 +133,8 @@ class SyncEnvironments:
     """N gymnasium environments stepped one by one.
 
     Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
-    and `set_state` where it has them, else by its seed and a replay of its actions, before which wrappers get the state
-    that they had when it began.
+    and `set_state` where it has them and its wrappers keep no lists or deques, else by its seed and a replay of its
+    actions, before which wrappers get the state that they had when it began.
     """
 
     def __init__(self, make_env: Callable[[], gym.Env[Any, Any]], num_envs: int, seed: int) -> None:
@@ -142,7 +144,9 @@ class SyncEnvironments:
         self.num_envs = num_envs
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
-        self._has_own_state = _has_own_state(self._envs[0].unwrapped)
+        # A wrapper that keeps what its attributes do not tell (a deque of frames) is brought back by a replay.
+        can_tell = all(map(_tells_its_state, _layers(self._envs[0])[:-1]))
+        self._has_own_state = can_tell and _has_own_state(self._envs[0].unwrapped)
         # For replays: the wrappers that keep something over episodes, and what they had when the episode began.
         self._wrappers = [[] if self._has_own_state else _lasting_wrappers(env) for env in self._envs]
         self._wrapper_states: list[list[Any]] = [[] for _ in range(num_envs)]
@@ -245,7 +249,7 @@ class SyncEnvironments:
             for wrapper, wrapper_state in zip(self._wrappers[n], state.get(f"wrappers_{n}", ()), strict=False):
                 _restore(wrapper, wrapper_state)
             self._reset_one(n)
-            if self._has_own_state:
+            if f"env_{n}" in state:
                 own: Any = env.unwrapped
                 own.set_state(state[f"env_{n}"]["own"])
                 for layer, layer_state in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
@@ -314,6 +318,11 @@ def _layers(env: Any) -> list[Any]:
 def _lasting_wrappers(env: Any) -> list[Any]:
     """The wrappers that may keep something over episodes: all but those that each reset begins anew."""
     return [layer for layer in _layers(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
+
+
+def _tells_its_state(wrapper: Any) -> bool:
+    """Whether `_state_of` a wrapper is all that it keeps from step to step, as far as its attributes show."""
+    return _has_own_state(wrapper) or not any(isinstance(value, _CONTAINERS) for value in vars(wrapper).values())
 
 
 def _state_of(layer: Any) -> dict[str, Any]:

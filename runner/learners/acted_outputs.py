@@ -46,12 +46,14 @@ _MASKED = 1e30  # what action masks put in the place of a logit is no scale to c
 class ActedOutputs:
     """Compares the outputs that were recorded while acting with those for the train batch that is made of the rows.
 
+    Each module is checked once, with the first train batch that has rows of it.
+
     Args:
         env_to_module: module id -> the pipeline that it acted behind; its pieces are named in errors.
     """
 
     def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
-        self._env_to_module = env_to_module
+        self._env_to_module = dict(env_to_module)  # of the modules that are not checked yet
 
     def check(
         self,
@@ -70,12 +72,12 @@ class ActedOutputs:
         Raises:
             RunFailure: an output differs; names the piece, the module class or the distribution at fault.
         """
-        for module_id, batch in batches.items():
-            module = modules[module_id]
-            difference = find_difference(module, batch)
+        for module_id in self._env_to_module.keys() & batches.keys():
+            env_to_module = self._env_to_module.pop(module_id)
+            difference = find_difference(modules[module_id], batches[module_id])
             if difference is None:
                 continue
-            pipelines = self._env_to_module[module_id], learner_pipelines[module_id]
+            pipelines = env_to_module, learner_pipelines[module_id]
             culprit, where = _find_culprit(difference[0], *pipelines, rollout.blocks[module_id], modules)
             raise RunFailure(_problem(*difference, culprit, where))
 
@@ -89,7 +91,7 @@ def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, fl
     """
     acted = {*module.outputs, *module.train_outputs, ACTION_LOGP, ACTIONS} & batch.keys()
     rows = _some_rows(module, batch, [*dict.fromkeys((*module.inputs, *sorted(acted)))])
-    tolerance = _TOLERANCE if next(nested.leaves(rows[OBS])).is_cpu else _TOLERANCE_ON_GPU
+    tolerance = _TOLERANCE if all(leaf.is_cpu for leaf in nested.leaves(rows)) else _TOLERANCE_ON_GPU
     outputs = _outputs(module, rows)
     for name in sorted(acted & outputs.keys() & set(module.outputs)):
         for before, now in zip(nested.leaves(rows[name]), nested.leaves(outputs[name]), strict=True):
@@ -109,7 +111,7 @@ def _some_rows(module: RLModule, batch: Mapping[str, Any], names: list[str]) -> 
     if module.is_stateful and mask is not None:
         sequences = _taken(batch, [*names, LOSS_MASK], _evenly_spaced(mask.any(1).nonzero().squeeze(-1)))
         return at_env_steps(sequences, module.inputs, names)
-    num_rows = nested.row_count(batch[OBS])
+    num_rows = nested.row_count({name: batch[name] for name in names})
     valid = torch.arange(num_rows) if mask is None else mask.nonzero().squeeze(-1)
     return _taken(batch, names, _evenly_spaced(valid))
 

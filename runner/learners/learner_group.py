@@ -57,7 +57,7 @@ class LearnerGroup:
         pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         peers: the groups in other processes that update the same modules in step; None: there are none.
-        acted_outputs: checks the first train batch of a run; None: it is not checked.
+        acted_outputs: checks the first train batch of each module; None: they are not checked.
 
     Attributes:
         num_restarts: of learners that were lost; none in this process.
@@ -90,7 +90,6 @@ class LearnerGroup:
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         if self._acted_outputs is not None:
             self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
-            self._acted_outputs = None
         return UpdateResult(self.update_on(batches, num_env_steps), connector_s)
 
     def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, dict[str, float]]:

@@ -86,7 +86,6 @@ class RemoteLearnerGroup:
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         if self._acted_outputs is not None:
             self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
-            self._acted_outputs = None
         parts: list[dict[str, Any]] = [{} for _ in range(self.num_learners)]
         for module_id, batch in batches.items():
             columns = {name: batch[name] for name in (*self._reads[module_id], LOSS_MASK) if name in batch}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 import socket
@@ -13,9 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.config.documents import parse_json, read_regular
+
 STALE_AFTER_S = 60.0
 LOCK_FILE = ".lock"
 _MOST_COMMAND_CHARS = 200
+_MOST_BYTES = 2**16
 _DEAD = ("Z", "X")
 
 
@@ -53,6 +55,20 @@ class Claim:
         )
 
     @property
+    def is_well_formed(self) -> bool:
+        """Whether all fields have their types: anybody may write a file of this name."""
+        texts = (self.token, self.host, self.machine, self.command)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and isinstance(self.member_of, str | None)
+            and type(self.pid) is int
+            and 0 < self.pid < 2**31
+            and isinstance(self.started, int | None)
+            and isinstance(self.since, int | float)
+            and 0 <= self.since < 2**33
+        )
+
+    @property
     def is_of_this_process(self) -> bool:
         """Whether this process made it, and not a fork of it."""
         return self.is_of_this_machine and self.pid == os.getpid()
@@ -76,13 +92,14 @@ def read_claim(folder: Path) -> Claim | None:
         OSError: it may not be read.
     """
     try:
-        content = (folder / LOCK_FILE).read_bytes()
+        content = read_regular(folder / LOCK_FILE, _MOST_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     try:
-        return Claim(**json.loads(content))
+        claim = Claim(**parse_json(content))
     except (ValueError, TypeError):  # empty: let go of; or of another version
         return None
+    return claim if claim.is_well_formed else None
 
 
 def is_alive(claim: Claim, folder: Path) -> bool:

@@ -133,7 +133,8 @@ class Connection(asyncio.Protocol):
         if (num_bytes > FREE_BYTES or self._holding is not None) and not self._is_closing:
             cannot_answer = self._pending is not None or self._is_writing_paused
             holding = self._asked_for_room(num_bytes, 0 if cannot_answer else self._reader.num_frame_bytes)
-            must_wait = cannot_answer or not holding.has_room
+            # Asking may end this very connection, where too many wait.
+            must_wait = not self._is_closing and (cannot_answer or not holding.has_room)
         if must_wait != self._is_reading_paused and not self._is_closing:
             self._is_reading_paused, self._last_sign = must_wait, time.monotonic()
             (self._transport.pause_reading if must_wait else self._transport.resume_reading)()
@@ -142,10 +143,11 @@ class Connection(asyncio.Protocol):
 
     def _asked_for_room(self, num_bytes: int, num_wanted: int) -> Holding:
         memory = self._server.memory
-        if self._holding is None:
-            self._holding = memory.hold(self, network_of(self._unseated.host))
-        memory.update(self._holding, num_bytes, num_wanted, time.monotonic())
-        return self._holding
+        holding = self._holding
+        if holding is None:
+            self._holding = holding = memory.hold(self, network_of(self._unseated.host))
+        memory.update(holding, num_bytes, num_wanted, time.monotonic())
+        return holding
 
     def _release_room(self) -> None:
         holding, self._holding = self._holding, None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.checkpoints.trust import UntrustedError
+from runner.checkpoints.trust import UntrustedError, find_links
 from runner.config.demands import Demand
 from runner.config.errors import show_value
 from runner.sweep.space import SearchSpace
@@ -10,15 +10,14 @@ from runner.sweep.trials import SweepFolder
 
 
 def check_trials(space: SearchSpace, folder: SweepFolder) -> None:
-    """Raise `UntrustedError` for values of somebody else that are not searched, and for folders that are links."""
+    """Raise `UntrustedError` for values of somebody else that are not searched, and for symbolic links."""
     demands = []
     for trial in folder.trials:
         for key, value in trial.values.items() if trial.number in folder.foreign else ():
             if not space.holds(key, value):
                 demands.append(Demand("sets", f"trial {trial.number}: {key}", show_value(value)))
-        run_dir = folder.run_dir(trial)
-        if trial.number in folder.foreign and run_dir.is_symlink():
-            demands.append(Demand("follows", run_dir.name, str(run_dir.readlink())))
+    reasons = [reason for reason in (folder.origin, *folder.foreign.values()) if reason is not None]
+    demands += find_links(folder.path) if reasons else []
     if demands:
-        reason = next(iter(folder.foreign.values()))
+        reason = reasons[0]
         raise UntrustedError("this sweep", folder.path, reason, demands)

@@ -53,7 +53,7 @@ class SweepTracking:
             return
         path = folder.path.absolute()
         known = known_run(path, _log.warning, folder.is_trusted)
-        self._store = find_store(config, path, known)
+        self._store = find_store(config, path, known, is_own=folder.origin is None)
         self._tags = information_tags(run_info())
         space = {f"space.{key}": str(values) for key, values in folder.searched["space"].items()}
         sweep = {f"sweep.{name}": str(value) for name, value in dataclasses.asdict(config.sweep).items()}

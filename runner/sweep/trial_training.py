@@ -11,7 +11,7 @@ from typing import Any
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
-from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, owner_of
+from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, FolderLost, owner_of
 from runner.run import Run
 from runner.run_folder import opened_run_folder
 from runner.run_records import RunRecords, Status
@@ -47,7 +47,7 @@ class TrialTraining:
         with ExitStack() as stack:
             try:
                 self._begin(settings, stack)
-            except FolderHeld:  # nothing may be written there
+            except (FolderHeld, FolderLost):  # nothing may be written there
                 raise
             except Exception as error:
                 _log.exception("the trial could not begin")

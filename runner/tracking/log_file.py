@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import TextIOWrapper
 from pathlib import Path
 
 
@@ -30,6 +33,10 @@ def logged_to_file(run_dir: Path) -> Iterator[None]:
 class _QuietFileHandler(logging.FileHandler):
     """Loses records where the disk is full: a stack trace of `logging` on the terminal would help nobody."""
 
+    def _open(self) -> TextIOWrapper:
+        file = open(self.baseFilename, self.mode + "b", opener=_open_regular)
+        return TextIOWrapper(file, encoding=self.encoding, line_buffering=True)
+
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Do nothing; the run says what is wrong with the disk."""
 
@@ -39,3 +46,12 @@ class _QuietFileHandler(logging.FileHandler):
             super().close()
         except OSError:
             self.stream = None
+
+
+def _open_regular(path: str, flags: int) -> int:
+    """Open a file that is neither a link nor a pipe: a run dir of somebody else may hold either."""
+    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file")
+    return descriptor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import getpass
 import json
 import logging
+import os
 import re
 import time
 from collections import deque
@@ -205,7 +206,8 @@ def _creation_lock(tracking_uri: str) -> Iterator[None]:
     if path is None:
         yield
         return
-    with path.with_name(path.name + ".lock").open("w") as file:
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # not into a file that somebody's link names
+    with os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o666), "r+") as file:
         _wait_for_lock(file.fileno())
         yield
 
