@@ -34,8 +34,7 @@ class _QuietFileHandler(logging.FileHandler):
     """Loses records where the disk is full: a stack trace of `logging` on the terminal would help nobody."""
 
     def _open(self) -> TextIOWrapper:
-        file = open(self.baseFilename, self.mode + "b", opener=_open_regular)
-        return TextIOWrapper(file, encoding=self.encoding, line_buffering=True)
+        return os.fdopen(_open_regular(self.baseFilename), self.mode, encoding=self.encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Do nothing; the run says what is wrong with the disk."""
@@ -48,9 +47,10 @@ class _QuietFileHandler(logging.FileHandler):
             self.stream = None
 
 
-def _open_regular(path: str, flags: int) -> int:
-    """Open a file that is neither a link nor a pipe: a run dir of somebody else may hold either."""
-    descriptor = os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
+def _open_regular(path: str) -> int:
+    """Open a file to append to that is neither a link nor a pipe: a run dir of somebody else may hold either."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(f"{path} is no regular file")
