@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.acting import Acting, Asked
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.arrived import Sampled
+from runner.rllink.inference import ModuleInference, ObservedStep
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
+from runner.rllink.received_episodes import SampledChunks
 from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
@@ -44,7 +44,7 @@ class _Element:
     place: int
     observed: Observed
     agent: AgentSpaces
-    asked: Asked
+    step: ObservedStep
 
 
 class ActionRequests:
@@ -53,7 +53,7 @@ class ActionRequests:
     Args:
         config: the `rllink` block.
         receiver: knows the agents.
-        acting: module id -> acts.
+        inference: module id -> chooses actions for that module's agents.
         versions: weights that acted lately.
         must_wait: whether nobody may act now.
         when_acted: called after each batch with the env steps that it made whole.
@@ -63,14 +63,14 @@ class ActionRequests:
         self,
         config: RLlinkConfig,
         receiver: Receiver,
-        acting: Mapping[str, Acting],
+        inference: Mapping[str, ModuleInference],
         versions: Versions,
         must_wait: Callable[[], bool],
         when_acted: Callable[[int], None],
     ) -> None:
         self._most_open = config.max_open_episodes
         self._receiver = receiver
-        self._acting = acting
+        self._inference = inference
         self._versions = versions
         self._must_wait = must_wait
         self._when_acted = when_acted
@@ -82,25 +82,25 @@ class ActionRequests:
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
         """Act with these weights (None: as before) and with this state of pieces by module."""
-        for module_id, acting in self._acting.items():
+        for module_id, inference in self._inference.items():
             if version is not None:
-                acting.load(version.weights[module_id])
-            acting.take_over(shared_state.get(module_id, {}))
+                inference.load(version.weights[module_id])
+            inference.take_over(shared_state.get(module_id, {}))
 
     @property
     def has_anything_to_cut(self) -> bool:
         """Whether there are whole steps, or episodes to be forgotten."""
-        return self.num_env_steps > 0 or any(acting.has_lost for acting in self._acting.values())
+        return self.num_env_steps > 0 or any(inference.has_lost for inference in self._inference.values())
 
-    def cut(self) -> tuple[list[Sampled], int]:
+    def cut(self) -> tuple[list[SampledChunks], int]:
         """The whole steps so far, and how many env steps they are."""
-        blocks = [cut for acting in self._acting.values() if (cut := acting.cut())]
+        blocks = [cut for inference in self._inference.values() if (cut := inference.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
         return blocks, num_env_steps
 
     def learned(self) -> list[dict[str, Any]]:
         """States by module id, with what pieces have learned since the last call."""
-        by_module = {module_id: acting.learned() for module_id, acting in self._acting.items()}
+        by_module = {module_id: inference.learned() for module_id, inference in self._inference.items()}
         return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
 
     # -- for clients ---------------------------------------------------------------------------------------------------
@@ -123,8 +123,8 @@ class ActionRequests:
         keys = [observed.key for observed in elements]
         if len(set(keys)) < len(keys):
             raise MessageError("bad_message", "an episode is named twice", "$.episodes")
-        begins = [key not in client.acted and not one.ends for key, one in zip(keys, elements, strict=True)]
-        num_open = len(client.acted) + sum(begins)
+        begins = [key not in client.served_episodes and not one.ends for key, one in zip(keys, elements, strict=True)]
+        num_open = len(client.served_episodes) + sum(begins)
         if num_open > self._most_open:
             text = f"{num_open} open episodes, at most {self._most_open} are allowed"
             raise MessageError("too_many_episodes", text, "$.episodes")
@@ -132,16 +132,16 @@ class ActionRequests:
     def lose_all(self, client: Client) -> int:
         """The client has gone for good: its open episodes are truncated; returns how many these are."""
         self._waiting = [request for request in self._waiting if request.client is not client]
-        num_lost = len(client.acted)
-        for (agent_id, _), acted in client.acted.items():
-            self._acting[self._receiver.agent(agent_id, "$").module_id].lose(acted)
-        broken_off = {acted.episode.env_id for acted in client.acted.values()} - {None}
-        client.acted.clear()
-        for acting in self._acting.values():
-            acting.break_off(broken_off)
+        num_lost = len(client.served_episodes)
+        for (agent_id, _), served in client.served_episodes.items():
+            self._inference[self._receiver.agent(agent_id, "$").module_id].lose(served)
+        broken_off = {served.episode.env_id for served in client.served_episodes.values()} - {None}
+        client.served_episodes.clear()
+        for inference in self._inference.values():
+            inference.break_off(broken_off)
         return num_lost
 
-    # -- acting --------------------------------------------------------------------------------------------------------
+    # -- inference -----------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
         """Act once all that has come in this turn of the event loop is read."""
@@ -173,22 +173,22 @@ class ActionRequests:
         stepped: set[tuple[_Request, str]] = set()  # several agents may take part in one env step
         for module_id, elements in by_module.items():
             try:
-                acted = self._acting[module_id].act([one.asked for one in elements], explore)
+                answers = self._inference[module_id].act([one.step for one in elements], explore)
             except Exception as error:
                 _log.exception("RLlink: acting failed")
                 for one in elements:
-                    one.request.client.acted.pop(one.observed.key, None)
+                    one.request.client.served_episodes.pop(one.observed.key, None)
                     text = f"the server could not act, these episodes are over: {error}"
                     one.request.refuse(MessageError("internal", text))
                 continue
-            for one, (action, episode) in zip(elements, acted, strict=True):
+            for one, (action, episode) in zip(elements, answers, strict=True):
                 request, key = one.request, one.observed.key
-                if one.asked.acted is not None:
+                if one.step.served is not None:
                     stepped.add((request, one.observed.id))
                 if episode is None:
-                    request.client.acted.pop(key, None)
+                    request.client.served_episodes.pop(key, None)
                 else:
-                    request.client.acted[key] = episode
+                    request.client.served_episodes[key] = episode
                     request.actions[one.place] = one.agent.actions.to_wire(action, request.body_format)
         seq_no = self._versions.newest_seq_no
         for request in requests:
@@ -202,13 +202,13 @@ class ActionRequests:
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)
         obs = agent.read_one_obs(observed.obs, request.body_format, f"{path}.obs")
-        acted = request.client.acted.get(key)
+        served = request.client.served_episodes.get(key)
         self._receiver.check_reward(observed.reward, f"{path}.reward")
-        if acted is None and (observed.reward != 0.0 or observed.ends):
+        if served is None and (observed.reward != 0.0 or observed.ends):
             text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
             raise MessageError("unknown_episode", text, f"{path}.id")
         if observed.is_terminated and observed.is_truncated:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
-        episode = request.client.open.new(*key) if acted is None else acted.episode
-        asked = Asked(episode, acted, obs, observed.reward, observed.is_terminated, observed.is_truncated)
-        return _Element(request, place, observed, agent, asked)
+        episode = request.client.open.new(*key) if served is None else served.episode
+        step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)
+        return _Element(request, place, observed, agent, step)

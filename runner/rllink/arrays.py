@@ -210,7 +210,7 @@ def _column_of_columns(space: Space, columns: Any) -> Column:
             for index, (key, part) in enumerate(space.spaces.items())
         }
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_column_of_columns(part, own) for part, own in zip(space.spaces, columns, strict=True))
+        return tuple(_column_of_columns(part, column) for part, column in zip(space.spaces, columns, strict=True))
     return _checked(space, columns.array() if isinstance(columns, Block) else _cast(columns, space.dtype))
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check_wire import Failure, Target, Wire, expect, short
 
 Outcome = Literal["pass", "fail", "skip"]
@@ -206,18 +206,18 @@ class Checker:
         """Observation and action space of that agent."""
         described = self.config if self.agent is None else self.config["agents"][self.agent]
         for name in ("observation_space", "action_space"):
-            mistake = made_up.mistake_in(described.get(name), f"$.{name}")
+            mistake = sample_items.find_mistake(described.get(name), f"$.{name}")
             if mistake:
                 raise Skip(f"nothing can be made up: {mistake}")
         return described["observation_space"], described["action_space"]
 
     def obs(self) -> Any:
         """A made-up observation."""
-        return made_up.draw(self.spaces[0], self.rng)
+        return sample_items.draw_item(self.spaces[0], self.rng)
 
     def action(self) -> Any:
         """A made-up action."""
-        return made_up.draw(self.spaces[1], self.rng)
+        return sample_items.draw_item(self.spaces[1], self.rng)
 
     def chunk(self, length: int = 2, *, is_done: bool = True, first: Any = None, **more: Any) -> dict[str, Any]:
         """A made-up chunk of an episode, terminated or going on; `first` is its first observation."""

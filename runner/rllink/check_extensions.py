@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check import Checker, Rules, Skip, expect_error, expect_pong
 from runner.rllink.check_wire import Failure, NoAnswer, Wire, expect
 from runner.rllink.frames import is_compressed
@@ -45,8 +45,8 @@ def _(checker: Checker) -> None:
 @rule("msgpack", "onnx_file is the gzip itself, as bin", extension="msgpack")
 def _(checker: Checker) -> None:
     state = checker.open(msgpack={}).ask({"type": "GET_STATE"}, msgpack=True)
-    own = next(iter(state["modules"].values())) if "modules" in state else state
-    file = own.get("onnx_file")
+    module = next(iter(state["modules"].values())) if "modules" in state else state
+    file = module.get("onnx_file")
     if not isinstance(file, bytes) or file[:2] != b"\x1f\x8b":
         raise Failure("onnx_file, a gzip stream as bin", repr(type(file).__name__))
     with suppress(OSError, EOFError):
@@ -108,8 +108,8 @@ def _with_blocks(checker: Checker, chunk: dict[str, Any]) -> dict[str, Any]:
     """The chunk with arrays where a leaf space and numbers have lists."""
     blocks = dict(chunk)
     for name, space in zip(("obs", "actions"), checker.spaces, strict=True):
-        if made_up.is_leaf(space):
-            blocks[name] = made_up.block(space, chunk[name])
+        if sample_items.is_leaf(space):
+            blocks[name] = sample_items.stack_items(space, chunk[name])
     blocks["rewards"] = np.array(chunk["rewards"], "<f4")
     return blocks
 
@@ -118,8 +118,8 @@ def _columns(checker: Checker, chunks: list[dict[str, Any]]) -> dict[str, Any]:
     obs_space, action_space = checker.spaces
     return {
         "lengths": np.array([len(chunk["rewards"]) for chunk in chunks]),
-        "obs": made_up.block(obs_space, [item for chunk in chunks for item in chunk["obs"]]),
-        "actions": made_up.block(action_space, [item for chunk in chunks for item in chunk["actions"]]),
+        "obs": sample_items.stack_items(obs_space, [item for chunk in chunks for item in chunk["obs"]]),
+        "actions": sample_items.stack_items(action_space, [item for chunk in chunks for item in chunk["actions"]]),
         "rewards": np.concatenate([np.array(chunk["rewards"], "<f4") for chunk in chunks]),
         "is_terminated": np.array([chunk["is_terminated"] for chunk in chunks]),
         "is_truncated": np.array([chunk["is_truncated"] for chunk in chunks]),
@@ -250,7 +250,7 @@ def _(checker: Checker) -> None:
     agents = config.get("agents", {})
     expect(bool(agents), "agents", config)
     expect("observation_space" not in config, "spaces in agents only", config)
-    modules = {own.get("module") for own in agents.values()}
+    modules = {agent.get("module") for agent in agents.values()}
     expect(modules <= set(state.get("modules", {})), f"modules {modules}", state)
     expect_error(checker.connect().ask({"type": "GET_CONFIG"}), _code_without_agents(checker))
 
@@ -276,7 +276,11 @@ def _(checker: Checker) -> None:
     answer = _act(wire, [_asked(checker, f"a{number}") for number in range(3)])
     actions = answer["actions"]
     expect(len(actions) == 3, "three actions", answer)
-    expect(all(made_up.fits(checker.spaces[1], action) for action in actions), "items of the action space", actions)
+    expect(
+        all(sample_items.contains(checker.spaces[1], action) for action in actions),
+        "items of the action space",
+        actions,
+    )
     expect(type(answer.get("weights_seq_no")) is int, "weights_seq_no, an integer", answer)
 
 
@@ -326,10 +330,10 @@ def _act(wire: Wire, elements: list[dict[str, Any]], **more: Any) -> dict[str, A
 @rule("weights", "safetensors_file instead of onnx_file", extension="weights")
 def _(checker: Checker) -> None:
     state = checker.open(weights={"format": "safetensors"}).ask({"type": "GET_STATE"})
-    own = next(iter(state["modules"].values())) if "modules" in state else state
-    expect("onnx_file" not in own and isinstance(own.get("safetensors_file"), str), "safetensors_file", state)
+    module = next(iter(state["modules"].values())) if "modules" in state else state
+    expect("onnx_file" not in module and isinstance(module.get("safetensors_file"), str), "safetensors_file", state)
     try:
-        file = base64.b64decode(own["safetensors_file"], validate=True)
+        file = base64.b64decode(module["safetensors_file"], validate=True)
         header = json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])
     except ValueError as error:
         raise Failure("Base64 of a safetensors file", str(error)) from None

@@ -51,7 +51,7 @@ def _text(message: bytes, number: int) -> str:
 
 
 def _first(message: bytes, number: int) -> bytes | None:
-    return next((value for own, value in _fields(message) if own == number), None)
+    return next((value for field, value in _fields(message) if field == number), None)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:

@@ -9,7 +9,7 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check import Checker, Rules, Skip, expect_error, expect_pong
 from runner.rllink.check_onnx import OnnxNames, names_of
 from runner.rllink.check_wire import Failure, NoAnswer, expect
@@ -308,11 +308,11 @@ def _(checker: Checker) -> None:
     expect(isinstance(config.get("force_on_policy"), bool), "force_on_policy, a boolean", config)
     described = {"$": config}
     if "agents" in checker.granted:
-        described = {f"$.agents.{agent}": own for agent, own in config.get("agents", {}).items()}
+        described = {f"$.agents.{agent}": spaces for agent, spaces in config.get("agents", {}).items()}
         expect(bool(described), "agents", config)
-    for path, own in described.items():
+    for path, spaces in described.items():
         for name in ("observation_space", "action_space"):
-            mistake = made_up.mistake_in(own.get(name), f"{path}.{name}")
+            mistake = sample_items.find_mistake(spaces.get(name), f"{path}.{name}")
             expect(mistake is None, "spaces of section 4", mistake)
     keys = {"type", "env_steps_per_sample", "force_on_policy"}
     keys |= {"agents"} if "agents" in checker.granted else {"observation_space", "action_space"}
@@ -327,14 +327,14 @@ def _(checker: Checker) -> None:
     expect(type(state.get("weights_seq_no")) is int, "weights_seq_no, an integer", state)
     modules = state.get("modules", {}).values() if "agents" in wire.granted else [state]
     expect(bool(modules), "modules", state)
-    for own in modules:
-        names = _onnx_in(own)
+    for module in modules:
+        names = _onnx_in(module)
         _check_names(names)
     expect(checker.newest(wire) >= state["weights_seq_no"], "a weights_seq_no that does not fall", state)
 
 
-def _onnx_in(own: dict[str, Any]) -> OnnxNames:
-    file = own.get("onnx_file")
+def _onnx_in(module: dict[str, Any]) -> OnnxNames:
+    file = module.get("onnx_file")
     if not isinstance(file, str):
         raise Failure("onnx_file, a string", repr(type(file).__name__))
     try:
@@ -389,7 +389,7 @@ def _(checker: Checker) -> None:
     good = checker.chunk()
     obs, actions = good["obs"], good["actions"]
     mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"actions": [made_up.beyond(checker.spaces[1], actions[0]), actions[1]]}, ".actions"),
+        ({"actions": [sample_items.out_of_range_item(checker.spaces[1], actions[0]), actions[1]]}, ".actions"),
         ({"actions": [None, actions[1]]}, ".actions"),
         ({"actions": [*actions, actions[0]]}, ""),
         ({"obs": obs[:-1]}, ""),
@@ -423,7 +423,7 @@ def _(checker: Checker) -> None:
 
 @rule("E3", "actions outside of a Box are accepted; observations too, or refused with their path", needs_episodes=True)
 def _(checker: Checker) -> None:
-    obs, action = (made_up.outside_of_bounds(space) for space in checker.spaces)
+    obs, action = (sample_items.out_of_bounds_item(space) for space in checker.spaces)
     if obs is None and action is None:
         raise Skip("no space is a Box of floats with bounds")
     wire = checker.open()

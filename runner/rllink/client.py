@@ -369,14 +369,14 @@ def _weights(answer: Mapping[str, Any]) -> Weights:
     modules: Iterable[tuple[str | None, Mapping[str, Any]]] = [(None, answer)]
     if "modules" in answer:
         modules = answer["modules"].items()
-    return Weights(int(answer["weights_seq_no"]), {module_id: _file(own) for module_id, own in modules})
+    return Weights(int(answer["weights_seq_no"]), {module_id: _file(module) for module_id, module in modules})
 
 
-def _file(own: Mapping[str, Any]) -> bytes:
-    content = own["onnx_file"] if "onnx_file" in own else own["safetensors_file"]
+def _file(module: Mapping[str, Any]) -> bytes:
+    content = module["onnx_file"] if "onnx_file" in module else module["safetensors_file"]
     if isinstance(content, str):
         content = base64.b64decode(content, validate=True)
-    return gzip.decompress(content) if "onnx_file" in own else bytes(content)
+    return gzip.decompress(content) if "onnx_file" in module else bytes(content)
 
 
 def _listed(value: Any) -> Any:

@@ -27,13 +27,13 @@ from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
-from runner.rllink.acting import Acting
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
-from runner.rllink.arrived import OpenEpisode, Sampled, count
+from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.open_recordings import OpenRecordings
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks, add_returns
 from runner.rllink.served_client import Client
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
@@ -112,12 +112,12 @@ class ExternalEnvRunner:
             for module_id, parts in self._acting_parts.items()
             for agent in _agents_of(parts)
         }
-        acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
+        inference = {module_id: ModuleInference(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
         self._leave_out = config.rllink.leave_out
         num_kept = config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
         description = _description(config, self._acting_parts, sampling)
-        self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
+        self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._open_recordings = OpenRecordings() if is_recording else None
         self._published: Weights | None = None
@@ -187,18 +187,18 @@ class ExternalEnvRunner:
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
     def _sample_of(self, batch: Batch) -> Sample:
-        sampled: list[Sampled] = []
+        sampled: list[SampledChunks] = []
         for module_id, intake in self._intakes.items():
-            parts = [part for part in batch.arrived if part.module_id == module_id]
+            parts = [part for part in batch.received if part.module_id == module_id]
             if parts:
                 sampled.append(intake.block(parts))
-        for acted in batch.acted:
-            count(acted.block, acted.episodes)
-            sampled.append(acted)
+        for served in batch.served:
+            add_returns(served.block, served.episodes)
+            sampled.append(served)
         by_module = {
             module_id: [one.block for one in sampled if one.block.module_id == module_id] for module_id in self._intakes
         }
-        blocks = {key: concat_blocks(own) for key, own in by_module.items() if own}
+        blocks = {module_id: concat_blocks(group) for module_id, group in by_module.items() if group}
         rollout = Rollout(blocks, batch.num_env_steps, self._left_out_without(batch.records))
         to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
         # First those that have just gone on from the newest merged state.
@@ -208,7 +208,7 @@ class ExternalEnvRunner:
         finished = replace(self._env_episodes.finished_in(sampled), outside=self._outside(sampled))
         return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
 
-    def _outside(self, sampled: Sequence[Sampled]) -> OutsideObservations:
+    def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
         """Observations outside of their space, as far as they are counted."""
         if self._counting is None:
             return OutsideObservations()
@@ -271,22 +271,22 @@ class ExternalEnvRunner:
         # A number never stands for two weights, also of those that were given after the checkpoint.
         noted = 0 if self._journal is None else self._journal.newest_seq_no
         self._versions.newest_seq_no = max(int(state["weights_seq_no"]), noted)
-        for module_id, own in state["modules"].items():
-            self._acting_parts[module_id].env_to_module.set_state(own["env_to_module"])
-            self._acting_parts[module_id].module_to_env.set_state(own["module_to_env"])
+        for module_id, pipelines in state["modules"].items():
+            self._acting_parts[module_id].env_to_module.set_state(pipelines["env_to_module"])
+            self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
         self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
         clients = {
-            own["client"]: self.server.restore_session(session_id, own["client"], int(own["number"]))
-            for session_id, own in state["sessions"].items()
+            session["client"]: self.server.restore_session(session_id, session["client"], int(session["number"]))
+            for session_id, session in state["sessions"].items()
         }
-        for own in state["sessions"].values():
-            client = clients[own["client"]]
-            client.open.num_begun = int(own["num_begun"])
-            client.seq_no = None if own["weights_seq_no"] is None else int(own["weights_seq_no"])
+        for session in state["sessions"].values():
+            client = clients[session["client"]]
+            client.open.num_begun = int(session["num_begun"])
+            client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
         gone: set[Client] = set()  # those without a session
         restored: dict[str, OpenEpisode] = {}
-        for own in state["episodes"].values():
-            episode = OpenEpisode.from_state(own)
+        for episode_state in state["episodes"].values():
+            episode = OpenEpisode.from_state(episode_state)
             if episode.client not in clients:
                 clients[episode.client] = self._client_without_session(episode.client)
                 gone.add(clients[episode.client])
@@ -378,7 +378,7 @@ class _SafetensorsFile:
         from safetensors.torch import save
 
         self._parameters.load(weights)
-        return save({name: own.clone() for name, own in self._module.state_dict().items()})
+        return save({name: tensor.clone() for name, tensor in self._module.state_dict().items()})
 
 
 def _give_streams(seed: int, role: str, index: int, generation: int, parts: ActingParts) -> None:
@@ -427,16 +427,17 @@ def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sam
     }
     spaces = {
         agent: {
-            "observation_space": space_to_dict(own.plan.observation_space),
-            "action_space": space_to_dict(own.plan.action_space),
+            "observation_space": space_to_dict(module_parts.plan.observation_space),
+            "action_space": space_to_dict(module_parts.plan.action_space),
         }
-        for own in parts.values()
-        for agent in _agents_of(own)
+        for module_parts in parts.values()
+        for agent in _agents_of(module_parts)
     }
     if None in spaces:
         return description | spaces[None]
-    module_of = {agent: own.plan.module_id for own in parts.values() for agent in _agents_of(own)}
-    return description | {"agents": {agent: {"module": module_of[agent], **own} for agent, own in spaces.items()}}
+    module_of = {agent: one.plan.module_id for one in parts.values() for agent in _agents_of(one)}
+    agents = {agent: {"module": module_of[agent], **described} for agent, described in spaces.items()}
+    return description | {"agents": agents}
 
 
 def _differ(weights: Weights, published: Weights) -> bool:
@@ -455,7 +456,7 @@ class EnvEpisodes:
         # Env episode -> its agents' episodes, and those of them that have not ended.
         self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
 
-    def finished_in(self, sampled: Sequence[Sampled]) -> FinishedEpisodes:
+    def finished_in(self, sampled: Sequence[SampledChunks]) -> FinishedEpisodes:
         """The env episodes that end with these chunks; those whose ends are none are left out."""
         ended: list[OpenEpisode] = []
         for one in sampled:
@@ -472,7 +473,7 @@ class EnvEpisodes:
         over = [env_id for env_id in env_ids if env_id in self._going_on and not self._going_on[env_id][1]]
         groups = [self._going_on.pop(env_id)[0] for env_id in over]
         whole = [group for group in groups if all(episode.is_whole for episode in group)]
-        by_agent, by_module = self._own_returns(whole)
+        by_agent, by_module = self._returns_by_agent_and_module(whole)
         return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
 
     @property
@@ -495,9 +496,9 @@ class EnvEpisodes:
 
     def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> None:
         """Go on from a state; `restored`: the episodes that go on, by id."""
-        for env_id, own in state.items():
-            going_on = [restored[id_] for id_ in own["going_on"] if id_ in restored]
-            ended = [OpenEpisode.from_state(episode) for episode in own["ended"]]
+        for env_id, saved in state.items():
+            going_on = [restored[id_] for id_ in saved["going_on"] if id_ in restored]
+            ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
             if going_on:
                 self._going_on[env_id] = [*ended, *going_on], set(map(id, going_on))
 
@@ -513,19 +514,21 @@ class EnvEpisodes:
             agents.append(episode)
         (going_on.discard if is_done else going_on.add)(id(episode))
 
-    def _own_returns(self, groups: Sequence[Sequence[OpenEpisode]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _returns_by_agent_and_module(
+        self, groups: Sequence[Sequence[OpenEpisode]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         by_agent: dict[str, list[float]] = {}
         by_module: dict[str, list[float]] = {}
         for episode in (episode for group in groups for episode in group):
             by_agent.setdefault(episode.agent_id or "", []).append(episode.return_)
             by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
-        as_arrays = [{key: np.array(values) for key, values in own.items()} for own in (by_agent, by_module)]
+        as_arrays = [{key: np.array(values) for key, values in returns.items()} for returns in (by_agent, by_module)]
         return as_arrays[0], as_arrays[1]
 
 
 def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
     return FinishedEpisodes(
-        np.array([sum(own.return_ for own in group) for group in groups], np.float64),
-        np.array([max(own.num_steps_sampled for own in group) for group in groups], np.int64),
+        np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
+        np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
         np.zeros(len(groups), np.int64),
     )

@@ -49,7 +49,7 @@ class LocalPolicy:
         options.intra_op_num_threads = options.inter_op_num_threads = num_threads
         try:
             self._session = onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's own classes have no common base
+        except Exception as error:  # the exceptions of onnxruntime have no common base
             raise PolicyFileError(f"onnxruntime cannot load the policy: {error}") from error
         text = self._session.get_modelmeta().custom_metadata_map.get(MANIFEST_KEY)
         if text is None:
@@ -284,20 +284,20 @@ def sample(dist: Mapping[str, Any], dist_inputs: Array, rng: np.random.Generator
     Raises:
         ValueError: the distribution is not one that this client knows.
     """
-    return _of_parts(dist, lambda part, own: _FAMILIES[part["name"]].sample(part, own, rng), dist_inputs)
+    return _of_parts(dist, lambda part, inputs: _FAMILIES[part["name"]].sample(part, inputs, rng), dist_inputs)
 
 
 def mode(dist: Mapping[str, Any], dist_inputs: Array) -> Any:
     """(B, ...) the most likely actions of the module, nested; raises as `sample` does."""
-    return _of_parts(dist, lambda part, own: _FAMILIES[part["name"]].mode(part, own), dist_inputs)
+    return _of_parts(dist, lambda part, inputs: _FAMILIES[part["name"]].mode(part, inputs), dist_inputs)
 
 
 def log_prob(dist: Mapping[str, Any], dist_inputs: Array, actions: Any) -> Array:
     """(B,) float32 log probabilities (densities) of actions of the module; raises as `sample` does."""
     total = np.zeros(len(dist_inputs), np.float32)
     for part, path in _leaf_distributions(dist):
-        own = dist_inputs[:, slice(*part["slice"])]
-        total = total + _FAMILIES[part["name"]].log_prob(part, own, np.asarray(_at(actions, path)))
+        inputs = dist_inputs[:, slice(*part["slice"])]
+        total = total + _FAMILIES[part["name"]].log_prob(part, inputs, np.asarray(_at(actions, path)))
     return total.astype(np.float32)
 
 
@@ -376,7 +376,7 @@ class _MultiCategorical:
     @staticmethod
     def log_prob(dist: Mapping[str, Any], dist_inputs: Array, actions: Array) -> Array:
         chosen = actions.reshape(len(dist_inputs), -1).astype(np.int64) - np.array(dist["starts"])
-        parts = [_log_softmax_at(own, chosen[:, place]) for place, own in enumerate(_choices(dist, dist_inputs))]
+        parts = [_log_softmax_at(logits, chosen[:, place]) for place, logits in enumerate(_choices(dist, dist_inputs))]
         total: Array = np.sum(parts, axis=0)
         return total
 

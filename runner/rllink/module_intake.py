@@ -27,7 +27,7 @@ from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
-from runner.rllink.arrived import Arrived, Joined, Sampled, join, remember
+from runner.rllink.received_episodes import JoinedChunks, ReceivedChunks, SampledChunks, join_chunks, store_lookback
 from runner.rllink.versions import Version, Versions
 
 
@@ -60,15 +60,15 @@ class ModuleIntake:
         """The state of pieces that runners share."""
         return self._learning.env_to_module.get_state()
 
-    def block(self, parts: Sequence[Arrived]) -> Sampled:
+    def block(self, parts: Sequence[ReceivedChunks]) -> SampledChunks:
         """Everything that arrived, with all columns that are sampled."""
-        joined = join(parts, self._seen.recorded)
+        joined = join_chunks(parts, self._seen.recorded)
         self._learn(joined)
         block = self._completed(joined)
-        remember(joined, block, self._num_lookback)
-        return Sampled(block, joined.episodes, joined.block.columns[OBS])
+        store_lookback(joined, block, self._num_lookback)
+        return SampledChunks(block, joined.episodes, joined.block.columns[OBS])
 
-    def _learn(self, joined: Joined) -> None:
+    def _learn(self, joined: JoinedChunks) -> None:
         """Let pieces see each observation once: a part of an episode begins with one that was seen."""
         if not self._pieces_that_learn:
             return
@@ -77,7 +77,7 @@ class ModuleIntake:
         is_new[block.first_obs_rows[block.t_started > 0]] = False
         pass_through(self._pieces_that_learn, block, self._learning.module, {LOSS_MASK: is_new})
 
-    def _completed(self, joined: Joined) -> ColumnBlock:
+    def _completed(self, joined: JoinedChunks) -> ColumnBlock:
         """The block with the columns that clients did not send."""
         lacks_outputs = not joined.given.issuperset(self._outputs)
         if not lacks_outputs and not self._seen.env_to_module.writes_obs_to_episodes and ACTION_LOGP in joined.given:
@@ -85,10 +85,10 @@ class ModuleIntake:
         numbers = np.unique(joined.weights_seq_no)
         computed = [self._as_version(joined.block, self._version(int(number)), lacks_outputs) for number in numbers]
         columns = dict(computed[0])
-        for number, own in zip(numbers[1:], computed[1:], strict=True):
+        for number, of_version in zip(numbers[1:], computed[1:], strict=True):
             steps = joined.weights_seq_no == number
             is_obs = steps[_step_of_obs(joined.block)]
-            for name, column in own.items():
+            for name, column in of_version.items():
                 rows = is_obs if name == OBS else steps
                 nested.assign(columns[name], rows, nested.take(column, rows))
         columns = {**joined.block.columns, **columns}
@@ -157,7 +157,7 @@ class ModuleIntake:
             for chunk in range(len(block)):
                 if block.lookback.num_steps_before(chunk):
                     before = nested.take(block.lookback.columns_before(chunk)[STATE_OUT], -1)
-                    nested.map_leaves(lambda leaf, own: leaf[chunk].copy_(torch.from_numpy(own)), state, before)  # noqa: B023
+                    nested.map_leaves(lambda leaf, last: leaf[chunk].copy_(torch.from_numpy(last)), state, before)  # noqa: B023
         return state
 
 

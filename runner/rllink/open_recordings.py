@@ -8,7 +8,7 @@ import numpy as np
 
 from runner.env_runners.sample_recording import ToRecord
 from runner.episodes import nested
-from runner.rllink.arrived import OpenEpisode, Sampled
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks
 
 
 class OpenRecordings:
@@ -33,7 +33,7 @@ class OpenRecordings:
             else:
                 self._broken_off.append(id_)
 
-    def note(self, sampled: Sequence[Sampled]) -> ToRecord:
+    def note(self, sampled: Sequence[SampledChunks]) -> ToRecord:
         """Take note of a sample of one module: at least one block."""
         is_whole: list[bool] = []
         for one in sampled:

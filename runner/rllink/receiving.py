@@ -15,8 +15,8 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
-from runner.rllink.arrived import Arrived, OpenEpisode
 from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
@@ -97,8 +97,8 @@ class Receiver:
         body_format: str,
         open_episodes: OpenEpisodes,
         weights_seq_no: int,
-        check: Callable[[list[Arrived], int], None],
-    ) -> tuple[list[Arrived], int]:
+        check: Callable[[list[ReceivedChunks], int], None],
+    ) -> tuple[list[ReceivedChunks], int]:
         """The chunks of a message by module, and its env steps; what is open changes only if all are good.
 
         Args:
@@ -137,7 +137,7 @@ class Receiver:
         plan.carry_out()
         return parts, num_env_steps
 
-    def _chunk(self, chunk: Episode, path: str, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
+    def _chunk(self, chunk: Episode, path: str, body_format: str, weights_seq_no: int, plan: _Plan) -> ReceivedChunks:
         agent_id = None if chunk.agent_id is UNSET else chunk.agent_id
         agent = self.agent(agent_id, path)
         id_ = None if chunk.id is UNSET else chunk.id
@@ -159,7 +159,7 @@ class Receiver:
         going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, path, t_started)
         if chunk.weights_seq_no is not UNSET:
             weights_seq_no = chunk.weights_seq_no
-        return Arrived(
+        return ReceivedChunks(
             agent.module_id,
             columns,
             np.array([length], np.int64),
@@ -170,7 +170,7 @@ class Receiver:
             None if agent_id is None else _env_t(chunk, going.num_steps, length, path),
         )
 
-    def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
+    def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> ReceivedChunks:
         path = "$.columns"
         agent = self._agents[None]
         lengths = read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
@@ -206,7 +206,7 @@ class Receiver:
             for id_, first, length, done in zip(ids, first_obs, lengths.tolist(), is_done, strict=True)
         ]
         seq_nos = np.full(num_chunks, weights_seq_no, np.int64)
-        return Arrived(
+        return ReceivedChunks(
             agent.module_id, columns, lengths, flags["is_terminated"], flags["is_truncated"], seq_nos, episodes
         )
 
@@ -359,10 +359,10 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     return env_t
 
 
-def _by_module(chunks: Sequence[Arrived]) -> list[Arrived]:
+def _by_module(chunks: Sequence[ReceivedChunks]) -> list[ReceivedChunks]:
     """Parts of one module whose chunks have the same columns; those of a module in the order of its chunks."""
-    groups: list[list[Arrived]] = []
-    last: dict[str, list[Arrived]] = {}
+    groups: list[list[ReceivedChunks]] = []
+    last: dict[str, list[ReceivedChunks]] = {}
     for chunk in chunks:
         group = last.get(chunk.module_id)
         if group is None or group[0].columns.keys() != chunk.columns.keys():
@@ -372,11 +372,11 @@ def _by_module(chunks: Sequence[Arrived]) -> list[Arrived]:
     return [_merged(group) for group in groups]
 
 
-def _merged(chunks: Sequence[Arrived]) -> Arrived:
+def _merged(chunks: Sequence[ReceivedChunks]) -> ReceivedChunks:
     first = chunks[0]
     if len(chunks) == 1:
         return first
-    return Arrived(
+    return ReceivedChunks(
         first.module_id,
         {name: nested.concatenate([chunk.columns[name] for chunk in chunks]) for name in first.columns},
         np.concatenate([chunk.lengths for chunk in chunks]),
@@ -388,7 +388,7 @@ def _merged(chunks: Sequence[Arrived]) -> Arrived:
     )
 
 
-def _num_env_steps(chunks: Sequence[Arrived]) -> int:
+def _num_env_steps(chunks: Sequence[ReceivedChunks]) -> int:
     """With several agents those of the agent of each env episode that has most."""
     by_env: dict[str, dict[str | None, int]] = {}
     for chunk in chunks:

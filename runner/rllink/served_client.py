@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.rllink.acting import ActedEpisode
+from runner.rllink.inference import ServedEpisode
 from runner.rllink.messages import AgentKey
 from runner.rllink.receiving import OpenEpisodes
 
@@ -15,7 +15,7 @@ class Client:
 
     Attributes:
         name: begins the ids of its episodes.
-        open: its episodes that go on; `acted`: those that the server acts in.
+        open: its episodes that go on; `served_episodes`: those in which the server chooses the actions.
         seq_no: of the weights that it was sent last.
         samples: whether it waits for weights after its episodes, so that others may have to wait for it.
         weights_format: `onnx` or `safetensors`.
@@ -25,7 +25,7 @@ class Client:
 
     name: str
     open: OpenEpisodes
-    acted: dict[AgentKey, ActedEpisode] = field(default_factory=dict)
+    served_episodes: dict[AgentKey, ServedEpisode] = field(default_factory=dict)
     seq_no: int | None = None
     samples: bool = False
     weights_format: str = "onnx"

@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.arrived import Arrived, OpenEpisode, Sampled
+from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
@@ -37,11 +36,12 @@ from runner.rllink.messages import (
     Request,
     decode_request,
 )
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
-_Parts = tuple[list[Arrived], int]
+_Parts = tuple[list[ReceivedChunks], int]
 _log = logging.getLogger(__name__)
 
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
@@ -59,9 +59,9 @@ class Batch:
         records: numbers of the journal's records that are in it.
     """
 
-    arrived: list[Arrived]
+    received: list[ReceivedChunks]
     num_env_steps: int
-    acted: list[Sampled] = field(default_factory=list)
+    served: list[SampledChunks] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
     records: range = range(0)
 
@@ -105,7 +105,7 @@ class Service:
         description: Mapping[str, Any],
         agents: Mapping[str | None, AgentSpaces],
         versions: Versions,
-        acting: Mapping[str, Acting],
+        inference: Mapping[str, ModuleInference],
         journal: Journal | None,
     ) -> None:
         self._config = config
@@ -125,7 +125,7 @@ class Service:
         self._is_updating = True  # until there are weights
         self._waiting: list[_Waiting] = []
         self._actions = ActionRequests(
-            config, self._receiver, acting, versions, self._must_wait_to_act, self._when_acted
+            config, self._receiver, inference, versions, self._must_wait_to_act, self._when_acted
         )
         self._room = asyncio.Event()
         self._room.set()
@@ -174,10 +174,10 @@ class Service:
         if self._num_queued + self._actions.num_env_steps < target:
             self._release_if_stuck()
             return
-        acted, num_acted = self._actions.cut()
-        arrived, num_arrived, records = self._taken_from_queue(target - num_acted)
+        served, num_served = self._actions.cut()
+        received, num_received, records = self._taken_from_queue(target - num_served)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned(), records))
+        future.set_result(Batch(received, num_served + num_received, served, self._actions.learned(), records))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
@@ -187,24 +187,24 @@ class Service:
         with self._queue_lock:
             if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
                 return None
-            arrived, num_arrived, records = self._taken_from_queue(num_env_steps)
-            return Batch(arrived, num_arrived, records=records)
+            received, num_received, records = self._taken_from_queue(num_env_steps)
+            return Batch(received, num_received, records=records)
 
-    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[Arrived], int, range]:
+    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[ReceivedChunks], int, range]:
         """The first messages that have so many env steps, how many they have, and the numbers of their records."""
-        arrived: list[Arrived] = []
+        received: list[ReceivedChunks] = []
         taken = 0
         with self._queue_lock:
             first = self.num_records_sampled
             while taken < num_env_steps:
                 parts, num_steps = self._queue.popleft()
-                arrived += parts
+                received += parts
                 taken += num_steps
                 self.num_records_sampled += 1
             self._num_queued -= taken
         if not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
-        return arrived, taken, range(first, self.num_records_sampled)
+        return received, taken, range(first, self.num_records_sampled)
 
     def _release_if_stuck(self) -> None:
         """Where every client that samples waits, no step would ever come: let them go on with the same weights."""
@@ -363,7 +363,7 @@ class Service:
         newest = self.versions.newest_seq_no
         assumed = newest if client.seq_no is None else client.seq_no
 
-        def check(parts: list[Arrived], num_env_steps: int) -> None:
+        def check(parts: list[ReceivedChunks], num_env_steps: int) -> None:
             self._check_versions(parts, num_env_steps)
             if self._journal is not None and parts:
                 number = None if request.request is UNSET else request.request
@@ -401,8 +401,8 @@ class Service:
         request: Episodes,
         body_format: str,
         assumed: int,
-        check: Callable[[list[Arrived], int], None],
-    ) -> list[Arrived]:
+        check: Callable[[list[ReceivedChunks], int], None],
+    ) -> list[ReceivedChunks]:
         parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
         if parts:
             with self._queue_lock:
@@ -456,7 +456,7 @@ class Service:
                 return self._ack(request.num_env_steps)
         return self.answer(client, request, body_format, b"")
 
-    def _check_versions(self, parts: Iterable[Arrived], num_env_steps: int) -> None:
+    def _check_versions(self, parts: Iterable[ReceivedChunks], num_env_steps: int) -> None:
         newest = self.versions.newest_seq_no
         for part in parts:
             oldest = int(part.weights_seq_no.min())
@@ -506,7 +506,7 @@ def _keys(request: Episodes) -> list[AgentKey]:
     return [(None if one.agent_id is UNSET else one.agent_id, one.id) for one in chunks if one.id is not UNSET]
 
 
-def _truncate_last(part: Arrived, going_on: set[int]) -> None:
+def _truncate_last(part: ReceivedChunks, going_on: set[int]) -> None:
     """Mark the last chunks of these episodes as cut off, and take the episodes out of the set."""
     for chunk in reversed(range(len(part.episodes))):
         if id(part.episodes[chunk]) in going_on:

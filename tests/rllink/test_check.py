@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from runner.cli.main import main
 from runner.episodes.spaces import space_from_dict, space_to_dict
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server
 from runner.rllink.check_wire import Target
 from tests.rllink.conftest import Served
@@ -300,19 +300,19 @@ def test_made_up_items_fit_their_space(space: gym.Space[Any], seed: int) -> None
     from runner.rllink.arrays import SpaceCodec
 
     described = space_to_dict(space)
-    assert made_up.mistake_in(described, "$") is None
-    item = made_up.draw(described, random.Random(seed))
+    assert sample_items.find_mistake(described, "$") is None
+    item = sample_items.draw_item(described, random.Random(seed))
     codec = SpaceCodec(space_from_dict(described))
     import msgspec
 
     read = codec.item(msgspec.json.encode(item), "json")
     assert space.contains(read)
-    assert made_up.fits(described, item)
-    wrong = made_up.beyond(described, item)
+    assert sample_items.contains(described, item)
+    wrong = sample_items.out_of_range_item(described, item)
     with pytest.raises((ValueError, msgspec.DecodeError)):
         codec.item(msgspec.json.encode(wrong), "json")
 
 
 @pytest.mark.parametrize("space", [None, {}, {"space": "text"}, {"space": "box", "low": 0}, {"space": ["box"]}])
 def test_a_description_that_is_no_space(space: Any) -> None:
-    assert made_up.mistake_in(space, "$")
+    assert sample_items.find_mistake(space, "$")

@@ -290,10 +290,10 @@ def _mistakes(kind: str) -> Iterator[tuple[dict[str, Any], str]]:
     if "episodes" in full:
         element = Episode if kind.startswith("EPISODES") else Observed
         place = "$.episodes[0]"
-        yield from _mistakes_in(element, full["episodes"][0], place, lambda own: {**full, "episodes": [own]})
+        yield from _mistakes_in(element, full["episodes"][0], place, lambda changed: {**full, "episodes": [changed]})
     if kind.startswith("EPISODES"):
         rest = {key: value for key, value in full.items() if key != "episodes"}
-        yield from _mistakes_in(Columns, _FULL_COLUMNS, "$.columns", lambda own: {**rest, "columns": own})
+        yield from _mistakes_in(Columns, _FULL_COLUMNS, "$.columns", lambda changed: {**rest, "columns": changed})
 
 
 def _mistakes_in(
@@ -555,10 +555,10 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
     with Client(*served.address, reconnect_s=0) as client:
         client.send_episodes([episode(40)])
     assert sampling.result(10).rollout.num_env_steps == 60
-    acting = served.runner._service._actions._acting["default_policy"]
-    assert acting._by_id == {}
-    assert acting._rows.ids == {}
-    assert len(acting._free) == acting._rows.max_rows
+    inference = served.runner._service._actions._inference["default_policy"]
+    assert inference._by_id == {}
+    assert inference._rows.ids == {}
+    assert len(inference._free) == inference._rows.max_rows
 
 
 def test_too_many_clients(serve: Serve) -> None:

@@ -28,9 +28,9 @@ OFF = "rllink.force_on_policy=false"
 
 
 def part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
-    own = {"obs": whole["obs"][start : stop + 1]}
-    own |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
-    return {**own, "id": "a", "is_terminated": False, "is_truncated": False, **more}
+    part = {"obs": whole["obs"][start : stop + 1]}
+    part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
+    return {**part, "id": "a", "is_terminated": False, "is_truncated": False, **more}
 
 
 def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connect: Connect, tmp_path: Path) -> None:

@@ -17,13 +17,13 @@ from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.rllink.arrived import OpenEpisode, Sampled
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks
 
 _FIRST_SLOTS = 64
 
 
 @dataclass(eq=False, slots=True)
-class ActedEpisode:
+class ServedEpisode:
     """An open episode that the server acts in; `slot` of its module's rows, `number` in this run."""
 
     episode: OpenEpisode
@@ -33,11 +33,11 @@ class ActedEpisode:
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
-    """What one element of a request says: `acted` None begins an episode."""
+class ObservedStep:
+    """What one element of a request says: `served` None begins an episode."""
 
     episode: OpenEpisode
-    acted: ActedEpisode | None
+    served: ServedEpisode | None
     obs: Any
     reward: float
     is_terminated: bool
@@ -49,7 +49,7 @@ class Asked:
         return self.is_terminated or self.is_truncated
 
 
-class Acting:
+class ModuleInference:
     """Acts with one module in any number of episodes, whose steps are kept until they are cut.
 
     Args:
@@ -64,7 +64,7 @@ class Acting:
         self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
         self._free = list(range(_FIRST_SLOTS))[::-1]
         self._numbers = itertools.count()
-        self._by_id: dict[str, ActedEpisode] = {}
+        self._by_id: dict[str, ServedEpisode] = {}
         self._lost: list[str] = []
         self._learned: list[dict[str, Any]] = []
 
@@ -89,62 +89,62 @@ class Acting:
         pipeline.set_state(pipeline.merge_states([state]))
         return state
 
-    def act(self, asked: Sequence[Asked], explore: bool) -> list[tuple[Any, ActedEpisode | None]]:
+    def act(self, steps: Sequence[ObservedStep], explore: bool) -> list[tuple[Any, ServedEpisode | None]]:
         """For each element the action for the environment and the episode as it goes on; None and None once it is done.
 
         At most one element an episode.
         """
-        acted = [self._begin(one.episode) if one.acted is None else one.acted for one in asked]
+        served = [self._begin(step.episode) if step.served is None else step.served for step in steps]
         rows = self._rows
         try:
-            self._write(asked, acted)
-            rows.slots = np.array([one.slot for one in acted])
+            self._write(steps, served)
+            rows.slots = np.array([one.slot for one in served])
             actions = self._forward(explore)
         except Exception:
-            for own in acted:
-                self.lose(own)
+            for one in served:
+                self.lose(one)
             raise
-        answers: list[tuple[Any, ActedEpisode | None]] = []
+        answers: list[tuple[Any, ServedEpisode | None]] = []
         position = itertools.count()
-        for one, own in zip(asked, acted, strict=True):
-            if one.is_done:
-                self._free.append(own.slot)
+        for step, one in zip(steps, served, strict=True):
+            if step.is_done:
+                self._free.append(one.slot)
                 answers.append((None, None))
             else:
-                answers.append((nested.take(actions, next(position)), own))
+                answers.append((nested.take(actions, next(position)), one))
         return answers
 
-    def _begin(self, episode: OpenEpisode) -> ActedEpisode:
+    def _begin(self, episode: OpenEpisode) -> ServedEpisode:
         if not self._free:
             first, more = self._rows.max_rows, self._rows.max_rows
             self._rows.add_slots(more)
             self._free = list(range(first, first + more))[::-1]
-        begun = ActedEpisode(episode, self._free.pop(), next(self._numbers))
+        begun = ServedEpisode(episode, self._free.pop(), next(self._numbers))
         self._rows.ids[begun.number] = episode.id
         self._by_id[episode.id] = begun
         return begun
 
-    def _write(self, asked: Sequence[Asked], acted: Sequence[ActedEpisode]) -> None:
+    def _write(self, steps: Sequence[ObservedStep], served: Sequence[ServedEpisode]) -> None:
         rows = self._rows
-        begins = np.array([one.acted is None for one in asked])
-        obs = nested.stack([one.obs for one in asked])
-        slots = np.array([one.slot for one in acted])
-        numbers = np.array([one.number for one in acted])
+        begins = np.array([step.served is None for step in steps])
+        obs = nested.stack([step.obs for step in steps])
+        slots = np.array([one.slot for one in served])
+        numbers = np.array([one.number for one in served])
         if begins.any():
             count = int(begins.sum())
             rows.begin(slots[begins], nested.take(obs, begins), np.zeros(count, np.int64), numbers[begins])
         if not begins.all():
             goes_on = ~begins
-            rewards = np.array([one.reward for one in asked], np.float64)
+            rewards = np.array([step.reward for step in steps], np.float64)
             rows.add_rewards(slots[goes_on], rewards[goes_on], numbers[goes_on])
-            for one, is_new in zip(acted, begins, strict=True):
+            for one, is_new in zip(served, begins, strict=True):
                 one.num_steps += not is_new
-            env_t = np.array([one.num_steps for one in acted])
+            env_t = np.array([one.num_steps for one in served])
             rows.observe(slots[goes_on], nested.take(obs, goes_on), env_t[goes_on])
-        ends = np.array([one.is_done for one in asked])
+        ends = np.array([step.is_done for step in steps])
         if ends.any():
             is_terminated, is_truncated = (
-                np.array([getattr(one, name) for one in asked])[ends] for name in ("is_terminated", "is_truncated")
+                np.array([getattr(step, name) for step in steps])[ends] for name in ("is_terminated", "is_truncated")
             )
             rows.end(slots[ends], is_terminated, is_truncated)
 
@@ -165,19 +165,19 @@ class Acting:
         rows.act(rows.slots[goes_on], batch)
         return actions
 
-    def lose(self, acted: ActedEpisode) -> None:
+    def lose(self, served: ServedEpisode) -> None:
         """Truncate an episode whose client has gone, after its last whole step."""
-        acted.episode.lose()
-        rows, slot = self._rows, np.array([acted.slot])
+        served.episode.lose()
+        rows, slot = self._rows, np.array([served.slot])
         rows.is_waiting[slot] = False
         rows.end(slot, np.array([False]), np.array([True]))
-        self._free.append(acted.slot)
-        self._lost.append(acted.episode.id)
+        self._free.append(served.slot)
+        self._lost.append(served.episode.id)
 
     def break_off(self, env_ids: Collection[str | None]) -> None:
         """Agents of these env episodes were lost: what others have of them is no whole."""
-        for acted in self._by_id.values():
-            acted.episode.is_whole &= acted.episode.env_id not in env_ids
+        for served in self._by_id.values():
+            served.episode.is_whole &= served.episode.env_id not in env_ids
 
     @property
     def has_lost(self) -> bool:
@@ -187,7 +187,7 @@ class Acting:
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
-    def cut(self) -> Sampled | None:
+    def cut(self) -> SampledChunks | None:
         """The whole steps so far; None where there is none.
 
         Episodes that run go on in the next block.
@@ -211,8 +211,8 @@ class Acting:
         agents = [episode.agent_id or "" for episode in episodes]
         env_ids = [episode.env_id or "" for episode in episodes]
         has_agents = self.parts.plan.agents is not None
-        own = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
-        return Sampled(replace(block, agents=own), episodes, raw_obs)
+        named = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
+        return SampledChunks(replace(block, agents=named), episodes, raw_obs)
 
 
 class _EpisodeRows(AgentRows):

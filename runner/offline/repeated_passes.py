@@ -27,7 +27,7 @@ _PASS = b"runner.pass"  # in the metadata of the tables
 ReadTables = Callable[[], Iterator[pa.Table]]
 
 
-def endless_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
+def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
     """A Ray data set with the tables of many passes over `parts`, each pass in an order of its own."""
     import ray.data
     from ray.data import Datasource, ReadTask
@@ -60,13 +60,13 @@ def _tables_of_pass(part: ReadTables, number: int) -> Iterator[pa.Table]:
         yield table.replace_schema_metadata({**(table.schema.metadata or {}), _PASS: str(number)})
 
 
-def number_of_pass(batch: Any) -> int:
+def pass_number(batch: Any) -> int:
     """The pass in which a batch of raw rows was read; 0 where it does not say."""
     metadata = batch.schema.metadata if isinstance(batch, pa.Table) else None
     return int((metadata or {}).get(_PASS, 0))
 
 
-def parts_of_source(source: Source) -> list[ReadTables]:
+def source_parts(source: Source) -> list[ReadTables]:
     """What of a source can be read independently of each other: the files of episodes; all else is one part."""
     if source.format not in ("episodes", "rllib_episodes") or not isinstance(source.reader, ParquetReader):
         return [source._episode_tables]

@@ -94,7 +94,7 @@ class OpenEpisode:
 
 
 @dataclass(eq=False)
-class Arrived:
+class ReceivedChunks:
     """The chunks of one module in one message.
 
     Attributes:
@@ -125,7 +125,7 @@ class Arrived:
 
 
 @dataclass(frozen=True)
-class Joined:
+class JoinedChunks:
     """A block of chunks, no two of which are of one episode, the weights that acted (R,) and the episodes (E).
 
     Attributes:
@@ -141,7 +141,7 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Sampled:
+class SampledChunks:
     """A block of E chunks and R env steps, the episode of each chunk, and (R + E, ...) observations as sent."""
 
     block: ColumnBlock
@@ -149,7 +149,7 @@ class Sampled:
     raw_obs: Column
 
 
-def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
+def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -> JoinedChunks:
     """All chunks of one module, those of one episode as one.
 
     Args:
@@ -171,7 +171,7 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
     is_truncated = np.concatenate([part.is_truncated for part in parts])
     env_t = None if parts[0].env_t is None else np.concatenate([part.env_t for part in parts if part.env_t is not None])
     if len(set(map(id, episodes))) < len(episodes):
-        order = _Order.of(episodes, lengths)
+        order = _RowOrder.of(episodes, lengths)
         columns = {
             name: nested.take(column, order.obs_rows if name == OBS else order.step_rows)
             for name, column in columns.items()
@@ -194,14 +194,14 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
         is_truncated=is_truncated,
         t_started=np.array([episode.num_steps_sampled for episode in episodes], np.int64),
         episode_ids=[episode.id for episode in episodes],
-        lookback=_Pasts(episodes) if any(episode.past for episode in episodes) else None,
+        lookback=_StoredLookback(episodes) if any(episode.past for episode in episodes) else None,
         module_id=parts[0].module_id,
         agents=None if env_t is None else _agents(episodes, env_t),
     )
-    return Joined(block, seq_no, episodes, given, partly_given)
+    return JoinedChunks(block, seq_no, episodes, given, partly_given)
 
 
-def _partly(name: str, parts: Sequence[Arrived]) -> tuple[BoolArray, Column]:
+def _partly(name: str, parts: Sequence[ReceivedChunks]) -> tuple[BoolArray, Column]:
     """(R,) which rows a column is sent of, and the column (R, ...)."""
     rows = np.concatenate([np.full(part.num_rows, name in part.columns) for part in parts])
     sent = nested.concatenate([part.columns[name] for part in parts if name in part.columns])
@@ -210,7 +210,7 @@ def _partly(name: str, parts: Sequence[Arrived]) -> tuple[BoolArray, Column]:
     return rows, column
 
 
-def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
+def store_lookback(joined: JoinedChunks, block: ColumnBlock, num_lookback: int) -> None:
     """Let the episodes that go on know what was sampled of them.
 
     Args:
@@ -218,7 +218,7 @@ def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
         block: the same with all columns.
         num_lookback: steps that later chunks can look back at.
     """
-    count(block, joined.episodes)
+    add_returns(block, joined.episodes)
     offsets, first_obs_rows = block.offsets, block.first_obs_rows
     for chunk, episode in enumerate(joined.episodes):
         length = int(block.lengths[chunk])
@@ -236,21 +236,22 @@ def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
         if episode.past is not None and num_past < num_lookback:
             missing = slice(-(num_lookback - num_past), None)
             past = {
-                name: nested.concatenate((nested.take(episode.past[name], missing), own)) for name, own in past.items()
+                name: nested.concatenate((nested.take(episode.past[name], missing), column))
+                for name, column in past.items()
             }
         episode.past = past
 
 
-def count(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
+def add_returns(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
     """Add steps and rewards of the chunks to their episodes."""
     returns = np.add.reduceat(block.columns[REWARDS].astype(np.float64), block.offsets[:-1])
-    for episode, length, own in zip(episodes, block.lengths.tolist(), returns.tolist(), strict=True):
+    for episode, length, chunk_return in zip(episodes, block.lengths.tolist(), returns.tolist(), strict=True):
         episode.num_steps_sampled += length
-        episode.return_ += own
+        episode.return_ += chunk_return
 
 
 @dataclass(frozen=True)
-class _Order:
+class _RowOrder:
     """Rows of chunks in the order of their episodes: an episode's parts behind one another, without the observation
     that two of them share.
     """
@@ -262,7 +263,7 @@ class _Order:
     obs_rows: IntArray
 
     @classmethod
-    def of(cls, episodes: Sequence[OpenEpisode], lengths: IntArray) -> _Order:
+    def of(cls, episodes: Sequence[OpenEpisode], lengths: IntArray) -> _RowOrder:
         chunks_of: dict[int, list[int]] = {}
         for chunk, episode in enumerate(episodes):
             chunks_of.setdefault(id(episode), []).append(chunk)
@@ -283,7 +284,7 @@ class _Order:
         )
 
 
-class _Pasts:
+class _StoredLookback:
     """Lookback of chunks whose episodes began before."""
 
     def __init__(self, episodes: Sequence[OpenEpisode]) -> None:
