@@ -1,4 +1,4 @@
-"""Requests for actions: all that are read in one turn of the event loop become one batch a module."""
+"""Requests for actions: all requests of one turn of the event loop become one batch for each module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """A request that waits, and the actions of its answer."""
+    """A request that waits for its answer.
+
+    Attributes:
+        actions: one for each element, filled in as the modules choose them.
+    """
 
     client: Client
     elements: Sequence[Observed]
@@ -38,7 +42,7 @@ class _Request:
 
 @dataclass(eq=False, slots=True)
 class _Element:
-    """One element of a request, as read."""
+    """One element of a request, with its observation as arrays."""
 
     request: _Request
     place: int
@@ -48,15 +52,15 @@ class _Element:
 
 
 class ActionRequests:
-    """Acts for clients.
+    """Answers requests for actions.
 
     Args:
         config: the `rllink` block.
         receiver: knows the agents.
-        inference: module id -> chooses actions for that module's agents.
-        versions: weights that acted lately.
-        must_wait: whether nobody may act now.
-        when_acted: called after each batch with the env steps that it made whole.
+        inference: by module id, what chooses the actions of the module.
+        versions: the newest weights.
+        must_wait: returns whether requests have to wait now.
+        when_acted: called after each batch with the number of env steps that it completed.
     """
 
     def __init__(
@@ -76,12 +80,12 @@ class ActionRequests:
         self._when_acted = when_acted
         self._waiting: list[_Request] = []
         self._is_flush_due = False
-        self.num_env_steps = 0  # since the last cut
+        self.num_env_steps = 0  # whole ones since the last cut
 
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """Act with these weights (None: as before) and with this state of pieces by module."""
+        """Use these weights (None: as before) and, by module, this merged state of shared pieces."""
         for module_id, inference in self._inference.items():
             if version is not None:
                 inference.load(version.weights[module_id])
@@ -89,24 +93,24 @@ class ActionRequests:
 
     @property
     def has_anything_to_cut(self) -> bool:
-        """Whether there are whole steps, or episodes to be forgotten."""
+        """Return whether `cut` has whole steps to return or lost episodes to forget."""
         return self.num_env_steps > 0 or any(inference.has_lost for inference in self._inference.values())
 
     def cut(self) -> tuple[list[SampledChunks], int]:
-        """The whole steps so far, and how many env steps they are."""
+        """Return the whole steps so far, and the number of env steps."""
         blocks = [cut for inference in self._inference.values() if (cut := inference.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
         return blocks, num_env_steps
 
     def learned(self) -> list[dict[str, Any]]:
-        """States by module id, with what pieces have learned since the last call."""
+        """Return what pieces have learned since the last call, as states by module id."""
         by_module = {module_id: inference.learned() for module_id, inference in self._inference.items()}
         return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
 
     # -- for clients ---------------------------------------------------------------------------------------------------
 
     def ask(self, client: Client, message: GetActions, body_format: str) -> asyncio.Future[Answer]:
-        """The answer, later.
+        """Queue a request; return its future answer.
 
         Raises:
             MessageError: an episode is named twice, or too many would be open.
@@ -130,7 +134,7 @@ class ActionRequests:
             raise MessageError("too_many_episodes", text, "$.episodes")
 
     def lose_all(self, client: Client) -> int:
-        """The client has gone for good: its open episodes are truncated; returns how many these are."""
+        """Truncate all open episodes of a client that has gone for good; return their number."""
         self._waiting = [request for request in self._waiting if request.client is not client]
         num_lost = len(client.served_episodes)
         for (agent_id, _), served in client.served_episodes.items():
@@ -144,7 +148,7 @@ class ActionRequests:
     # -- inference -----------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Act once all that has come in this turn of the event loop is read."""
+        """Act as soon as all requests of this turn of the event loop are read."""
         if self._waiting and not self._is_flush_due and not self._must_wait():
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -160,7 +164,7 @@ class ActionRequests:
         self._when_acted(self.num_env_steps - before)
 
     def _act(self, requests: Sequence[_Request], explore: bool) -> int:
-        """Answer these; returns the env steps that are whole now."""
+        """Answer requests; return the number of env steps that this completed."""
         by_module: dict[str, list[_Element]] = {}
         for request in requests:
             try:
@@ -197,7 +201,7 @@ class ActionRequests:
         return len(stepped)
 
     def _read(self, request: _Request, place: int, observed: Observed) -> _Element:
-        """The element with its observation as arrays."""
+        """Check an element, and make arrays of its observation; `MessageError` where it is refused."""
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)

@@ -1,4 +1,4 @@
-"""The env runner whose environments step themselves: a server that simulators connect to."""
+"""The env runner of external simulators: a server to which they connect."""
 
 from __future__ import annotations
 
@@ -49,7 +49,13 @@ _FIRST_AFTER_RESTART = 10**9
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much is sampled: env steps in a round, how many runners share them, how far chunks look back."""
+    """How much is sampled.
+
+    Attributes:
+        env_steps_per_round: env steps that all runners sample in a round.
+        num_runners: number of runners that share a round.
+        num_lookback: number of past steps that chunks can see.
+    """
 
     env_steps_per_round: int
     num_runners: int
@@ -57,23 +63,23 @@ class Sampling:
 
     @property
     def env_steps_per_message(self) -> int:
-        """What `rllink.env_steps_per_sample=auto` means."""
+        """Return the env steps a message that `rllink.env_steps_per_sample=auto` stands for."""
         return max(1, -(-self.env_steps_per_round // (8 * self.num_runners)))
 
 
 class ExternalEnvRunner:
-    """Listens for simulators, and samples what they send.
+    """Listens for simulators, and samples the episodes that they send.
 
     Args:
-        config: of the run; `env.port` is set.
+        config: configuration of the run, with `env.port`.
         plans: module id -> its plan.
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
-        journal_dir: where accepted messages are written down; None writes none.
-        is_recording: add to samples what recording needs; with a single agent.
+        journal_dir: folder in which accepted messages are stored; None stores none.
+        is_recording: whether samples hold the columns that recording needs; with a single agent only.
 
     Attributes:
-        server: where simulators connect.
+        server: the server to which simulators connect.
     """
 
     def __init__(
@@ -126,23 +132,23 @@ class ExternalEnvRunner:
         self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
 
     def address(self) -> str:
-        """`host:port`."""
+        """Return `host:port`."""
         host, port = self.server.address
         return f"{host}:{port}"
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
-        """Wait until simulators have sent so many env steps; what is more goes into the next sample.
+        """Wait until simulators have sent enough env steps for one sample.
 
         Args:
-            num_env_steps: at least so many; messages are not split.
-            explore: must be true; whether simulators explore is theirs to decide.
-            weights: module id -> (P,) parameters; new ones are what simulators get from now on.
-            shared_state: by module id, the merged state of pieces that runners share.
+            num_env_steps: least number of env steps; a sample holds whole messages, so it may have more.
+            explore: must be true; each simulator decides whether it explores.
+            weights: module id -> (P,) parameters; simulators get them from now on.
+            shared_state: module id -> merged state of the pieces that runners share.
 
         Raises:
-            Interrupted: an end was asked for while nothing came.
+            Interrupted: the run was interrupted during the wait.
         """
         for module_id, intake in self._intakes.items():
             intake.take_over(shared_state.get(module_id, {}))
@@ -171,7 +177,7 @@ class ExternalEnvRunner:
         return await self._service.collect(num_env_steps)
 
     def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
-        """The batch; says in the log what is waited for."""
+        """Wait for the batch, and log every ten seconds how many env steps are awaited."""
         begun = told = time.monotonic()
         while True:
             try:
@@ -201,7 +207,7 @@ class ExternalEnvRunner:
         blocks = {module_id: concat_blocks(group) for module_id, group in by_module.items() if group}
         rollout = Rollout(blocks, batch.num_env_steps, self._left_out_without(batch.records))
         to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
-        # First those that have just gone on from the newest merged state.
+        # The states of intakes come first: they have just gone on from the newest merged state.
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
@@ -209,28 +215,28 @@ class ExternalEnvRunner:
         return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
 
     def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
-        """Observations outside of their space, as far as they are counted."""
+        """Count the observations outside of their space, with `env.observation_check=warn`."""
         if self._counting is None:
             return OutsideObservations()
         found = [check_fragment(one.block, one.raw_obs, self._counting[one.block.module_id]) for one in sampled]
         return OutsideObservations.total(found)
 
     def _left_out_without(self, records: range) -> tuple[str, ...]:
-        """The `rllink.leave_out` that goes on without these records of the journal; empty where there are none."""
+        """Return the value of `rllink.leave_out` that skips these records of the journal; () without records."""
         if self._journal is None or not records:
             return ()
         return *self._leave_out, self._journal.name_of(records)
 
     def evaluate(self, *_: Any) -> FinishedEpisodes:
-        """Simulators cannot be asked to evaluate."""
-        raise RunFailure(Problem("simulators that step themselves cannot be evaluated in", "evaluation"))
+        """Raise `RunFailure`: simulators cannot be asked to evaluate."""
+        raise RunFailure(Problem("external simulators cannot be used for evaluation", "evaluation"))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """What sampling goes on from: weights' number, pieces, sessions, episodes that were sampled in part.
+        """Return the state of sampling: weights' number, pieces, sessions, and episodes that were sampled in part.
 
-        What arrived since then is in the journal.
+        The journal has the messages that were not sampled yet.
         """
         return self.server.call(self._state())
 
@@ -263,12 +269,12 @@ class ExternalEnvRunner:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`, and from the messages that arrived after it."""
+        """Go on from a state of `get_state` and from the messages of the journal after it."""
         if state:
             self.server.call(self._restore(state))
 
     async def _restore(self, state: Mapping[str, Any]) -> None:
-        # A number never stands for two weights, also of those that were given after the checkpoint.
+        # No two weights may have the same number, also not weights that were sent after the checkpoint.
         noted = 0 if self._journal is None else self._journal.newest_seq_no
         self._versions.newest_seq_no = max(int(state["weights_seq_no"]), noted)
         for module_id, pipelines in state["modules"].items():
@@ -283,7 +289,7 @@ class ExternalEnvRunner:
             client = clients[session["client"]]
             client.open.num_begun = int(session["num_begun"])
             client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
-        gone: set[Client] = set()  # those without a session
+        gone: set[Client] = set()  # clients without a session, which cannot come again
         restored: dict[str, OpenEpisode] = {}
         for episode_state in state["episodes"].values():
             episode = OpenEpisode.from_state(episode_state)
@@ -302,7 +308,7 @@ class ExternalEnvRunner:
         self._service.num_records_sampled = int(state["num_records"])
         if self._journal is not None:
             records = list(self._journal.records_from(int(state["num_records"])))
-            first = self._journal.num_records - len(records)  # some may be gone
+            first = self._journal.num_records - len(records)  # older ones may be deleted
             self._service.num_records_sampled = first
             left_out = self._journal.records_named(self._leave_out)
             for number, record in enumerate(records, first):
@@ -311,7 +317,7 @@ class ExternalEnvRunner:
             self._service.leave(client)
 
     def _take_again(self, record: Record, clients: dict[str, Client], is_left_out: bool) -> set[Client]:
-        """Take a message from before the restart; the client, if it cannot come again."""
+        """Accept a message from before the restart again; return its client if that cannot come again."""
         if is_left_out:
             _log.warning("RLlink: a message of %s is left out, as rllink.leave_out says", record.client)
         if record.session is not None:
@@ -325,13 +331,13 @@ class ExternalEnvRunner:
         return {clients[record.client]}
 
     def _client_without_session(self, name: str) -> Client:
-        """One that cannot come again; its episodes that begin after the checkpoint get ids of their own."""
+        """Make a client that cannot come again; its later episodes get ids that no other episode has."""
         open_episodes = self.server.new_open_episodes(name)
         open_episodes.num_begun = _FIRST_AFTER_RESTART
         return Client(name, open_episodes)
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The pipelines around a module that acts here."""
+        """Return the pipelines around a module for which the server can choose actions."""
         parts = self._acting_parts[module_id]
         return parts.env_to_module, parts.module_to_env
 
@@ -345,8 +351,8 @@ class ExternalEnvRunner:
 class _OnnxFile:
     """Makes the ONNX file of a module.
 
-    The graph is exported at once, although not every client asks for it: torch's exporter changes what all threads of
-    a process share, and a learner that computes meanwhile comes to other results.
+    The graph is exported at the start, although not every client asks for it: torch's exporter changes global state,
+    and a learner that computes in another thread at the same time would get other results.
     """
 
     def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
@@ -360,7 +366,7 @@ class _OnnxFile:
             _log.warning("RLlink: simulators that ask for ONNX files are refused: %s", why)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """The ONNX file."""
+        """Return the ONNX file."""
         return self._policy.to_bytes(weights, shared_state, weights_seq_no)
 
 
@@ -374,7 +380,7 @@ class _SafetensorsFile:
         self._parameters = FlatParameters(self._module)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """The safetensors file."""
+        """Return the safetensors file."""
         from safetensors.torch import save
 
         self._parameters.load(weights)
@@ -397,7 +403,7 @@ def _agents_of(parts: ActingParts) -> Sequence[str | None]:
 def _observation_checks(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], mode: str
 ) -> dict[str, ObservationChecks] | None:
-    """Module id -> what finds observations outside of their space; None if `env.observation_check` is another mode."""
+    """Make the observation checks by module id; None if `env.observation_check` is another mode."""
     if config.env.observation_check != mode:
         return None
     return {
@@ -419,7 +425,7 @@ def _agent_spaces(parts: ActingParts, bounds: ObservationChecks | None) -> Agent
 
 
 def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sampling: Sampling) -> dict[str, Any]:
-    """What SET_CONFIG says."""
+    """Return the content of SET_CONFIG."""
     asked = config.rllink.env_steps_per_sample
     description: dict[str, Any] = {
         "env_steps_per_sample": sampling.env_steps_per_message if isinstance(asked, str) else asked,
@@ -445,7 +451,7 @@ def _differ(weights: Weights, published: Weights) -> bool:
 
 
 class EnvEpisodes:
-    """Which env episodes have ended: all episodes of their agents, in whichever samples.
+    """Finds the env episodes that have ended: those in which the episodes of all agents have.
 
     Args:
         module_of: agent id -> module id; the key None with a single agent.
@@ -453,11 +459,11 @@ class EnvEpisodes:
 
     def __init__(self, module_of: Mapping[str | None, str]) -> None:
         self._module_of = module_of
-        # Env episode -> its agents' episodes, and those of them that have not ended.
+        # Env episode -> the episodes of its agents, and the `id()` of each that has not ended.
         self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
 
     def finished_in(self, sampled: Sequence[SampledChunks]) -> FinishedEpisodes:
-        """The env episodes that end with these chunks; those whose ends are none are left out."""
+        """Return the env episodes that end with these chunks, without incomplete ones."""
         ended: list[OpenEpisode] = []
         for one in sampled:
             is_done = one.block.is_terminated | one.block.is_truncated
@@ -478,14 +484,14 @@ class EnvEpisodes:
 
     @property
     def agents(self) -> dict[str, frozenset[str]]:
-        """Of each env episode that goes on the agents that have been in it."""
+        """Return the agents of each env episode that goes on."""
         return {
             env_id: frozenset(episode.agent_id or "" for episode in agents)
             for env_id, (agents, _) in self._going_on.items()
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Of each env episode: ids of the agents' episodes that go on, and the state of those that have ended."""
+        """Return for each env episode the ids of the episodes that go on and the states of the ended ones."""
         return {
             env_id: {
                 "going_on": [episode.id for episode in agents if id(episode) in going_on],
@@ -495,7 +501,12 @@ class EnvEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> None:
-        """Go on from a state; `restored`: the episodes that go on, by id."""
+        """Go on from a state.
+
+        Args:
+            state: a state of `get_state`.
+            restored: episodes that go on, by id.
+        """
         for env_id, saved in state.items():
             going_on = [restored[id_] for id_ in saved["going_on"] if id_ in restored]
             ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
@@ -503,7 +514,7 @@ class EnvEpisodes:
                 self._going_on[env_id] = [*ended, *going_on], set(map(id, going_on))
 
     def _forget_lost(self) -> None:
-        """Forget env episodes that go on in nobody: their clients have gone, and no chunk will say that they ended."""
+        """Forget env episodes whose clients have all gone: no chunk will ever end them."""
         for env_id, (agents, going_on) in list(self._going_on.items()):
             if going_on and all(episode.is_lost for episode in agents if id(episode) in going_on):
                 del self._going_on[env_id]

@@ -1,4 +1,4 @@
-"""The server acts for clients: requests of many at once become one batch for the module."""
+"""Inference on the server: the requests of many clients become one batch for the module."""
 
 from __future__ import annotations
 
@@ -24,7 +24,14 @@ _FIRST_SLOTS = 64
 
 @dataclass(eq=False, slots=True)
 class ServedEpisode:
-    """An open episode that the server acts in; `slot` of its module's rows, `number` in this run."""
+    """An open episode in which the server chooses the actions.
+
+    Attributes:
+        episode: the open episode.
+        slot: its place in the rows of its module.
+        number: counts the episodes of its module in this run from 0.
+        num_steps: whole env steps so far.
+    """
 
     episode: OpenEpisode
     slot: int
@@ -34,7 +41,15 @@ class ServedEpisode:
 
 @dataclass(eq=False, slots=True)
 class ObservedStep:
-    """What one element of a request says: `served` None begins an episode."""
+    """One element of a request: an observation, and how the step before it ended.
+
+    Attributes:
+        episode: the episode of the observation.
+        served: the same episode as far as the server knows it; None where it begins.
+        obs: one observation as arrays without leading axis.
+        reward: of the step before the observation.
+        is_terminated, is_truncated: whether the episode ends with the observation.
+    """
 
     episode: OpenEpisode
     served: ServedEpisode | None
@@ -45,16 +60,16 @@ class ObservedStep:
 
     @property
     def is_done(self) -> bool:
-        """Whether the episode ends with this observation."""
+        """Return whether the episode ends with this observation."""
         return self.is_terminated or self.is_truncated
 
 
 class ModuleInference:
-    """Acts with one module in any number of episodes, whose steps are kept until they are cut.
+    """Chooses actions with one module in any number of episodes, and keeps their steps until `cut`.
 
     Args:
-        parts: module and pipelines of its own; they learn nothing from what others send.
-        num_lookback: past steps that chunks can see.
+        parts: module and pipelines, used for inference only.
+        num_lookback: number of past steps that chunks can see.
     """
 
     def __init__(self, parts: ActingParts, num_lookback: int) -> None:
@@ -69,30 +84,38 @@ class ModuleInference:
         self._learned: list[dict[str, Any]] = []
 
     def load(self, weights: Any) -> None:
-        """Act with these parameters (P,)."""
+        """Use these parameters (P,) from now on."""
         self._weights.load(weights)
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Go on from the merged state of pieces that runners share; what they have learned since is kept to be told."""
-        self._learned.append(self._told())
+        """Set the merged state of pieces that runners share; `learned` still tells what they have learned until now."""
+        self._learned.append(self._take_learned())
         self.parts.env_to_module.set_state(shared_state)
 
     def learned(self) -> list[dict[str, Any]]:
-        """States, before merging, with what the pieces have learned since the last call."""
-        learned, self._learned = [*self._learned, self._told()], []
+        """Return what the pieces have learned since the last call, as states that are not merged yet."""
+        learned, self._learned = [*self._learned, self._take_learned()], []
         return learned
 
-    def _told(self) -> dict[str, Any]:
-        """The pieces' state, from which they go on as if it was merged, so that nothing is told twice."""
+    def _take_learned(self) -> dict[str, Any]:
+        """Return the state of the pieces, and let them go on as if it was merged, so that it is counted once."""
         pipeline = self.parts.env_to_module
         state = pipeline.get_state()
         pipeline.set_state(pipeline.merge_states([state]))
         return state
 
     def act(self, steps: Sequence[ObservedStep], explore: bool) -> list[tuple[Any, ServedEpisode | None]]:
-        """For each element the action for the environment and the episode as it goes on; None and None once it is done.
+        """Choose an action for each step.
 
-        At most one element an episode.
+        Args:
+            steps: at most one of each episode.
+            explore: sample actions; false: take the most likely ones.
+
+        Returns:
+            For each step the action for the environment and its episode; None and None where the episode has ended.
+
+        Raises:
+            Exception: the module or a pipeline failed; the episodes are truncated.
         """
         served = [self._begin(step.episode) if step.served is None else step.served for step in steps]
         rows = self._rows
@@ -149,7 +172,7 @@ class ModuleInference:
             rows.end(slots[ends], is_terminated, is_truncated)
 
     def _forward(self, explore: bool) -> Any:
-        """(K', ...) actions of those that go on."""
+        """Return the actions (K', ...) of the episodes that go on."""
         parts, rows = self.parts, self._rows
         module, shared_data = parts.module, {}  # type: ignore[var-annotated]
         common = {"rl_module": module, "episodes": rows, "explore": explore, "shared_data": shared_data}
@@ -166,7 +189,7 @@ class ModuleInference:
         return actions
 
     def lose(self, served: ServedEpisode) -> None:
-        """Truncate an episode whose client has gone, after its last whole step."""
+        """Truncate an episode after its last whole step, since its client has gone."""
         served.episode.lose()
         rows, slot = self._rows, np.array([served.slot])
         rows.is_waiting[slot] = False
@@ -175,22 +198,22 @@ class ModuleInference:
         self._lost.append(served.episode.id)
 
     def break_off(self, env_ids: Collection[str | None]) -> None:
-        """Agents of these env episodes were lost: what others have of them is no whole."""
+        """Mark the episodes of these env episodes, of which an agent was lost, as incomplete."""
         for served in self._by_id.values():
             served.episode.is_whole &= served.episode.env_id not in env_ids
 
     @property
     def has_lost(self) -> bool:
-        """Whether episodes wait to be forgotten by `cut`."""
+        """Return whether `cut` has lost episodes to forget."""
         return bool(self._lost)
 
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
     def cut(self) -> SampledChunks | None:
-        """The whole steps so far; None where there is none.
+        """Return the whole steps so far; None if no step is complete.
 
-        Episodes that run go on in the next block.
+        Episodes that have not ended go on in the next block.
         """
         if not self._by_id:
             return None
@@ -216,7 +239,7 @@ class ModuleInference:
 
 
 class _EpisodeRows(AgentRows):
-    """Rows whose slots are episodes of clients, one after the other; an episode's number says which."""
+    """Rows in which a slot holds one episode of a client after the other; `ids` has their ids by number."""
 
     def __init__(self, module_id: str, blank_obs: Any, blank_action: Any, num_lookback: int) -> None:
         super().__init__(module_id, [""], _FIRST_SLOTS, blank_obs, blank_action, "", num_lookback)

@@ -1,4 +1,4 @@
-"""Made-up items of a space as `SET_CONFIG` describes it; needs no other part of this package but numpy.
+"""Sample items, good and bad, of a space as `SET_CONFIG` describes it; imports nothing but numpy.
 
 Specification: docs/rllink-spec.md, sections 4 and 6.
 """
@@ -24,7 +24,7 @@ _KEYS = {
 
 
 def find_mistake(space: Any, path: str) -> str | None:
-    """What is wrong with a description of a space; None where nothing is."""
+    """Return the first mistake in the description of a space; None if it has none."""
     kind = space.get("space") if isinstance(space, Mapping) else None
     if not isinstance(space, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
         return f"{path}.space is none of {', '.join(_KEYS)}"
@@ -36,7 +36,7 @@ def find_mistake(space: Any, path: str) -> str | None:
 
 
 def draw_item(space: Space, rng: random.Random) -> Any:
-    """One item, as JSON has it."""
+    """Draw one item of the space as a JSON value."""
     match space["space"]:
         case "dict":
             return {name: draw_item(part, rng) for name, part in _parts(space)}
@@ -53,7 +53,7 @@ def draw_item(space: Space, rng: random.Random) -> Any:
 
 
 def out_of_range_item(space: Space, item: Any) -> Any:
-    """The item with one value outside of its range; bounds of boxes are none."""
+    """Return the item with one value that no item of the space has: an integer out of range, or text in a box."""
     match space["space"]:
         case "dict":
             name, part = _parts(space)[0]
@@ -71,7 +71,7 @@ def out_of_range_item(space: Space, item: Any) -> Any:
 
 
 def out_of_bounds_item(space: Space) -> Any:
-    """An item of a box outside of its finite bounds; None where there are none or the space is another."""
+    """Return an item beyond the finite bounds of a box of floats; None for other spaces and boxes without bounds."""
     if space["space"] != "box" or not np.issubdtype(np.dtype(space["dtype"]), np.floating):
         return None
     highs = _filled(space["shape"], (), lambda place: _at(space["high"], place))
@@ -86,7 +86,7 @@ def out_of_bounds_item(space: Space) -> Any:
 
 
 def contains(space: Space, item: Any) -> bool:
-    """Whether this is an item; floats must lie in their bounds up to rounding."""
+    """Return whether the space contains the item; floats may leave their bounds by rounding."""
     match space["space"]:
         case "dict":
             names = [name for name, _ in _parts(space)]
@@ -107,7 +107,7 @@ def contains(space: Space, item: Any) -> bool:
 
 
 def stack_items(space: Space, items: Sequence[Any]) -> Any:
-    """(K, ...) of K items as arrays, nested spaces as maps and lists."""
+    """Stack K items to arrays (K, ...); nested spaces give maps and lists of arrays."""
     match space["space"]:
         case "dict":
             return {name: stack_items(part, [item[name] for item in items]) for name, part in _parts(space)}
@@ -118,7 +118,7 @@ def stack_items(space: Space, items: Sequence[Any]) -> Any:
 
 
 def is_leaf(space: Space) -> bool:
-    """Whether items are no maps or lists of items."""
+    """Return whether items of the space hold no other items, as those of dict and tuple do."""
     return space["space"] not in ("dict", "tuple")
 
 
