@@ -1,7 +1,7 @@
 """Connections without a seat: how many there may be, how fast they may come, and how fast tokens are tried.
 
-A connection takes a seat (one of `rllink.max_clients`) with its first request, with a
-token if the server asks for one. All rules are per peer address, so that a hostile address takes nothing from the others.
+A connection takes a seat (one of `rllink.max_clients`) with its first request, which has the
+token if the server asks for one. All rules are per peer address: a hostile address takes nothing from the others.
 """
 
 from __future__ import annotations

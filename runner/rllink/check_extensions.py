@@ -1,4 +1,4 @@
-"""The rules of the extensions (docs/rllink-spec.md, section 8), for those that the server grants."""
+"""The rules of the extensions (docs/rllink-spec.md, section 8), checked if the server grants them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PING = b'{"type": "PING"}'
 # -- msgpack -----------------------------------------------------------------------------------------------------------
 
 
-@rule("msgpack", "a body in MessagePack is answered in MessagePack, one in JSON in JSON", extension="msgpack")
+@rule("msgpack", "a MessagePack body is answered in MessagePack, a JSON body in JSON", extension="msgpack")
 def _(checker: Checker) -> None:
     wire = checker.open(msgpack={})
     for kind in ("PING", "GET_CONFIG"):
@@ -97,7 +97,7 @@ def _(checker: Checker) -> None:
     expect_error(checker.send_until_fresh(wire, both, msgpack=True), "bad_message")
 
 
-@rule("msgpack", "without the extension a MessagePack body is no body")
+@rule("msgpack", "without the extension a MessagePack body is refused")
 def _(checker: Checker) -> None:
     wire = checker.open()
     wire.send_body(pack({"type": "PING"}))
@@ -105,7 +105,7 @@ def _(checker: Checker) -> None:
 
 
 def _with_blocks(checker: Checker, chunk: dict[str, Any]) -> dict[str, Any]:
-    """The chunk with arrays where a leaf space and numbers have lists."""
+    """Replace the lists of rewards, and of items of leaf spaces, by arrays."""
     blocks = dict(chunk)
     for name, space in zip(("obs", "actions"), checker.spaces, strict=True):
         if sample_items.is_leaf(space):
@@ -183,7 +183,7 @@ def _(checker: Checker) -> None:
     expect(wire.ask({"type": "GET_CONFIG", "request": 4}).get("request") == 4, "request 4 is the next", "ERROR")
 
 
-@rule("session", "one that the server does not know is granted anew", extension="session")
+@rule("session", "an id that the server does not know gives a new session", extension="session")
 def _(checker: Checker) -> None:
     session = checker.open(session={"id": "no-such-session"}).granted["session"]
     expect(session.get("resumed") is False and session.get("id") != "no-such-session", "another session", session)
@@ -291,7 +291,7 @@ def _(checker: Checker) -> None:
     _act(wire, [_asked(checker, "a", reward=1.0)], explore=False)
     ends = [_asked(checker, "a", reward=1.0, is_terminated=True), _asked(checker, "b")]
     actions = _act(wire, ends)["actions"]
-    expect(actions[0] is None and actions[1] is not None, "null for the one that ended", actions)
+    expect(actions[0] is None and actions[1] is not None, "null for the episode that ended", actions)
     _act(wire, [_asked(checker, "a")])  # the id is free again
 
 
@@ -361,7 +361,7 @@ def _(checker: Checker) -> None:
 
 
 def _attached(name: str) -> SharedMemory:
-    """The memory, without Python's tracker, which would remove it at our end: it is the server's."""
+    """Open the memory without the tracker of Python, which would remove the server's memory when this process ends."""
     register = resource_tracker.register
     resource_tracker.register = lambda *_: None  # `track=False` is of Python 3.13
     try:
