@@ -183,7 +183,7 @@ def _(checker: Checker) -> None:
 @rule("R4", "each key of an episode missing or of a wrong type: its path; nothing of the message is used")
 def _(checker: Checker) -> None:
     wire = checker.open()
-    checker.spaces  # noqa: B018  nothing to do where nothing can be made up
+    checker.spaces  # noqa: B018  raises Skip if a space is malformed
     wrong = {"obs": "x", "actions": None, "rewards": ["1"], "is_terminated": 1, "is_truncated": "no", "id": 3}
     for name, value in wrong.items():
         chunk = checker.chunk(id="R4", is_done=False)

@@ -1,4 +1,4 @@
-"""Numbers that would spoil what is learned: refused in the dtype in which they are kept, whichever way they come."""
+"""Numbers that would spoil a loss are refused in the dtype in which they are stored, in every form of a message."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_rewards_that_would_spoil_a_loss_are_refused(serve: Serve, form: str) ->
             beyond = f"a reward of {value:g} is beyond rllink.max_abs_reward, 1e+10 (item 7)"
             assert (beyond if abs(value) < 1e39 else "a number is not finite") in str(caught.value)
         assert not sampling.done()
-        send(other, episode(20))  # nothing of another client's is harmed
+        send(other, episode(20))  # other clients go on
         rewards = sampling.result(10).rollout.blocks["default_policy"].columns["rewards"]
         assert rewards.tolist() == [1.0] * 20
         sampling = served.sample(20)

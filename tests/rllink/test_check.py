@@ -26,7 +26,7 @@ from tests.rllink.small_server import SmallServer
 
 Serve = Callable[..., Served]
 OFF = "rllink.force_on_policy=false"
-# What no checker can see.
+# Rules that no checker can check.
 NEVER = {"R2", "too_many_clients", "not_exportable", "shutting_down"}
 
 
@@ -256,7 +256,7 @@ def test_it_starts_fast_and_without_torch() -> None:
     assert time.monotonic() - begun < 5.0  # 0.3 s where nothing else runs
 
 
-# -- made-up items -----------------------------------------------------------------------------------------------------
+# -- sample items ------------------------------------------------------------------------------------------------------
 
 _DTYPES = st.sampled_from(["float32", "float64", "uint8", "int32", "bool"])
 
@@ -296,7 +296,7 @@ SPACES = st.one_of(_LEAVES, _nested(st.one_of(_LEAVES, _nested(_LEAVES))))
 @pytest.mark.filterwarnings("ignore:.*Casting input")
 @given(SPACES, st.integers(0, 99))
 @settings(max_examples=150, deadline=None)
-def test_made_up_items_fit_their_space(space: gym.Space[Any], seed: int) -> None:
+def test_sample_items_fit_their_space(space: gym.Space[Any], seed: int) -> None:
     from runner.rllink.arrays import SpaceCodec
 
     described = space_to_dict(space)

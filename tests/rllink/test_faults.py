@@ -97,7 +97,7 @@ class Neighbour:
 
 @contextlib.contextmanager
 def served_all_the_time(served: Served, token: str | None = None) -> Iterator[Neighbour]:
-    """Beside what happens in the block a client is served; afterwards only it was connected."""
+    """Serve a neighbour beside the block; afterwards it is the only client."""
     before = set(served.runner.server._connections)
     neighbour = Neighbour(served, token)
     try:
@@ -433,14 +433,14 @@ def test_a_client_that_never_reads(serve: Serve) -> None:
                 is_open = False
             most_held = max(most_held, connection._reader.num_bytes)
             most_unsent = max(most_unsent, connection._transport.get_write_buffer_size())
-        assert not is_open  # the server has given it up
+        assert not is_open  # the server has ended it
         assert most_held < 3_000_000
         assert most_unsent < 3_000_000
         client.close()
 
 
 def test_a_client_that_never_reads_why_it_is_refused(serve: Serve) -> None:
-    """What the connection still owes is dropped, too, and it is counted no more."""
+    """The server drops its requests, too, and does not count it any more."""
     served = served_for_long(serve, SHORT)
     client = raw(served)
     client.ask({"type": "GET_STATE"})

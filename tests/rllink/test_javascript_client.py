@@ -29,7 +29,7 @@ from tests.rllink.foreign_client import OFF, ClientContract, ClientError, Driver
 SOURCES = Path(__file__).parents[2] / "clients" / "javascript"
 NODE = shutil.which("node")
 NPM = shutil.which("npm")
-WITH_WEB_SOCKET = "--experimental-websocket"  # what Node 20 has only then; newer ones always
+WITH_WEB_SOCKET = "--experimental-websocket"  # Node 20 needs the option; newer ones do not
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="there is no node here to run the JavaScript client with")
 

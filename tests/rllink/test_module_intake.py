@@ -1,4 +1,4 @@
-"""What arrives becomes what an env runner would have sampled: the same steps, by both ways."""
+"""Received episodes become the same columns as an env runner samples from the same steps."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = {
 
 
 class Capture:
-    """Takes what a runner records: the environment's own observations."""
+    """Captures the recording of a runner: the raw observations of the environment."""
 
     def __init__(self) -> None:
         self.blocks: list[ColumnBlock] = []

@@ -1,4 +1,4 @@
-"""Who waits for whom, and what is left of an episode with a gap: cases that a reviewer found."""
+"""Clients that wait for each other, and episodes with gaps: cases that a reviewer found."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_statistics_of_several_servers_are_merged(serve: Serve, connect: Connect
 
 
 def test_what_is_learned_while_acting_is_counted_once(serve: Serve) -> None:
-    """Also what is acted while the learner is busy."""
+    """This includes the steps while the learner is busy."""
     served = serve(FILTER, OFF)
     shared: dict[str, Any] = {}
     counted = []
