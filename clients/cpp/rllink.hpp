@@ -6,9 +6,9 @@
 //     rllink::Config config = client.get_config();
 //     rllink::Actions answer = client.get_actions({rllink::Observed::first("game-1", {0.1, 0.2})});
 //
-// Each method sends one request and waits for its answer. A connection that breaks is made anew, with growing pauses,
-// and in the server's session the request without an answer is sent again; the server carries it out once. What goes
-// wrong is thrown as rllink::Error. A Client belongs to one thread; a process may have any number of them.
+// Each method sends one request and waits for its answer. A broken connection is made again, with growing pauses, and
+// in the server's session the request without an answer is sent again; the server carries it out once. Every error is
+// an rllink::Error. A Client belongs to one thread; a process may have any number of them.
 #pragma once
 
 #include <netdb.h>
@@ -54,7 +54,7 @@ struct Error : std::runtime_error {
   std::string code, message, path;
 
   // Whether the server does not know an episode of get_actions (any more): begin it anew. A server that was killed and
-  // started again may know the session and not what it acted in.
+  // started again may know the session, but not the episodes of get_actions.
   bool is_unknown_episode() const {
     return code == "session_lost" || code == "unknown_episode";
   }
@@ -137,7 +137,7 @@ class Json {
 
 namespace detail {
 
-// std::to_chars and std::from_chars of floating point are missing in older libraries; streams are slow but everywhere.
+// Older libraries lack std::to_chars and std::from_chars of floating point; streams are slow but exist everywhere.
 #if defined(__cpp_lib_to_chars) && !defined(RLLINK_NO_CHARCONV)
 inline std::string text_of(double number) {
   char buffer[32];
@@ -395,7 +395,7 @@ struct Episode {  // an episode or a part of one, section 6
   bool is_terminated = false, is_truncated = false;
   std::optional<std::string> id;               // parts with the same id are one episode
   std::optional<std::int64_t> t_started;       // time step of the first observation in its episode
-  std::optional<std::int64_t> weights_seq_no;  // if others than the message says
+  std::optional<std::int64_t> weights_seq_no;  // if other weights than those of the message chose the actions
   Json action_logp, action_dist_inputs;        // T each, or null: the server computes them
 
   Json to_json() const {
@@ -414,7 +414,7 @@ struct Ack {
   std::int64_t env_steps = 0, weights_seq_no = 0;
 };
 
-struct Observed {  // what a simulator says in GET_ACTIONS
+struct Observed {  // an element of GET_ACTIONS
   std::string id;
   Json obs;
   std::optional<double> reward;  // of the step before; none in an episode's first element
@@ -442,7 +442,7 @@ struct Options {
   std::string token;         // empty: none
   bool use_session = true;   // ask for `session`; without it a broken connection is session_lost
   bool use_actions = true;   // ask for `actions`; get_actions needs it
-  double heartbeat_s = 5;    // a server silent for four of these is taken for gone; 0: never
+  double heartbeat_s = 5;    // a server counts as gone after four of these without a sign; 0: never
   double reconnect_s = 60;   // how long to try to connect; also the first time
   std::size_t max_answer_bytes = 99'999'999;
 };
@@ -528,7 +528,7 @@ class Connection {
     setsockopt(fd_, SOL_SOCKET, option, &limit, sizeof limit);
   }
 
-  std::string read(std::size_t size) {  // memory grows with what arrives, not with what is announced
+  std::string read(std::size_t size) {  // memory grows with the received bytes, not with the announced length
     std::string bytes;
     char piece[1 << 16];
     while (bytes.size() < size) {
@@ -604,7 +604,7 @@ class Client {
 
   State get_state() { return state_of(ask(request("GET_STATE"), "SET_STATE")); }
 
-  // weights_seq_no: which weights acted.
+  // weights_seq_no: the number of the weights that chose the actions.
   Ack send_episodes(const std::vector<Episode>& episodes, std::int64_t weights_seq_no) {
     const Json answer = ask(episodes_request("EPISODES", episodes, weights_seq_no), "ACK");
     return {answer.at("env_steps").as_int(), answer.at("weights_seq_no").as_int()};
@@ -615,7 +615,7 @@ class Client {
     return state_of(ask(episodes_request("EPISODES_AND_GET_STATE", episodes, weights_seq_no), "SET_STATE"));
   }
 
-  // One action for each element, clipped and scaled for the environment; the server records the steps.
+  // Asks for one action for each element, clipped and scaled for the environment; the server records the steps.
   Actions get_actions(const std::vector<Observed>& episodes, bool explore = true) {
     Json message = request("GET_ACTIONS"), list = Json::Array();
     for (const Observed& one : episodes) list.push_back(one.to_json());
@@ -623,7 +623,7 @@ class Client {
     message.set("explore", explore);
     const Json answer = ask(std::move(message), "ACTIONS");
     if (answer.at("actions").items().size() != episodes.size())
-      throw Error("bad_answer", "the number of actions is not that of the elements");
+      throw Error("bad_answer", "the answer has another number of actions than the request has elements");
     return {answer.at("actions").items(), answer.at("weights_seq_no").as_int()};
   }
 
@@ -681,7 +681,7 @@ class Client {
       throw Error("session_lost", "the server does not know our episodes any more; begin them anew");
   }
 
-  // Whether the session goes on; a new one begins otherwise.
+  // Connects; returns whether the session goes on, and otherwise begins a new one.
   bool connect(detail::Backoff& backoff) {
     for (;;) {
       try {
@@ -722,7 +722,7 @@ class Client {
     return is_resumed;
   }
 
-  Json receive() {  // the next frame that is no WAIT
+  Json receive() {  // the next frame other than WAIT
     for (;;) {
       Json answer = Json::parse(connection_->receive(options_.max_answer_bytes));
       const std::string& type = answer.at("type").as_string();
@@ -752,7 +752,7 @@ class Client {
     return Error(answer.at("code").as_string(), answer.at("message").as_string(), path ? path->as_string() : "");
   }
 
-  static constexpr std::int64_t max_length = 99'999'999;  // that eight digits can say
+  static constexpr std::int64_t max_length = 99'999'999;  // the largest number of eight digits
 
   Options options_;
   std::optional<detail::Connection> connection_;

@@ -1,9 +1,9 @@
-// A browser has WebSockets and no TCP: this program is between the two. It also serves this folder's files.
+// Connects browsers, which have WebSockets and no TCP, to an RLlink server. It also serves this folder's files.
 //
 //     node bridge.mjs --port 5580 --server 127.0.0.1:5556
 //
 // Open http://127.0.0.1:5580/cartpole.html, or connect with `Client.connect({ url: "ws://127.0.0.1:5580/" })`. The bytes
-// of RLlink go in binary messages, whose ends mean nothing. Pages of other sites may not connect unless --origin names
+// of RLlink go in binary messages of any length. Pages of other sites may not connect unless --origin names
 // them: a browser lets any page open a WebSocket to this machine.
 
 import { createHash } from "node:crypto";
@@ -32,7 +32,7 @@ async function serveFile(request, response) {
   try {
     const path = normalize(decodeURIComponent(new URL(request.url, "http://bridge").pathname)); // no ".." is left
     const type = TYPES[extname(path)];
-    if (!type) throw new Error("of no use to a page");
+    if (!type) throw new Error("not a file for pages");
     const content = await readFile(join(FOLDER, path));
     response.writeHead(200, { "content-type": type }).end(content);
   } catch {
@@ -40,13 +40,13 @@ async function serveFile(request, response) {
   }
 }
 
-/** Pages that this bridge serves and those of --origin; programs that are no browser send no origin. */
+/** Whether a page may connect: one of this bridge or of --origin; programs other than browsers send no origin. */
 function isAllowed(origin) {
-  const own = [given.host, "127.0.0.1", "localhost"].map((host) => `http://${host}:${server.address().port}`);
-  return origin === undefined || own.includes(origin) || given.origin.includes(origin);
+  const served = [given.host, "127.0.0.1", "localhost"].map((host) => `http://${host}:${server.address().port}`);
+  return origin === undefined || served.includes(origin) || given.origin.includes(origin);
 }
 
-/** One binary frame with these bytes. */
+/** Makes a binary frame with these bytes. */
 function framed(kind, bytes) {
   const header = Buffer.alloc(bytes.length < 126 ? 2 : bytes.length < 65536 ? 4 : 10);
   header[0] = 0x80 | kind;
@@ -56,7 +56,7 @@ function framed(kind, bytes) {
   return Buffer.concat([header, bytes]);
 }
 
-/** The first frame in `bytes` as {size, kind, content}; no content if it is not all there, `size` bytes are needed. */
+/** Reads the first frame in `bytes`: {size, kind, content}; without content if it needs more bytes, `size` in all. */
 function firstFrame(bytes) {
   const short = bytes.length < 2 ? 0 : bytes[1] & 127;
   const start = short < 126 ? 6 : short === 126 ? 8 : 14; // header and mask
@@ -93,7 +93,7 @@ function bridge(request, browser, head) {
   });
   let pieces = []; // of frames that are not complete
   let numBytes = 0;
-  let numNeeded = 0; // nothing can be read before there are so many
+  let numNeeded = 0; // bytes of the frame that is being received
 
   function receive(bytes) {
     pieces.push(bytes);

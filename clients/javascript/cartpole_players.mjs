@@ -1,14 +1,14 @@
-// How a simulator trains over RLlink, with actions by the server or by a policy of its own; in Node and in browsers.
+// Plays CartPole over RLlink, in Node and in browsers, with actions of the server or of a policy that runs here.
 
 import { CartPole } from "./cartpole_simulator.mjs";
 import { EpisodeRecorder } from "./episode_recorder.mjs";
 import { LocalPolicy } from "./local_policy.mjs";
 
-/** The server does not take our open episodes, or knows them no more: begin them anew. */
+/** Error codes after which open episodes begin anew: the server does not know or accept them any more. */
 const START_AGAIN = ["session_lost", "stale_weights", "unknown_weights"];
 
 /**
- * Play with server-side inference until `numEpisodes` have ended.
+ * Plays with server-side inference until `numEpisodes` have ended.
  *
  * @param onEpisode called with (number of the episode, its steps)
  * @param onStep called with the simulator after each step, awaited; to draw it
@@ -32,7 +32,7 @@ export async function playWithServer(client, { numEpisodes = Infinity, random, o
   }
 }
 
-/** The same with a policy that runs here. */
+/** Plays like playWithServer, with a policy that runs in this program. */
 export async function playWithPolicy(client, ort, { numEpisodes = Infinity, random, onEpisode, onStep }) {
   const { env_steps_per_sample } = await client.getConfig();
   const simulator = new CartPole();

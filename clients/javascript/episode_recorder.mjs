@@ -1,4 +1,4 @@
-// What a simulator that acts by itself sends: its steps as elements of EPISODES (section 6 of the specification).
+// Records the steps of a simulator that runs the policy itself, as elements of EPISODES (specification, section 6).
 
 export class EpisodeRecorder {
   #name;
@@ -34,7 +34,7 @@ export class EpisodeRecorder {
     for (const [column, value] of Object.entries(more)) (chunk[column] ??= []).push(value);
   }
 
-  /** The chunks so far; an open episode goes on in the next chunk, under the same id. */
+  /** Returns the chunks so far; an open episode goes on in the next chunk, under the same id. */
   take() {
     const taken = this.#chunks.filter(({ rewards }) => rewards.length > 0);
     const last = this.#chunks.at(-1);

@@ -5,7 +5,7 @@
 //     const { action } = await policy.act(obs); // greedy
 //     const { action, sent_action, action_logp, action_dist_inputs, states } = await policy.act(obs, { explore: true });
 
-/** The model's metadata entry `runner_manifest`, which onnxruntime-web does not give: read from the file itself. */
+/** Reads the metadata entry `runner_manifest` from the model's bytes, since onnxruntime-web does not return it. */
 export function manifestOf(onnx) {
   const METADATA_PROPS = 14; // field numbers of ModelProto and StringStringEntryProto in onnx.proto
   const [KEY, VALUE] = [1, 2];
@@ -18,7 +18,7 @@ export function manifestOf(onnx) {
   throw new Error("this ONNX model has no runner_manifest: it is no policy artifact");
 }
 
-/** [number, bytes] of each length-delimited field of a protobuf message; others are skipped. */
+/** Yields [number, bytes] of each length-delimited field of a protobuf message. */
 function* fieldsOf(bytes) {
   let at = 0;
   const varint = () => {
@@ -93,7 +93,7 @@ export class LocalPolicy {
       const action = greedy(action_space, "actions", outputs);
       return { action, sent_action: action, action_logp: undefined, ...common };
     }
-    if (!action_scaling) throw new Error("pieces of its own change this policy's actions: only greedy ones are known");
+    if (!action_scaling) throw new Error("custom pieces change actions inside the graph only: act without explore");
     return { ...sampled(distribution, action_scaling, action_dist_inputs, random), ...common };
   }
 
@@ -111,7 +111,7 @@ export class LocalPolicy {
     return feeds;
   }
 
-  /** A batch of one; a single number fills the whole. */
+  /** Makes a batch of one; a single number fills all of it. */
   #tensor(dtype, shape, value) {
     const size = shape.reduce((product, length) => product * length, 1);
     let numbers = flat(value);
@@ -127,7 +127,7 @@ function flat(value) {
   return Array.isArray(value) ? value.flatMap(flat) : [Number(value)];
 }
 
-/** Nested lists of this shape, or the number itself. */
+/** Makes nested lists of this shape; without dimensions, the number itself. */
 function shaped(numbers, shape) {
   if (shape.length === 0) return numbers[0];
   const stride = numbers.length / shape[0];
@@ -144,7 +144,7 @@ function greedy(space, name, outputs) {
 
 // --------------------------------------------------------------------------------------------------------- sampling
 
-/** {action, sent_action, action_logp}: a sample of the distribution, scaled for the environment. */
+/** Samples the distribution: {action, sent_action, action_logp}, scaled for the environment. */
 function sampled(distribution, scaling, allInputs, random) {
   if (distribution.name === "nested") return sampledParts(distribution, scaling, allInputs, random);
   const draw = DRAWS[distribution.name];
@@ -224,7 +224,7 @@ function bound(bounds, i) {
   return Array.isArray(bounds) ? flat(bounds)[i] : Number(bounds);
 }
 
-/** Sampled values as EPISODES takes them, and clipped for the environment. */
+/** Scales sampled values: as EPISODES takes them, and clipped for the environment. */
 function scaled(values, { kind, low, high }) {
   if (kind === "none") return { sent: values, taken: values };
   const sent = values.map((value, i) => {

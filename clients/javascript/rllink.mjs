@@ -4,13 +4,13 @@
 //     const client = await Client.connect({ url: "ws://127.0.0.1:5580/" });   // WebSocket, through bridge.mjs
 //     const { actions } = await client.getActions([{ id: "game-1", obs: [0.1, 0.2] }]);
 //
-// Each method sends one request and resolves with what its answer says. A connection that breaks is made anew, with
-// growing pauses, and in the server's session the request without an answer is sent again; the server carries it out
-// once. What goes wrong is thrown as RLlinkError.
+// Each method sends one request and resolves with its answer. A broken connection is made again, with growing pauses,
+// and in the server's session the request without an answer is sent again; the server carries it out once. Every
+// error is an RLlinkError.
 
 const PROTOCOL = 1;
 const HEADER_BYTES = 8;
-const MAX_LENGTH = 99_999_999; // that eight digits can say
+const MAX_LENGTH = 99_999_999; // the largest number of eight digits
 const CLOSING_ERRORS = ["bad_header", "too_large", "unauthorized", "shutting_down"];
 const LONGEST_PAUSE_S = 5;
 const CONNECT_TIMEOUT_S = 10;
@@ -34,7 +34,7 @@ export class RLlinkError extends Error {
 
   /**
    * Whether the server does not know an episode of `getActions` (any more): begin it anew. A server that was killed and
-   * started again may know the session and not what it acted in.
+   * started again may know the session, but not the episodes of getActions.
    */
   get isUnknownEpisode() {
     return this.code === "session_lost" || this.code === "unknown_episode";
@@ -45,7 +45,7 @@ class ConnectionLost extends Error {}
 
 // ------------------------------------------------------------------------------------------------------- transports
 
-/** What a transport opens: bytes in both directions. */
+/** Opens a connection with bytes in both directions. */
 async function openTcp({ host = "127.0.0.1", port, tls }, onBytes, onClosed) {
   const { connect } = await import(tls ? "node:tls" : "node:net");
   const socket = connect({ host, port, ...tls });
@@ -107,7 +107,7 @@ class Connection {
     this.#link.send(frame);
   }
 
-  /** The next body; `silenceS` without a byte means that the server is gone. */
+  /** Returns the next body; the server counts as gone after `silenceS` seconds without a byte. */
   async receive(maxBytes, silenceS) {
     const header = new TextDecoder().decode(await this.#read(HEADER_BYTES, silenceS));
     if (!/^[0-9]{8}$/.test(header)) throw new RLlinkError("bad_answer", "the header is no length");
@@ -176,7 +176,7 @@ function joined(pieces, size) {
   return all;
 }
 
-/** Typed arrays are sent as lists; what is not finite is an error, where JSON.stringify would say null. */
+/** Encodes typed arrays as lists; a number that is not finite is an error, where JSON.stringify would write null. */
 function sendable(key, value) {
   if (typeof value === "number" && !Number.isFinite(value))
     throw new RLlinkError("bad_value", `a number that is not finite cannot be sent (in '${key}')`);
@@ -195,7 +195,7 @@ function decoded(body) {
   return message;
 }
 
-/** The bytes of `onnx_file`: gzip in Base64. */
+/** Unpacks the bytes of `onnx_file`: gzip in Base64. */
 async function unpacked(text, maxBytes) {
   const pieces = [];
   let size = 0;
@@ -219,7 +219,7 @@ const DEFAULTS = {
   token: undefined,
   session: true, // ask for `session`; without it a broken connection is session_lost
   actions: true, // ask for `actions`; getActions needs it
-  heartbeat_s: 5, // a server silent for four of these is taken for gone; 0: never
+  heartbeat_s: 5, // a server counts as gone after four of these without a sign; 0: never
   reconnect_s: 60, // how long to try to connect; also the first time
   max_answer_bytes: MAX_LENGTH,
   max_model_bytes: 2 ** 30,
@@ -278,7 +278,7 @@ export class Client {
   }
 
   /**
-   * The server acts, and records the steps.
+   * Lets the server choose actions; the server records the steps.
    *
    * @param episodes list of `{id, obs}` in an episode's first step, then of `{id, obs, reward, is_terminated?,
    *   is_truncated?}`.
@@ -360,7 +360,7 @@ export class Client {
     return session?.resumed ?? false;
   }
 
-  /** The next answer that is no WAIT. */
+  /** Returns the next answer other than WAIT. */
   async #receive() {
     for (;;) {
       const body = await this.#connection.receive(this.#options.max_answer_bytes, this.#silenceS);
@@ -379,7 +379,7 @@ export class Client {
     return answer;
   }
 
-  /** Returns if it is worth to connect again, and throws otherwise. */
+  /** Returns if a new connection may help, and throws otherwise. */
   async #recover(error) {
     if (this.#isClosed) throw new RLlinkError("closed", "this client was closed");
     if (error instanceof ConnectionLost) return this.#drop();

@@ -19,11 +19,11 @@ from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.columns import EPISODE_COLUMNS
 from runner.learners.train_batch import TrainBatch
-from runner.offline.endless import endless_dataset, parts_in_memory, parts_of_source
 from runner.offline.monitoring import PipelineMonitor, end_execution
 from runner.offline.preflight import check_trajectories
 from runner.offline.prelearner import ModuleSpec, OfflinePreLearner, PreLearnerParts
 from runner.offline.ray_reader import read_rows
+from runner.offline.repeated_passes import parts_in_memory, repeated_dataset, source_parts
 from runner.offline.source import open_source
 from runner.offline.source_stream import Source
 from runner.offline.train_rows import nested_columns
@@ -196,12 +196,12 @@ class OfflineData:
         if offline.materialize_data:
             parts = parts_in_memory(self.data, self._rows_per_call)
             if self.source is None or self.source.layout is None:
-                return endless_dataset(parts, self.config.seed)
+                return repeated_dataset(parts, self.config.seed)
             with limited_stream(max(_SMALLEST_BLOCK, self._steps_of_block * self.source.layout.bytes_per_step())):
-                return endless_dataset(parts, self.config.seed)
+                return repeated_dataset(parts, self.config.seed)
         if offline.materialize_mapped_data or self.source is None:
             return self.data
-        return endless_dataset(parts_of_source(self.source), self.config.seed)
+        return repeated_dataset(source_parts(self.source), self.config.seed)
 
     @cached_property
     def _rows_per_call(self) -> int | None:

@@ -23,7 +23,7 @@ from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
-from runner.offline.endless import number_of_pass
+from runner.offline.repeated_passes import pass_number
 from runner.offline.train_rows import Rows, flat_columns
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline
@@ -137,7 +137,7 @@ class OfflinePreLearner:
             return {}  # nothing but episodes that ended before their first step
         # Random numbers follow from the first episode and the pass, not from which worker is faster.
         name = zlib.crc32(block.episode_ids[0].encode())
-        stream = random_stream(self.config.seed, "prelearner", name, number_of_pass(batch))
+        stream = random_stream(self.config.seed, "prelearner", name, pass_number(batch))
         if self._buffer is not None:
             self._buffer.add(block)
             block = self._buffer.sample(self.config.algorithm.train_batch_size_per_learner, stream)

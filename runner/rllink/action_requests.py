@@ -1,4 +1,4 @@
-"""Requests for actions: all that are read in one turn of the event loop become one batch a module."""
+"""Requests for actions: all requests of one turn of the event loop become one batch for each module."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.acting import Acting, Asked
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.arrived import Sampled
+from runner.rllink.inference import ModuleInference, ObservedStep
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
+from runner.rllink.received_episodes import SampledChunks
 from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
@@ -22,7 +22,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """A request that waits, and the actions of its answer."""
+    """A request that waits for its answer.
+
+    Attributes:
+        actions: one for each element, filled in as the modules choose them.
+    """
 
     client: Client
     elements: Sequence[Observed]
@@ -38,75 +42,75 @@ class _Request:
 
 @dataclass(eq=False, slots=True)
 class _Element:
-    """One element of a request, as read."""
+    """One element of a request, with its observation as arrays."""
 
     request: _Request
     place: int
     observed: Observed
     agent: AgentSpaces
-    asked: Asked
+    step: ObservedStep
 
 
 class ActionRequests:
-    """Acts for clients.
+    """Answers requests for actions.
 
     Args:
         config: the `rllink` block.
         receiver: knows the agents.
-        acting: module id -> acts.
-        versions: weights that acted lately.
-        must_wait: whether nobody may act now.
-        when_acted: called after each batch with the env steps that it made whole.
+        inference: by module id, what chooses the actions of the module.
+        versions: the newest weights.
+        must_wait: returns whether requests have to wait now.
+        when_acted: called after each batch with the number of env steps that it completed.
     """
 
     def __init__(
         self,
         config: RLlinkConfig,
         receiver: Receiver,
-        acting: Mapping[str, Acting],
+        inference: Mapping[str, ModuleInference],
         versions: Versions,
         must_wait: Callable[[], bool],
         when_acted: Callable[[int], None],
     ) -> None:
         self._most_open = config.max_open_episodes
         self._receiver = receiver
-        self._acting = acting
+        self._inference = inference
         self._versions = versions
         self._must_wait = must_wait
         self._when_acted = when_acted
         self._waiting: list[_Request] = []
         self._is_flush_due = False
-        self.num_env_steps = 0  # since the last cut
+        self.num_env_steps = 0  # whole ones since the last cut
 
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """Act with these weights (None: as before) and with this state of pieces by module."""
-        for module_id, acting in self._acting.items():
+        """Use these weights (None: as before) and, by module, this merged state of shared pieces."""
+        for module_id, inference in self._inference.items():
             if version is not None:
-                acting.load(version.weights[module_id])
-            acting.take_over(shared_state.get(module_id, {}))
+                inference.load(version.weights[module_id])
+            inference.take_over(shared_state.get(module_id, {}))
 
     @property
     def has_anything_to_cut(self) -> bool:
-        """Whether there are whole steps, or episodes to be forgotten."""
-        return self.num_env_steps > 0 or any(acting.has_lost for acting in self._acting.values())
+        """Return whether `cut` has whole steps to return or lost episodes to forget."""
+        return self.num_env_steps > 0 or any(inference.has_lost for inference in self._inference.values())
 
-    def cut(self) -> tuple[list[Sampled], int]:
-        """The whole steps so far, and how many env steps they are."""
-        blocks = [cut for acting in self._acting.values() if (cut := acting.cut())]
+    def cut(self) -> tuple[list[SampledChunks], int]:
+        """Return the whole steps so far, and the number of env steps."""
+        blocks = [cut for inference in self._inference.values() if (cut := inference.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
         return blocks, num_env_steps
 
     def learned(self) -> list[dict[str, Any]]:
-        """States by module id, with what pieces have learned since the last call."""
-        by_module = {module_id: acting.learned() for module_id, acting in self._acting.items()}
+        """Return what pieces have learned since the last call, as states by module id."""
+        by_module = {module_id: inference.learned() for module_id, inference in self._inference.items()}
         return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
 
     # -- for clients ---------------------------------------------------------------------------------------------------
 
     def ask(self, client: Client, message: GetActions, body_format: str) -> asyncio.Future[Answer]:
-        """The answer, later.
+        """Queue a request; return its future answer.
 
         Raises:
             MessageError: an episode is named twice, or too many would be open.
@@ -123,28 +127,28 @@ class ActionRequests:
         keys = [observed.key for observed in elements]
         if len(set(keys)) < len(keys):
             raise MessageError("bad_message", "an episode is named twice", "$.episodes")
-        begins = [key not in client.acted and not one.ends for key, one in zip(keys, elements, strict=True)]
-        num_open = len(client.acted) + sum(begins)
+        begins = [key not in client.served_episodes and not one.ends for key, one in zip(keys, elements, strict=True)]
+        num_open = len(client.served_episodes) + sum(begins)
         if num_open > self._most_open:
             text = f"{num_open} open episodes, at most {self._most_open} are allowed"
             raise MessageError("too_many_episodes", text, "$.episodes")
 
     def lose_all(self, client: Client) -> int:
-        """The client has gone for good: its open episodes are truncated; returns how many these are."""
+        """Truncate all open episodes of a client that has gone for good; return their number."""
         self._waiting = [request for request in self._waiting if request.client is not client]
-        num_lost = len(client.acted)
-        for (agent_id, _), acted in client.acted.items():
-            self._acting[self._receiver.agent(agent_id, "$").module_id].lose(acted)
-        broken_off = {acted.episode.env_id for acted in client.acted.values()} - {None}
-        client.acted.clear()
-        for acting in self._acting.values():
-            acting.break_off(broken_off)
+        num_lost = len(client.served_episodes)
+        for (agent_id, _), served in client.served_episodes.items():
+            self._inference[self._receiver.agent(agent_id, "$").module_id].lose(served)
+        broken_off = {served.episode.env_id for served in client.served_episodes.values()} - {None}
+        client.served_episodes.clear()
+        for inference in self._inference.values():
+            inference.break_off(broken_off)
         return num_lost
 
-    # -- acting --------------------------------------------------------------------------------------------------------
+    # -- inference -----------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Act once all that has come in this turn of the event loop is read."""
+        """Act as soon as all requests of this turn of the event loop are read."""
         if self._waiting and not self._is_flush_due and not self._must_wait():
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -160,7 +164,7 @@ class ActionRequests:
         self._when_acted(self.num_env_steps - before)
 
     def _act(self, requests: Sequence[_Request], explore: bool) -> int:
-        """Answer these; returns the env steps that are whole now."""
+        """Answer requests; return the number of env steps that this completed."""
         by_module: dict[str, list[_Element]] = {}
         for request in requests:
             try:
@@ -173,22 +177,22 @@ class ActionRequests:
         stepped: set[tuple[_Request, str]] = set()  # several agents may take part in one env step
         for module_id, elements in by_module.items():
             try:
-                acted = self._acting[module_id].act([one.asked for one in elements], explore)
+                answers = self._inference[module_id].act([one.step for one in elements], explore)
             except Exception as error:
                 _log.exception("RLlink: acting failed")
                 for one in elements:
-                    one.request.client.acted.pop(one.observed.key, None)
+                    one.request.client.served_episodes.pop(one.observed.key, None)
                     text = f"the server could not act, these episodes are over: {error}"
                     one.request.refuse(MessageError("internal", text))
                 continue
-            for one, (action, episode) in zip(elements, acted, strict=True):
+            for one, (action, episode) in zip(elements, answers, strict=True):
                 request, key = one.request, one.observed.key
-                if one.asked.acted is not None:
+                if one.step.served is not None:
                     stepped.add((request, one.observed.id))
                 if episode is None:
-                    request.client.acted.pop(key, None)
+                    request.client.served_episodes.pop(key, None)
                 else:
-                    request.client.acted[key] = episode
+                    request.client.served_episodes[key] = episode
                     request.actions[one.place] = one.agent.actions.to_wire(action, request.body_format)
         seq_no = self._versions.newest_seq_no
         for request in requests:
@@ -197,18 +201,18 @@ class ActionRequests:
         return len(stepped)
 
     def _read(self, request: _Request, place: int, observed: Observed) -> _Element:
-        """The element with its observation as arrays."""
+        """Check an element, and make arrays of its observation; `MessageError` where it is refused."""
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)
         obs = agent.read_one_obs(observed.obs, request.body_format, f"{path}.obs")
-        acted = request.client.acted.get(key)
+        served = request.client.served_episodes.get(key)
         self._receiver.check_reward(observed.reward, f"{path}.reward")
-        if acted is None and (observed.reward != 0.0 or observed.ends):
+        if served is None and (observed.reward != 0.0 or observed.ends):
             text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
             raise MessageError("unknown_episode", text, f"{path}.id")
         if observed.is_terminated and observed.is_truncated:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
-        episode = request.client.open.new(*key) if acted is None else acted.episode
-        asked = Asked(episode, acted, obs, observed.reward, observed.is_terminated, observed.is_truncated)
-        return _Element(request, place, observed, agent, asked)
+        episode = request.client.open.new(*key) if served is None else served.episode
+        step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)
+        return _Element(request, place, observed, agent, step)

@@ -1,7 +1,7 @@
 """Connections without a seat: how many there may be, how fast they may come, and how fast tokens are tried.
 
-A connection takes a seat (one of `rllink.max_clients`) with its first request, where a token is asked for with the
-right one. All rules are per peer address, so that a hostile address takes nothing from the others.
+A connection takes a seat (one of `rllink.max_clients`) with its first request, which has the
+token if the server asks for one. All rules are per peer address: a hostile address takes nothing from the others.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Allowance:
         self._left += 1
 
     def is_full(self, now: float) -> bool:
-        """Return whether nothing is known of the peer that a new allowance would not know."""
+        """Return whether all permissions are back, as in a new allowance."""
         return self.left(now) >= self._burst
 
 
@@ -63,10 +63,10 @@ class Unseated:
     """A connection without a seat.
 
     Attributes:
-        peer: its address.
+        peer: its address, with the other connections from there.
         host: its address as text.
         since: monotonic time in seconds from which it may be read.
-        refuse: ends it.
+        refuse: ends the connection.
     """
 
     peer: Peer
@@ -88,10 +88,10 @@ class Admission:
         self.num_unseated = 0
 
     def arrive(self, host: str, now: float) -> Unseated | None:
-        """Admit a new connection, at once or (`since`) a little later; None where its address brings too many.
+        """Admit a new connection, at once or (`since`) a little later; None if its address brings too many.
 
-        Where `rllink.max_unauthenticated` are there already, the oldest one of the address that has most of them is
-        refused: who speaks at once is served also beside any number of silent ones.
+        If there are `rllink.max_unauthenticated` already, the address with most of them loses its oldest one. A client
+        that speaks at once is thus served beside any number of silent connections.
         """
         peer = self._peer(host, now)
         if peer.arrivals.left(now) < 1 - self._config.max_unauthenticated // 2:
@@ -117,12 +117,12 @@ class Admission:
         return peer
 
     def seat(self, unseated: Unseated) -> None:
-        """Take note that the connection has a seat: it does not count against its address."""
+        """Take note that the connection has a seat, so that it does not count against its address."""
         if self.leave(unseated):
             unseated.peer.arrivals.give_back()
 
     def leave(self, unseated: Unseated) -> bool:
-        """Forget a connection; whether it was there."""
+        """Forget a connection; return whether it was known."""
         if unseated not in unseated.peer.unseated:
             return False
         del unseated.peer.unseated[unseated]
@@ -130,14 +130,14 @@ class Admission:
         return True
 
     def forget(self, now: float) -> None:
-        """Forget addresses of which nothing needs to be known any more; called every now and then."""
+        """Forget addresses without connections whose permissions are all back; called periodically."""
         for network, peer in list(self._peers.items()):
             if not peer.unseated and peer.arrivals.is_full(now) and peer.tokens.is_full(now):
                 del self._peers[network]
 
 
 def network_of(host: str) -> str:
-    """Return the part of an address that one party has for itself: IPv4 whole, of IPv6 the first 64 bits."""
+    """Return the part of an address that belongs to one party: all of IPv4, the first 64 bits of IPv6."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:

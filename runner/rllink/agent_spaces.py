@@ -1,4 +1,4 @@
-"""What the server knows of an agent's items: how they are read from messages, and which are refused."""
+"""Observations and actions of an agent: how they are read from messages, and which are refused."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from runner.rllink.messages import MessageError, describe
 
 @dataclass(frozen=True)
 class AgentSpaces:
-    """What the server knows of an agent: its module, how its items are read, and its actions for the module.
+    """An agent of the run, as messages need it.
 
     Attributes:
+        module_id: the module that acts for it.
+        obs, actions: decode its observations and actions.
         num_dist_inputs: width of `action_dist_inputs`.
-        to_module: (R, ...) actions as the environment gets them -> as the module draws them.
-        bounds: observations that it finds are refused; None: only what is no item of the space is.
+        to_module: turns actions (R, ...) as the environment takes them into actions as the module draws them.
+        bounds: finds observations to refuse; None: observations may leave the bounds of a Box.
     """
 
     module_id: str
@@ -33,20 +35,20 @@ class AgentSpaces:
     bounds: ObservationChecks | None = None
 
     def read_obs(self, raw: Any, body_format: str, path: str) -> Column:
-        """(K, ...) of a list or block of observations; `MessageError` with the path if one is refused."""
+        """Read a list or block of observations as arrays (K, ...); `MessageError` with the path if one is refused."""
         obs = read(path, lambda: self.obs.rows(raw, body_format))
         self.check_bounds(obs, path)
         return obs
 
     def read_one_obs(self, raw: Any, body_format: str, path: str) -> Any:
-        """One observation as arrays without leading axis."""
+        """Read one observation as arrays without leading axis; `MessageError` with the path if it is refused."""
         obs = read(path, lambda: self.obs.item(raw, body_format))
         if self.bounds is not None:
             self.check_bounds(nested.map_leaves(lambda leaf: leaf[None], obs), path)
         return obs
 
     def check_bounds(self, obs: Column, path: str) -> None:
-        """`MessageError` where one of (K, ...) observations leaves its bounds and may not."""
+        """Raise `MessageError` if one of the observations (K, ...) leaves bounds that it may not leave."""
         misfit = None if self.bounds is None else self.bounds.find_misfit(obs)
         if misfit is not None:
             problem = misfit.problem
@@ -55,7 +57,7 @@ class AgentSpaces:
 
 
 def read(path: str, decode: Callable[[], Any]) -> Any:
-    """What `decode` returns; its complaints with the path of what is wrong."""
+    """Return the result of `decode`; raise its errors as `MessageError` with the path of the bad value."""
     try:
         return decode()
     except msgspec.DecodeError as error:

@@ -1,4 +1,4 @@
-"""What is told at the start of a run that waits for simulators."""
+"""The text that a run prints while it waits for simulators to connect."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INDENT = " " * 15
 
 
 def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Iterable[ModulePlan]) -> str:
-    """Addresses, protection, spaces and how to connect, in lines."""
+    """Return the lines with addresses, protection, spaces and how to connect."""
     rllink = config.rllink
     guards = ["TLS" if rllink.tls_certificate else "no TLS", "token" if rllink.token else "no token"]
     policy = "on-policy" if rllink.force_on_policy else "off-policy"

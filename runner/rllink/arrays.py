@@ -1,4 +1,4 @@
-"""Columns of numbers on the wire: array blocks, and lists of items of a space as arrays.
+"""Columns of numbers in messages: array blocks, and lists of items of a space.
 
 Dimension letters: K items.
 """
@@ -25,7 +25,7 @@ _MOST_DIMENSIONS = 8
 
 
 class Block(Struct, forbid_unknown_fields=True):
-    """An array as raw bytes: C order, little endian. Only dtypes of fixed size: nothing is ever unpickled."""
+    """An array as raw bytes in C order, little endian; only of dtypes of fixed size, so that nothing is unpickled."""
 
     dtype: str
     shape: list[int]
@@ -35,7 +35,7 @@ class Block(Struct, forbid_unknown_fields=True):
         return self.shape[0] if self.shape else 0
 
     def array(self) -> Array:
-        """The array, a read-only view.
+        """Return the array as a read-only view.
 
         Raises:
             ValueError: an unknown dtype, a bad shape, or bytes that do not fit it.
@@ -53,7 +53,7 @@ class Block(Struct, forbid_unknown_fields=True):
 
 
 class SpaceCodec:
-    """What items of a space look like on the wire.
+    """Decodes and encodes items of a space.
 
     Args:
         space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these at any depth.
@@ -78,10 +78,10 @@ class SpaceCodec:
         }
 
     def item(self, raw: Any, body_format: str) -> Column:
-        """One item as arrays without leading axis.
+        """Decode one item as arrays without leading axis.
 
         Raises:
-            msgspec.ValidationError, ValueError: it does not fit the space.
+            msgspec.ValidationError, ValueError: the item does not fit the space.
         """
         item = self._decoders[body_format][0].decode(raw)
         if self._is_float_box and not isinstance(item, Block):
@@ -89,23 +89,23 @@ class SpaceCodec:
         return nested.take(_column_of_items(self.space, [item]), 0)
 
     def to_wire(self, item: Column, body_format: str) -> Any:
-        """What `item` reads: lists and numbers, in msgpack blocks for arrays."""
+        """Encode an item as `item` reads it: as lists and numbers; in MessagePack, arrays become blocks."""
         return _plain(item, body_format == "msgpack")
 
     def rows(self, raw: Any, body_format: str) -> Column:
-        """(K, ...) of a list of K items, or of a block of them; raises as `item`."""
+        """Decode a list or a block of K items as arrays (K, ...); raises as `item`."""
         rows = self._decoders[body_format][1].decode(raw)
         if isinstance(rows, Block):
             return _checked(self.space, rows.array())
         return _column_of_items(self.space, rows)
 
     def columns(self, raw: Any, body_format: str) -> Column:
-        """(K, ...) of a list or block for each leaf of the space; raises as `item`."""
+        """Decode one list or block for each leaf of the space as arrays (K, ...); raises as `item`."""
         return _column_of_columns(self.space, self._decoders[body_format][2].decode(raw))
 
 
 def number_column(values: list[Any] | Block, dtype: Any) -> Array:
-    """(K, ...) numbers as an array of this dtype.
+    """Make an array (K, ...) of this dtype.
 
     Raises:
         ValueError: a block of another kind of numbers, rows of different lengths, or numbers that are not finite.
@@ -180,7 +180,7 @@ def _is_float_box(space: Space) -> bool:
 
 
 def _finite(space: Space) -> Any:
-    """Numbers that are finite in the space's dtype: what is decoded as such needs no other check."""
+    """Return the type of numbers that are finite in the space's dtype, so that they need no other check."""
     largest = float(np.finfo(space.dtype).max)
     return Annotated[float, Meta(ge=-largest, le=largest)]
 
@@ -210,12 +210,12 @@ def _column_of_columns(space: Space, columns: Any) -> Column:
             for index, (key, part) in enumerate(space.spaces.items())
         }
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_column_of_columns(part, own) for part, own in zip(space.spaces, columns, strict=True))
+        return tuple(_column_of_columns(part, column) for part, column in zip(space.spaces, columns, strict=True))
     return _checked(space, columns.array() if isinstance(columns, Block) else _cast(columns, space.dtype))
 
 
 def _checked(space: Space, rows: Array) -> Array:
-    """(K, ...) rows of a leaf with the space's shape and dtype, integers within their range."""
+    """Check the shape, dtype and range of rows (K, ...) of a leaf space."""
     shape = space.shape or ()
     if rows.shape[1:] != shape and len(rows):
         raise ValueError(f"expected items of shape {list(shape)}, got {list(rows.shape[1:])}")
@@ -249,12 +249,12 @@ def _as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _cast(numbers: Any, dtype: Any) -> Array:
-    with np.errstate(over="ignore"):  # what overflows is infinite, which is refused
+    with np.errstate(over="ignore"):  # numbers that overflow become infinite, and are refused
         return np.array(numbers, dtype)
 
 
 def _check_range(integers: Array, dtype: np.dtype[Any]) -> None:
-    """`ValueError` where a cast would wrap around."""
+    """Raise `ValueError` if a cast would wrap around."""
     limits = np.iinfo(dtype)
     if int(integers.min()) < limits.min or int(integers.max()) > limits.max:
         raise ValueError(f"an integer does not fit into {dtype}")

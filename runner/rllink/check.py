@@ -1,7 +1,7 @@
-"""The conformance checker: puts any RLlink server through each rule of docs/rllink-spec.md, from outside.
+"""The conformance checker: it tests any RLlink server against each rule of docs/rllink-spec.md, from outside.
 
-`check_server` does it and yields a result a rule; `python -m runner rllink check` prints them. Rules are functions that
-get a `Checker` and raise `Failure` or `Skip`; `rllink/check_rules.py` and `rllink/check_extensions.py` have them.
+`check_server` yields one result a rule, and `python -m runner rllink check` prints them. Rules are functions that take
+a `Checker` and raise `Failure` or `Skip`; they stand in `check_rules.py` and `check_extensions.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check_wire import Failure, Target, Wire, expect, short
 
 Outcome = Literal["pass", "fail", "skip"]
@@ -31,17 +31,17 @@ _EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
     "weights": {"format": "safetensors"},
     "shared_memory": {},
 }
-_FIRST_STATE_TIMEOUTS = 6  # the first file of the weights may have to be made
+_FIRST_STATE_TIMEOUTS = 6  # the server may have to make the first file of the weights
 _MOST_REFUSALS = 5
 _SILENCE_S = 0.2
 
 
 class CannotCheck(Exception):
-    """The server cannot be spoken to at all."""
+    """The server cannot be checked at all."""
 
 
 class Skip(Exception):
-    """A rule cannot be checked here, and why."""
+    """A rule cannot be checked here; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -49,11 +49,11 @@ class Rule:
     """One line of the report.
 
     Attributes:
-        number: in the specification: `F4`, the name of an extension, or of an error code.
-        what: it says.
+        number: its number in the specification, such as `F4`, or the name of an extension or error code.
+        what: the rule in words.
         check: raises `Failure` or `Skip`.
-        needs_episodes: it sends episodes that the server accepts and would learn from.
-        extension: that must be granted.
+        needs_episodes: whether it sends episodes from which the server would learn.
+        extension: extension that must be granted; None for the base protocol.
     """
 
     number: str
@@ -65,7 +65,14 @@ class Rule:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of a rule; `why` it is skipped, or what was sent, expected and got where it failed."""
+    """The result of a rule.
+
+    Attributes:
+        rule: the rule.
+        outcome: `pass`, `fail` or `skip`.
+        why: the reason why it was skipped.
+        sent, expected, got: the last message, the expected answer and the actual one, where it failed.
+    """
 
     rule: Rule
     outcome: Outcome
@@ -84,7 +91,7 @@ class Rules(list[Rule]):
     def rule(
         self, number: str, what: str, *, needs_episodes: bool = False, extension: str | None = None
     ) -> Callable[[Check], Check]:
-        """Makes a function the check of a rule; the arguments are those of `Rule`."""
+        """Decorate a function as the check of a rule; see `Rule` for the arguments."""
 
         def add(check: Check) -> Check:
             self.append(Rule(number, what, check, needs_episodes, extension))
@@ -95,12 +102,14 @@ class Rules(list[Rule]):
 
 @dataclass
 class Checker:
-    """What rules need: connections, and episodes that fit the server's spaces.
+    """Gives rules connections, and episodes that fit the server's spaces.
 
     Attributes:
         target: the server.
-        config: its `SET_CONFIG`; empty where it sent none.
-        granted: every extension that it grants, with its options. limits: of `PONG`.
+        config: its `SET_CONFIG`; empty if it sent none.
+        granted: every extension that it grants, with its options.
+        limits: the limits in its `PONG`.
+        rng: draws the items of episodes.
     """
 
     target: Target
@@ -112,19 +121,19 @@ class Checker:
 
     @property
     def silence_s(self) -> float:
-        """How long nothing has to come so that nothing comes."""
+        """Return the seconds of silence after which no further answer is expected."""
         return min(_SILENCE_S, self.target.timeout_s / 10)
 
     # -- connections -------------------------------------------------------------------------------------------------
 
     def connect(self) -> Wire:
-        """A connection on which nothing was said."""
+        """Open a connection without sending anything."""
         wire = Wire(self.target)
         self._wires.append(wire)
         return wire
 
     def open(self, **extensions: Mapping[str, Any]) -> Wire:
-        """A connection that may ask everything; with these extensions, and `agents` where the run has several."""
+        """Open a connection with token and these extensions, and with `agents` if the run has several."""
         if "agents" in self.granted:
             extensions = {**extensions, "agents": {}}
         wire = self.connect()
@@ -138,7 +147,7 @@ class Checker:
         return wire
 
     def close_all(self) -> str:
-        """End all connections; what was sent last, for people."""
+        """End all connections; return the last message that was sent, for people."""
         last = self._wires[-1].last_sent if self._wires else "nothing"
         for wire in self._wires:
             wire.close()
@@ -146,15 +155,15 @@ class Checker:
         return last
 
     def meet(self) -> None:
-        """Learn what the server is.
+        """Ask the server for its configuration, extensions and limits.
 
         Raises:
-            CannotCheck: it cannot be reached, or does not let us in.
+            CannotCheck: the server cannot be reached, or refuses this client.
         """
         where = f"{self.target.host}:{self.target.port}"
         try:
             self._knock(where)
-            with suppress(Failure):  # the rules will tell
+            with suppress(Failure):  # the rules report it
                 self._learn(where)
         finally:
             self.close_all()
@@ -193,34 +202,41 @@ class Checker:
 
     @property
     def is_on_policy(self) -> bool:
-        """Whether the server wants the newest weights only."""
+        """Return whether the server accepts the newest weights only."""
         return bool(self.config.get("force_on_policy"))
 
     @property
     def agent(self) -> str | None:
-        """The agent whose episodes are made up; None with a single one."""
+        """Return the agent whose episodes are sent; None with a single agent."""
         return next(iter(self.config.get("agents", {})), None)
 
     @property
     def spaces(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Observation and action space of that agent."""
+        """Return the observation and the action space of `agent`; `Skip` if they are malformed."""
         described = self.config if self.agent is None else self.config["agents"][self.agent]
         for name in ("observation_space", "action_space"):
-            mistake = made_up.mistake_in(described.get(name), f"$.{name}")
+            mistake = sample_items.find_mistake(described.get(name), f"$.{name}")
             if mistake:
-                raise Skip(f"nothing can be made up: {mistake}")
+                raise Skip(f"there is no space to draw items from: {mistake}")
         return described["observation_space"], described["action_space"]
 
     def obs(self) -> Any:
-        """A made-up observation."""
-        return made_up.draw(self.spaces[0], self.rng)
+        """Draw an observation."""
+        return sample_items.draw_item(self.spaces[0], self.rng)
 
     def action(self) -> Any:
-        """A made-up action."""
-        return made_up.draw(self.spaces[1], self.rng)
+        """Draw an action."""
+        return sample_items.draw_item(self.spaces[1], self.rng)
 
     def chunk(self, length: int = 2, *, is_done: bool = True, first: Any = None, **more: Any) -> dict[str, Any]:
-        """A made-up chunk of an episode, terminated or going on; `first` is its first observation."""
+        """Draw a chunk of an episode.
+
+        Args:
+            length: number of steps.
+            is_done: whether it ends as terminated.
+            first: its first observation; None draws one.
+            more: further keys.
+        """
         obs = [self.obs() for _ in range(length + 1)]
         if first is not None:
             obs[0] = first
@@ -238,12 +254,12 @@ class Checker:
     def send_episodes(
         self, wire: Wire, chunks: Sequence[Mapping[str, Any]], *, msgpack: bool = False, **more: Any
     ) -> dict[str, Any]:
-        """The answer to `EPISODES`, sent again with newer weights where an update came in between."""
+        """Send `EPISODES`, again if an update came in between; return the answer."""
         message = {"type": "EPISODES", "episodes": list(chunks), **more}
         return self.send_until_fresh(wire, message, msgpack=msgpack)
 
     def send_until_fresh(self, wire: Wire, message: dict[str, Any], msgpack: bool = False) -> dict[str, Any]:
-        """The answer to a message with episodes, sent again where an update made its weights old."""
+        """Send a message with episodes, again if an update made its weights old; return the answer."""
         for _ in range(_MOST_REFUSALS):
             answer = wire.ask(message, msgpack=msgpack)
             if answer.get("code") != "stale_weights":
@@ -252,13 +268,13 @@ class Checker:
         return answer
 
     def accepted(self, wire: Wire, chunks: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
-        """The `ACK` of episodes."""
+        """Send episodes that must be accepted; return the `ACK`."""
         answer = self.send_episodes(wire, chunks, **more)
         expect(answer["type"] == "ACK", "ACK", answer)
         return answer
 
     def newest(self, wire: Wire) -> int:
-        """The number of the newest weights."""
+        """Ask for the number of the newest weights."""
         answer = wire.ask({"type": "GET_STATE"})
         expect(answer["type"] == "SET_STATE", "SET_STATE", answer)
         seq_no = answer.get("weights_seq_no")
@@ -267,7 +283,7 @@ class Checker:
         return seq_no
 
     def limit(self, name: str) -> float:
-        """A limit of the server; `Skip` where it does not say."""
+        """Return a limit of the server; `Skip` if it does not state it."""
         value = self.limits.get(name)
         if not isinstance(value, (int, float)):
             raise Skip(f"the server does not say its {name}")
@@ -275,7 +291,7 @@ class Checker:
 
 
 def _next_number(message: dict[str, Any]) -> dict[str, Any]:
-    """In a session a refused request gives its number back; the one in between takes it."""
+    """Number the request in between as the refused one, whose number is free, and move the message to the next."""
     if "request" not in message:
         return {}
     message["request"] += 1
@@ -283,7 +299,7 @@ def _next_number(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def expect_error(answer: Mapping[str, Any], code: str, path: str | None = None) -> None:
-    """The answer is an `ERROR` with this code and, where it is given, a path that begins so."""
+    """Expect an `ERROR` with this code and, if `path` is given, with a path that begins so."""
     wanted = f"ERROR {code}" + (f" with the path {path}" if path else "")
     expect(answer["type"] == "ERROR" and answer.get("code") == code, wanted, answer)
     expect(set(answer) <= {"type", "code", "message", "path", "request"}, f"{wanted}, no other keys", answer)
@@ -293,17 +309,20 @@ def expect_error(answer: Mapping[str, Any], code: str, path: str | None = None) 
 
 
 def expect_pong(wire: Wire) -> None:
-    """The connection is as good as before."""
+    """Expect that the connection still answers a PING."""
     answer = wire.ask({"type": "PING"})
     expect(answer == {"type": "PONG"}, "PONG: the connection stays", answer)
 
 
 def check_server(target: Target, read_only: bool = False) -> Iterator[Result]:
-    """Check rule by rule; nothing raises but `CannotCheck`.
+    """Check rule by rule.
 
     Args:
         target: the server.
-        read_only: leave out what needs episodes that the server would learn from.
+        read_only: skip rules that send episodes from which the server would learn.
+
+    Raises:
+        CannotCheck: the server cannot be checked at all.
     """
     from runner.rllink import check_extensions, check_rules
 
@@ -317,9 +336,9 @@ def _result(checker: Checker, one: Rule, read_only: bool) -> Result:
     if one.extension is not None and one.extension not in checker.granted:
         return Result(one, SKIP, "not granted")
     if one.needs_episodes and read_only:
-        return Result(one, SKIP, "needs episodes that would be learned from (--read-only)")
+        return Result(one, SKIP, "sends episodes from which the server would learn (--read-only)")
     if one.needs_episodes and not checker.config:
-        return Result(one, SKIP, "no SET_CONFIG, so that nothing can be made up")
+        return Result(one, SKIP, "there is no SET_CONFIG, so no space to draw items from")
     try:
         one.check(checker)
     except Skip as skip:
@@ -329,8 +348,8 @@ def _result(checker: Checker, one: Rule, read_only: bool) -> Result:
     except OSError as error:
         return Result(one, FAIL, "", checker.close_all(), "a connection", str(error))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        got = f"an answer of another shape: {type(error).__name__}: {error}"
-        return Result(one, FAIL, "", checker.close_all(), "an answer as the specification has it", got)
+        got = f"an answer of another form: {type(error).__name__}: {error}"
+        return Result(one, FAIL, "", checker.close_all(), "an answer of the form in the specification", got)
     finally:
         checker.close_all()
     return Result(one, PASS)

@@ -1,4 +1,4 @@
-"""The rules of the extensions (docs/rllink-spec.md, section 8), for those that the server grants."""
+"""The rules of the extensions (docs/rllink-spec.md, section 8), checked if the server grants them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check import Checker, Rules, Skip, expect_error, expect_pong
 from runner.rllink.check_wire import Failure, NoAnswer, Wire, expect
 from runner.rllink.frames import is_compressed
@@ -27,7 +27,7 @@ _PING = b'{"type": "PING"}'
 # -- msgpack -----------------------------------------------------------------------------------------------------------
 
 
-@rule("msgpack", "a body in MessagePack is answered in MessagePack, one in JSON in JSON", extension="msgpack")
+@rule("msgpack", "a MessagePack body is answered in MessagePack, a JSON body in JSON", extension="msgpack")
 def _(checker: Checker) -> None:
     wire = checker.open(msgpack={})
     for kind in ("PING", "GET_CONFIG"):
@@ -45,8 +45,8 @@ def _(checker: Checker) -> None:
 @rule("msgpack", "onnx_file is the gzip itself, as bin", extension="msgpack")
 def _(checker: Checker) -> None:
     state = checker.open(msgpack={}).ask({"type": "GET_STATE"}, msgpack=True)
-    own = next(iter(state["modules"].values())) if "modules" in state else state
-    file = own.get("onnx_file")
+    module = next(iter(state["modules"].values())) if "modules" in state else state
+    file = module.get("onnx_file")
     if not isinstance(file, bytes) or file[:2] != b"\x1f\x8b":
         raise Failure("onnx_file, a gzip stream as bin", repr(type(file).__name__))
     with suppress(OSError, EOFError):
@@ -97,7 +97,7 @@ def _(checker: Checker) -> None:
     expect_error(checker.send_until_fresh(wire, both, msgpack=True), "bad_message")
 
 
-@rule("msgpack", "without the extension a MessagePack body is no body")
+@rule("msgpack", "without the extension a MessagePack body is refused")
 def _(checker: Checker) -> None:
     wire = checker.open()
     wire.send_body(pack({"type": "PING"}))
@@ -105,11 +105,11 @@ def _(checker: Checker) -> None:
 
 
 def _with_blocks(checker: Checker, chunk: dict[str, Any]) -> dict[str, Any]:
-    """The chunk with arrays where a leaf space and numbers have lists."""
+    """Replace the lists of rewards, and of items of leaf spaces, by arrays."""
     blocks = dict(chunk)
     for name, space in zip(("obs", "actions"), checker.spaces, strict=True):
-        if made_up.is_leaf(space):
-            blocks[name] = made_up.block(space, chunk[name])
+        if sample_items.is_leaf(space):
+            blocks[name] = sample_items.stack_items(space, chunk[name])
     blocks["rewards"] = np.array(chunk["rewards"], "<f4")
     return blocks
 
@@ -118,8 +118,8 @@ def _columns(checker: Checker, chunks: list[dict[str, Any]]) -> dict[str, Any]:
     obs_space, action_space = checker.spaces
     return {
         "lengths": np.array([len(chunk["rewards"]) for chunk in chunks]),
-        "obs": made_up.block(obs_space, [item for chunk in chunks for item in chunk["obs"]]),
-        "actions": made_up.block(action_space, [item for chunk in chunks for item in chunk["actions"]]),
+        "obs": sample_items.stack_items(obs_space, [item for chunk in chunks for item in chunk["obs"]]),
+        "actions": sample_items.stack_items(action_space, [item for chunk in chunks for item in chunk["actions"]]),
         "rewards": np.concatenate([np.array(chunk["rewards"], "<f4") for chunk in chunks]),
         "is_terminated": np.array([chunk["is_terminated"] for chunk in chunks]),
         "is_truncated": np.array([chunk["is_truncated"] for chunk in chunks]),
@@ -183,7 +183,7 @@ def _(checker: Checker) -> None:
     expect(wire.ask({"type": "GET_CONFIG", "request": 4}).get("request") == 4, "request 4 is the next", "ERROR")
 
 
-@rule("session", "one that the server does not know is granted anew", extension="session")
+@rule("session", "an id that the server does not know gives a new session", extension="session")
 def _(checker: Checker) -> None:
     session = checker.open(session={"id": "no-such-session"}).granted["session"]
     expect(session.get("resumed") is False and session.get("id") != "no-such-session", "another session", session)
@@ -250,7 +250,7 @@ def _(checker: Checker) -> None:
     agents = config.get("agents", {})
     expect(bool(agents), "agents", config)
     expect("observation_space" not in config, "spaces in agents only", config)
-    modules = {own.get("module") for own in agents.values()}
+    modules = {agent.get("module") for agent in agents.values()}
     expect(modules <= set(state.get("modules", {})), f"modules {modules}", state)
     expect_error(checker.connect().ask({"type": "GET_CONFIG"}), _code_without_agents(checker))
 
@@ -276,7 +276,11 @@ def _(checker: Checker) -> None:
     answer = _act(wire, [_asked(checker, f"a{number}") for number in range(3)])
     actions = answer["actions"]
     expect(len(actions) == 3, "three actions", answer)
-    expect(all(made_up.fits(checker.spaces[1], action) for action in actions), "items of the action space", actions)
+    expect(
+        all(sample_items.contains(checker.spaces[1], action) for action in actions),
+        "items of the action space",
+        actions,
+    )
     expect(type(answer.get("weights_seq_no")) is int, "weights_seq_no, an integer", answer)
 
 
@@ -287,7 +291,7 @@ def _(checker: Checker) -> None:
     _act(wire, [_asked(checker, "a", reward=1.0)], explore=False)
     ends = [_asked(checker, "a", reward=1.0, is_terminated=True), _asked(checker, "b")]
     actions = _act(wire, ends)["actions"]
-    expect(actions[0] is None and actions[1] is not None, "null for the one that ended", actions)
+    expect(actions[0] is None and actions[1] is not None, "null for the episode that ended", actions)
     _act(wire, [_asked(checker, "a")])  # the id is free again
 
 
@@ -326,10 +330,10 @@ def _act(wire: Wire, elements: list[dict[str, Any]], **more: Any) -> dict[str, A
 @rule("weights", "safetensors_file instead of onnx_file", extension="weights")
 def _(checker: Checker) -> None:
     state = checker.open(weights={"format": "safetensors"}).ask({"type": "GET_STATE"})
-    own = next(iter(state["modules"].values())) if "modules" in state else state
-    expect("onnx_file" not in own and isinstance(own.get("safetensors_file"), str), "safetensors_file", state)
+    module = next(iter(state["modules"].values())) if "modules" in state else state
+    expect("onnx_file" not in module and isinstance(module.get("safetensors_file"), str), "safetensors_file", state)
     try:
-        file = base64.b64decode(own["safetensors_file"], validate=True)
+        file = base64.b64decode(module["safetensors_file"], validate=True)
         header = json.loads(file[8 : 8 + int.from_bytes(file[:8], "little")])
     except ValueError as error:
         raise Failure("Base64 of a safetensors file", str(error)) from None
@@ -357,7 +361,7 @@ def _(checker: Checker) -> None:
 
 
 def _attached(name: str) -> SharedMemory:
-    """The memory, without Python's tracker, which would remove it at our end: it is the server's."""
+    """Open the memory without the tracker of Python, which would remove the server's memory when this process ends."""
     register = resource_tracker.register
     resource_tracker.register = lambda *_: None  # `track=False` is of Python 3.13
     try:

@@ -21,10 +21,10 @@ class OnnxNames:
 
 
 def names_of(model: bytes) -> OnnxNames:
-    """What a model says of itself; `ValueError` where it is none."""
+    """Read the names in a model; `ValueError` if it is no ONNX model."""
     graph = _first(model, _GRAPH)
     if graph is None:
-        raise ValueError("an ONNX model has a graph")
+        raise ValueError("there is no graph, so this is no ONNX model")
     outputs = [value for number, value in _fields(graph) if number == _OUTPUT]
     pairs = [value for number, value in _fields(model) if number == _METADATA]
     sizes = {_text(value, 1): _last_size(value) for value in outputs}
@@ -37,7 +37,7 @@ def names_of(model: bytes) -> OnnxNames:
 
 
 def _last_size(value: bytes) -> int:
-    """`dim_value` of the last dimension of ValueInfoProto.type.tensor_type.shape; 0 where there is none."""
+    """Read `dim_value` of the last dimension of ValueInfoProto.type.tensor_type.shape; 0 if it is not fixed."""
     for number in (2, 1, 2):
         value = _first(value, number) or b""
     dimensions = [one for number, one in _fields(value) if number == 1]
@@ -51,11 +51,11 @@ def _text(message: bytes, number: int) -> str:
 
 
 def _first(message: bytes, number: int) -> bytes | None:
-    return next((value for own, value in _fields(message) if own == number), None)
+    return next((value for field, value in _fields(message) if field == number), None)
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Number and content of the fields that are strings or messages."""
+    """Yield number and content of the fields that are strings or messages."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)

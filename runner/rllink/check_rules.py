@@ -9,7 +9,7 @@ import zlib
 from contextlib import suppress
 from typing import Any
 
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check import Checker, Rules, Skip, expect_error, expect_pong
 from runner.rllink.check_onnx import OnnxNames, names_of
 from runner.rllink.check_wire import Failure, NoAnswer, expect
@@ -22,7 +22,7 @@ _PING = b'00000016{"type": "PING"}'
 _PONG = b'{"type": "PONG"}'
 _MOST_IN_HEADER = 99_999_999
 _FLOAT32_MAX = 3.4028234663852886e38
-_MOST_MADE_UP = 20_000_000  # bytes of a message
+_LONGEST_MESSAGE = 20_000_000  # bytes
 
 
 # -- framing -----------------------------------------------------------------------------------------------------------
@@ -35,15 +35,15 @@ def _(checker: Checker) -> None:
     wire.receive_body()
 
 
-@rule("F2", "a header is the length in eight ASCII digits, of what the server sends, too")
+@rule("F2", "a header is the length in eight ASCII digits, also in answers")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for kind in ("PING", "GET_CONFIG", "GET_STATE"):
-        wire.ask({"type": kind})  # the reader refuses headers that are none
+        wire.ask({"type": kind})  # the reader refuses bad headers
     expect(wire.is_silent(checker.silence_s), "headers that say how long bodies are", "bytes after the last body")
 
 
-@rule("F3", "bodies are JSON objects in UTF-8, without byte order mark and numbers that are not finite")
+@rule("F3", "bodies are JSON objects in UTF-8, without a byte order mark, NaN or infinity")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for kind in ("PING", "GET_CONFIG"):
@@ -140,7 +140,7 @@ def _(checker: Checker) -> None:
 
 @rule("R2", "the server does not read on while it owes more than one answer")
 def _(checker: Checker) -> None:
-    raise Skip("what a server reads cannot be seen from outside")
+    raise Skip("a client cannot see what a server reads")
 
 
 @rule("R3", "`type` is there, and a string")
@@ -183,7 +183,7 @@ def _(checker: Checker) -> None:
 @rule("R4", "each key of an episode missing or of a wrong type: its path; nothing of the message is used")
 def _(checker: Checker) -> None:
     wire = checker.open()
-    checker.spaces  # noqa: B018  nothing to do where nothing can be made up
+    checker.spaces  # noqa: B018  raises Skip if a space is malformed
     wrong = {"obs": "x", "actions": None, "rewards": ["1"], "is_terminated": 1, "is_truncated": "no", "id": 3}
     for name, value in wrong.items():
         chunk = checker.chunk(id="R4", is_done=False)
@@ -308,11 +308,11 @@ def _(checker: Checker) -> None:
     expect(isinstance(config.get("force_on_policy"), bool), "force_on_policy, a boolean", config)
     described = {"$": config}
     if "agents" in checker.granted:
-        described = {f"$.agents.{agent}": own for agent, own in config.get("agents", {}).items()}
+        described = {f"$.agents.{agent}": spaces for agent, spaces in config.get("agents", {}).items()}
         expect(bool(described), "agents", config)
-    for path, own in described.items():
+    for path, spaces in described.items():
         for name in ("observation_space", "action_space"):
-            mistake = made_up.mistake_in(own.get(name), f"{path}.{name}")
+            mistake = sample_items.find_mistake(spaces.get(name), f"{path}.{name}")
             expect(mistake is None, "spaces of section 4", mistake)
     keys = {"type", "env_steps_per_sample", "force_on_policy"}
     keys |= {"agents"} if "agents" in checker.granted else {"observation_space", "action_space"}
@@ -327,14 +327,14 @@ def _(checker: Checker) -> None:
     expect(type(state.get("weights_seq_no")) is int, "weights_seq_no, an integer", state)
     modules = state.get("modules", {}).values() if "agents" in wire.granted else [state]
     expect(bool(modules), "modules", state)
-    for own in modules:
-        names = _onnx_in(own)
+    for module in modules:
+        names = _onnx_in(module)
         _check_names(names)
     expect(checker.newest(wire) >= state["weights_seq_no"], "a weights_seq_no that does not fall", state)
 
 
-def _onnx_in(own: dict[str, Any]) -> OnnxNames:
-    file = own.get("onnx_file")
+def _onnx_in(module: dict[str, Any]) -> OnnxNames:
+    file = module.get("onnx_file")
     if not isinstance(file, str):
         raise Failure("onnx_file, a string", repr(type(file).__name__))
     try:
@@ -359,10 +359,12 @@ def _check_names(names: OnnxNames) -> None:
 
 
 @rule(
-    "E1", "weights_seq_no of a message says which weights acted; without it those that were sent", needs_episodes=True
+    "E1",
+    "weights_seq_no names the weights that chose the actions; by default the last that were sent",
+    needs_episodes=True,
 )
 def _(checker: Checker) -> None:
-    checker.accepted(checker.open(), [checker.chunk()])  # nothing was sent: the newest
+    checker.accepted(checker.open(), [checker.chunk()])  # without any sent weights, the newest
     wire = checker.open()
     for _ in range(5):
         seq_no = checker.newest(wire)
@@ -389,7 +391,7 @@ def _(checker: Checker) -> None:
     good = checker.chunk()
     obs, actions = good["obs"], good["actions"]
     mistakes: list[tuple[dict[str, Any], str]] = [
-        ({"actions": [made_up.beyond(checker.spaces[1], actions[0]), actions[1]]}, ".actions"),
+        ({"actions": [sample_items.out_of_range_item(checker.spaces[1], actions[0]), actions[1]]}, ".actions"),
         ({"actions": [None, actions[1]]}, ".actions"),
         ({"actions": [*actions, actions[0]]}, ""),
         ({"obs": obs[:-1]}, ""),
@@ -423,7 +425,7 @@ def _(checker: Checker) -> None:
 
 @rule("E3", "actions outside of a Box are accepted; observations too, or refused with their path", needs_episodes=True)
 def _(checker: Checker) -> None:
-    obs, action = (made_up.outside_of_bounds(space) for space in checker.spaces)
+    obs, action = (sample_items.out_of_bounds_item(space) for space in checker.spaces)
     if obs is None and action is None:
         raise Skip("no space is a Box of floats with bounds")
     wire = checker.open()
@@ -443,7 +445,7 @@ def _(checker: Checker) -> None:
     first = checker.chunk(is_done=False, id="E4")
     answer = checker.send_episodes(wire, [first, checker.chunk(rewards=[1.0])])
     expect_error(answer, "bad_message", "$.episodes[1].rewards")
-    checker.accepted(wire, [checker.chunk(id="E4")])  # it begins: the first chunk was not taken
+    checker.accepted(wire, [checker.chunk(id="E4")])  # it begins, so the first chunk was not accepted
 
 
 @rule("E5", "without id each chunk stands alone", needs_episodes=True)
@@ -455,13 +457,17 @@ def _(checker: Checker) -> None:
     expect(answer.get("env_steps") == 5, "ACK of 5 env steps", answer)
 
 
-@rule("E5", "parts with the same id are one episode: the first observation is the last one again", needs_episodes=True)
+@rule(
+    "E5",
+    "parts with the same id are one episode: each repeats the last observation of the part before",
+    needs_episodes=True,
+)
 def _(checker: Checker) -> None:
     wire = checker.open()
     begin = checker.chunk(is_done=False, id="E5")
     checker.accepted(wire, [begin])
     expect_error(checker.send_episodes(wire, [checker.chunk(id="E5")]), "bad_message", "$.episodes[0].obs")
-    checker.accepted(checker.open(), [checker.chunk(id="E5")])  # of another connection, so another episode
+    checker.accepted(checker.open(), [checker.chunk(id="E5")])  # another connection has other episodes
     middle = checker.chunk(is_done=False, first=begin["obs"][-1], id="E5")
     checker.accepted(wire, [middle, checker.chunk(first=middle["obs"][-1], id="E5")])
     checker.accepted(wire, [checker.chunk(id="E5")])  # the id is free again
@@ -489,7 +495,9 @@ def _(checker: Checker) -> None:
 
 
 @rule(
-    "E7", "with force_on_policy the answer waits until all that sample wait, or for newer weights", needs_episodes=True
+    "E7",
+    "with force_on_policy the answer waits for newer weights, or until all sampling clients wait",
+    needs_episodes=True,
 )
 def _(checker: Checker) -> None:
     if not checker.is_on_policy:
@@ -536,7 +544,7 @@ def _(checker: Checker) -> None:
     if "agents" in checker.granted:
         raise Skip("not tried with several agents")
     width = None
-    with suppress(Failure):  # S1 tells
+    with suppress(Failure):  # S1 reports it
         width = _onnx_in(wire.ask({"type": "GET_STATE"})).last_sizes.get("action_dist_inputs")
     if not width:
         raise Skip("the ONNX model does not say how wide action_dist_inputs is")
@@ -555,9 +563,9 @@ def _(checker: Checker) -> None:
     expect_error(wire.ask({"type": "GET_CONFIG", "request": 1}), "not_granted", "$.request")
 
 
-@rule("too_many_clients", "one connection too many is told so, and closed")
+@rule("too_many_clients", "a connection beyond the limit is refused and closed")
 def _(checker: Checker) -> None:
-    raise Skip("the limit is not told, and reaching it would keep simulators out")
+    raise Skip("the server does not state the limit, and reaching it would keep simulators out")
 
 
 @rule("too_many_episodes", "more open episodes than max_open_episodes are refused as a whole", needs_episodes=True)
@@ -566,24 +574,24 @@ def _(checker: Checker) -> None:
     count = int(checker.limit("max_open_episodes")) + 1
     chunk = checker.chunk(1, is_done=False)
     num_bytes = count * len(json.dumps(chunk))
-    if num_bytes > min(checker.limit("max_body_bytes"), _MOST_MADE_UP):
+    if num_bytes > min(checker.limit("max_body_bytes"), _LONGEST_MESSAGE):
         raise Skip(f"{count} episodes take {num_bytes} bytes")
     chunks = [{**chunk, "id": f"many-{number}"} for number in range(count)]
     expect_error(checker.send_episodes(wire, chunks), "too_many_episodes")
-    checker.accepted(wire, [checker.chunk(id="many-0")])  # it begins: nothing was taken
+    checker.accepted(wire, [checker.chunk(id="many-0")])  # it begins, so nothing was accepted
 
 
-@rule("not_exportable", "a policy without an ONNX file is told")
+@rule("not_exportable", "a policy without an ONNX file is refused")
 def _(checker: Checker) -> None:
     raise Skip("this server's policy has one")
 
 
-@rule("shutting_down", "the end of the run is told")
+@rule("shutting_down", "the end of the run is announced")
 def _(checker: Checker) -> None:
     raise Skip("the run would have to end")
 
 
-@rule("internal", "nothing that was sent until here made the server fail")
+@rule("internal", "no earlier message of this check made the server fail")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for body in (b'{"type": "EPISODES", "episodes": [], "weights_seq_no": 99999999999999999999}', b"{" * 1000):

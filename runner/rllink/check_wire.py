@@ -1,4 +1,4 @@
-"""Raw frames to a server under test, every wait with a limit."""
+"""Raw frames to a server under test; every wait has a limit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Failure(Exception):
 
 
 class NoAnswer(Failure):
-    """Nothing came in time."""
+    """No answer came in time."""
 
 
 class Closed(Failure):
@@ -35,7 +35,7 @@ class Closed(Failure):
 
 @dataclass(frozen=True)
 class Target:
-    """The server: where it is and how long an answer may take."""
+    """The server: its address, and `timeout_s`, the longest wait for an answer in seconds."""
 
     host: str
     port: int
@@ -45,19 +45,24 @@ class Target:
 
 
 def short(value: Any) -> str:
-    """A value for people."""
+    """Shorten a value for people."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _SHORTENED else f"{text[:_SHORTENED]}... ({len(text)} characters)"
 
 
 def expect(condition: bool, expected: str, got: Any) -> None:
-    """Fail where the condition does not hold."""
+    """Raise `Failure` if the condition does not hold."""
     if not condition:
         raise Failure(expected, short(got))
 
 
 class Wire:
-    """One connection. `granted`: its extensions; `last_sent`: for people.
+    """One connection.
+
+    Attributes:
+        granted: the granted extensions with their options.
+        pong: the PONG of its handshake.
+        last_sent: the last message that was sent, for people.
 
     Raises:
         OSError: it cannot connect.
@@ -82,7 +87,7 @@ class Wire:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send_bytes(self, data: bytes) -> None:
-        """Bytes as they are."""
+        """Send bytes as they are."""
         self.last_sent = short(data.decode("ascii", "backslashreplace"))
         self.socket.settimeout(self._target.timeout_s)
         try:
@@ -91,18 +96,18 @@ class Wire:
             raise Closed("a connection that takes a message", f"{error}") from None
 
     def send_body(self, body: bytes) -> None:
-        """A frame."""
+        """Send a frame."""
         self.send_bytes(frames.frame(body, "large_frames" in self.granted))
 
     def send(self, message: Any, msgpack: bool = False) -> None:
-        """A message in JSON or MessagePack."""
+        """Send a message in JSON or MessagePack."""
         self.send_body(pack(message) if msgpack else json.dumps(message, allow_nan=False).encode())
         self.last_sent = short(str(message))
 
     # -- receiving ---------------------------------------------------------------------------------------------------
 
     def receive_body(self, timeout_s: float | None = None) -> bytes:
-        """The next frame's body; its header is checked [F2]."""
+        """Receive the body of the next frame, and check its header [F2]."""
         deadline = time.monotonic() + (self._target.timeout_s if timeout_s is None else timeout_s)
         header = self._take(8, deadline)
         if header[:1] == b"+" and "large_frames" in self.granted:
@@ -128,17 +133,17 @@ class Wire:
         return taken
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The next message, in whatever format; signs of life are left out."""
+        """Receive the next message in either format, without signs of life."""
         while (message := self.receive_any(timeout_s))["type"] == "WAIT":
             pass
         return message
 
     def receive_any(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """The next message, `WAIT` too."""
+        """Receive the next message, also `WAIT`."""
         return self.decode(self.receive_body(timeout_s))
 
     def decode(self, body: bytes) -> dict[str, Any]:
-        """The message in a body."""
+        """Decode the message in a body."""
         try:
             if frames.is_compressed(body) and "compression" in self.granted:
                 body = frames.decompressed(body, _MOST_RECEIVED)
@@ -153,12 +158,12 @@ class Wire:
         return message
 
     def ask(self, message: Mapping[str, Any], timeout_s: float | None = None, msgpack: bool = False) -> dict[str, Any]:
-        """The answer to a message."""
+        """Send a message, and receive its answer."""
         self.send(message, msgpack)
         return self.receive(timeout_s)
 
     def is_silent(self, seconds: float) -> bool:
-        """Whether nothing comes for so long."""
+        """Return whether nothing comes for so long."""
         try:
             self.receive_body(seconds)
         except NoAnswer:
@@ -166,7 +171,7 @@ class Wire:
         return False
 
     def expect_end(self) -> None:
-        """The server closes the connection."""
+        """Expect that the server closes the connection."""
         try:
             body = self.receive_body()
         except Closed:

@@ -1,6 +1,6 @@
-"""The client of RLlink: lets a simulator that steps itself train with a server, over TCP.
+"""The client of RLlink: it connects a simulator to a training run over TCP.
 
-Needs numpy and, to act by itself, onnxruntime; no other part of this package. The protocol: docs/rllink-spec.md.
+It needs numpy and, to choose actions itself, onnxruntime; no other part of this package. Protocol: docs/rllink-spec.md.
 
     with Client("127.0.0.1", 5556) as client:
         sampler = client.sampler()
@@ -35,7 +35,7 @@ from runner.rllink.shared_writer import SharedWriter
 _log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
-# What a client asks for if it is not told otherwise.
+# The extensions for which a client asks by default.
 DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
     "msgpack": {},
     "large_frames": {},
@@ -53,7 +53,8 @@ class RLlinkError(RuntimeError):
     """The server refused a request.
 
     Attributes:
-        code: see the specification, section 7. path: of what is wrong in the message, or None.
+        code: error code of the specification, section 7.
+        path: place of the mistake in the message; None without one.
     """
 
     def __init__(self, code: str, message: str, path: str | None = None) -> None:
@@ -62,16 +63,16 @@ class RLlinkError(RuntimeError):
 
 
 class ServerGone(ConnectionError):
-    """The server cannot be reached any more, or said that the run is over."""
+    """The server cannot be reached, or the run is over."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """What the server wants: the answer to GET_CONFIG.
+    """The answer to GET_CONFIG.
 
     Attributes:
-        env_steps_per_sample: env steps to send at once.
-        force_on_policy: whether to wait for new weights before sampling on.
+        env_steps_per_sample: env steps to send in a message.
+        force_on_policy: whether sampling waits for new weights after each message.
         observation_space, action_space: as in the specification, section 4; None with several agents.
         agents: agent id -> its `module` and spaces; None with a single agent.
     """
@@ -85,33 +86,38 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class Weights:
-    """The answer with weights. `files`: module id (None with a single agent) -> ONNX or safetensors bytes."""
+    """Weights of the server.
+
+    Attributes:
+        seq_no: number of the weights.
+        files: module id (None with a single agent) -> bytes of an ONNX or safetensors file.
+    """
 
     seq_no: int
     files: Mapping[str | None, bytes]
 
 
 class Client:
-    """A connection to a server; connects again and repeats what was not answered when it breaks.
+    """A connection to a server; when it breaks, it is made again and the request without an answer is repeated.
 
     Args:
-        host, port: of the server.
-        token: if the server asks for one.
+        host, port: address of the server.
+        token: token of the server; None without one.
         tls: a context for a server with a certificate, for example `ssl.create_default_context(cafile=...)`.
-        extensions: name -> options, asked for; `{}` for the base protocol.
-        timeout_s: longest silence of the server before the connection counts as broken; signs of life of the
-            `heartbeat` extension are no silence.
-        reconnect_s: seconds in which a connection must come about again; 0 never tries again.
-        compress: compress long messages.
-        share_memory: pass long messages through memory; the server is on this machine.
+        extensions: name -> options of the extensions to ask for; `{}` asks for none.
+        timeout_s: seconds of silence after which the connection counts as broken; with the extension `heartbeat` the
+            server sends signs of life while an answer takes longer.
+        reconnect_s: seconds for which a broken connection is tried again; 0 never tries again.
+        compress: whether long messages are compressed.
+        share_memory: whether long messages pass through shared memory; the server must be on this machine.
 
     Attributes:
-        extensions: those that were granted, with their options.
-        limits: of the server, as PONG says.
+        extensions: name -> options of the extensions that the server granted.
+        limits: limits of the server in its PONG.
 
     Raises:
-        ServerGone: there is no server at this address.
-        RLlinkError: it does not want this client.
+        ServerGone: no server answers at this address.
+        RLlinkError: the server refuses this client.
     """
 
     def __init__(
@@ -154,7 +160,7 @@ class Client:
     # -- what a simulator asks for -----------------------------------------------------------------------------------
 
     def get_config(self) -> ServerConfig:
-        """What the server wants; asked once."""
+        """Return the configuration of the server; it is asked for once."""
         if self._config is None:
             answer = self._ask({"type": "GET_CONFIG"}, "SET_CONFIG")
             names = ServerConfig.__dataclass_fields__
@@ -162,17 +168,17 @@ class Client:
         return self._config
 
     def get_state(self) -> Weights:
-        """The newest weights."""
+        """Return the newest weights."""
         return _weights(self._ask({"type": "GET_STATE"}, "SET_STATE"))
 
     def send_episodes(
         self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None, columns: Any = None
     ) -> int:
-        """Send sampled data; returns the number of the newest weights. See the specification, section 6.
+        """Send sampled data; return the number of the newest weights.
 
         Args:
-            episodes: chunks; lists, or arrays where the extension `msgpack` is granted.
-            weights_seq_no: of the weights that acted; None: those that the server sent last.
+            episodes: chunks as in the specification, section 6; with the extension `msgpack`, lists may be arrays.
+            weights_seq_no: number of the weights that chose the actions; None: the weights that the server sent last.
             columns: many chunks as one block a column, instead of `episodes`.
         """
         answer = self._ask(_episodes("EPISODES", episodes, weights_seq_no, columns), "ACK")
@@ -181,26 +187,26 @@ class Client:
     def send_episodes_and_get_state(
         self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None, columns: Any = None
     ) -> Weights:
-        """Send sampled data and wait for weights, newer ones if the server forces on-policy sampling."""
+        """Send sampled data; return weights, after the next update if the server forces on-policy sampling."""
         return _weights(self._ask(_episodes("EPISODES_AND_GET_STATE", episodes, weights_seq_no, columns), "SET_STATE"))
 
     def get_actions(self, episodes: Sequence[Mapping[str, Any]], explore: bool = True) -> list[Any]:
-        """Let the server act; see the specification, section 8 (`actions`). None for episodes that ended."""
+        """Let the server choose one action an episode, None for ended ones (specification, section 8, `actions`)."""
         answer = self._ask({"type": "GET_ACTIONS", "episodes": list(episodes), "explore": explore}, "ACTIONS")
         return list(answer["actions"])
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Wait until the server answers a PING."""
         self._ask({"type": "PING"}, "PONG")
 
     def sampler(
         self, inference: Literal["client", "server"] = "client", seed: int | None = None
     ) -> LocalSampler | RemoteSampler:
-        """What a simulator calls with each observation to get the next action; sends what is due by itself.
+        """Make a sampler: it returns an action for each observation, and sends episodes when they are due.
 
         Args:
-            inference: who computes actions: the client with onnxruntime, or the server.
-            seed: of the client's noise.
+            inference: where actions are computed: in the client with onnxruntime, or in the server.
+            seed: seed of the client's noise; None takes a random one.
         """
         if inference == "server":
             return RemoteSampler(self)
@@ -209,7 +215,7 @@ class Client:
     # -- requests and answers ----------------------------------------------------------------------------------------
 
     def _ask(self, message: dict[str, Any], expected: str) -> dict[str, Any]:
-        """The answer to a message, which is sent again after each break until it is answered."""
+        """Return the answer to a message, which is sent again after each break of the connection."""
         is_numbered = False
         while True:
             if "session" in self.extensions and message["type"] != "PING" and not is_numbered:
@@ -245,7 +251,7 @@ class Client:
             self.close()
             raise ServerGone("the run is over")
         if is_numbered:
-            self._number -= 1  # a request that is refused has not been carried out; its number is free
+            self._number -= 1  # a refused request has not been carried out, and its number is free
         raise RLlinkError(code, str(answer.get("message")), answer.get("path"))
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -263,7 +269,7 @@ class Client:
         self._socket.sendall(frame(body, "large_frames" in self.extensions))
 
     def _receive(self) -> dict[str, Any]:
-        """The next answer that is more than a sign of life."""
+        """Return the next answer other than a sign of life."""
         while True:
             answer = self._receive_one()
             if answer.get("type") != "WAIT":
@@ -286,7 +292,7 @@ class Client:
     # -- connecting --------------------------------------------------------------------------------------------------
 
     def _connect_within(self, seconds: float) -> None:
-        """Connect, and try again with longer and longer pauses."""
+        """Connect; try again with growing pauses for so many seconds."""
         latest = time.monotonic() + seconds
         pause = _FIRST_PAUSE_S
         while True:
@@ -352,7 +358,7 @@ class Client:
 
 
 def _check_alive(answer: Mapping[str, Any]) -> None:
-    """`ConnectionResetError` where the server ends this connection, and a new one may be let in."""
+    """Raise `ConnectionResetError` if the server ends this connection but may accept a new one."""
     if answer["type"] == "ERROR" and answer.get("code") in ("timeout", "too_many_clients"):
         raise ConnectionResetError(str(answer.get("message")))
 
@@ -369,18 +375,18 @@ def _weights(answer: Mapping[str, Any]) -> Weights:
     modules: Iterable[tuple[str | None, Mapping[str, Any]]] = [(None, answer)]
     if "modules" in answer:
         modules = answer["modules"].items()
-    return Weights(int(answer["weights_seq_no"]), {module_id: _file(own) for module_id, own in modules})
+    return Weights(int(answer["weights_seq_no"]), {module_id: _file(module) for module_id, module in modules})
 
 
-def _file(own: Mapping[str, Any]) -> bytes:
-    content = own["onnx_file"] if "onnx_file" in own else own["safetensors_file"]
+def _file(module: Mapping[str, Any]) -> bytes:
+    content = module["onnx_file"] if "onnx_file" in module else module["safetensors_file"]
     if isinstance(content, str):
         content = base64.b64decode(content, validate=True)
-    return gzip.decompress(content) if "onnx_file" in own else bytes(content)
+    return gzip.decompress(content) if "onnx_file" in module else bytes(content)
 
 
 def _listed(value: Any) -> Any:
-    """Arrays and numpy's numbers for JSON."""
+    """Turn arrays and numbers of numpy into lists and numbers for JSON."""
     if isinstance(value, (np.ndarray, np.generic)):
         return value.tolist()
     raise TypeError(f"a {type(value).__name__} cannot be sent")

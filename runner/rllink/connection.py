@@ -1,4 +1,4 @@
-"""One connection of the server: frames in, answers out, in order; what is wrong with a frame ends here."""
+"""One connection of the server: it answers frames in their order, and handles every error of a frame."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Longest body before the token.
+# Bytes of the longest body before the token.
 _LONGEST_UNAUTHORIZED = 4096
 _PONG = {"type": "PONG"}
 
@@ -44,8 +44,8 @@ class Connection(asyncio.Protocol):
     """Speaks the protocol with one client.
 
     Args:
-        server: whose connection it is.
-        number: of the connection, from 0.
+        server: the server of the connection.
+        number: number of the connection, from 0.
         unseated: its admission, until it has a seat.
     """
 
@@ -72,44 +72,44 @@ class Connection(asyncio.Protocol):
     # -- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
+        """Begin to serve a client that has connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.meet(self)
         self._unseated.refuse = self._refuse_as_unseated
 
     def data_received(self, data: bytes) -> None:
-        """Bytes of frames."""
+        """Answer the frames that these bytes complete."""
         if not self._is_closing:
             self._reader.feed(data)
             self._answer_what_is_there()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client is gone."""
+        """Forget a client that is gone."""
         self._is_closing = True
-        if self._pending is not None and self.session is None:  # a session's answer is asked for again
+        if self._pending is not None and self.session is None:  # a session asks for its answer again
             self._pending.cancel()
         self._drop_received()
         self._server.admission.leave(self._unseated)
         self._server.part(self)
 
     def pause_writing(self) -> None:
-        """The client does not read what it was sent."""
+        """Stop answering, since the client does not read its answers."""
         self._is_writing_paused, self._write_stuck = True, time.monotonic()
 
     def resume_writing(self) -> None:
-        """It has read."""
+        """Go on answering, since the client has read its answers."""
         self._is_writing_paused = False
         self._answer_what_is_there()
 
     @property
     def is_local(self) -> bool:
-        """Whether the client is on this machine."""
+        """Return whether the client is on this machine."""
         return self._unseated.host == "::1" or self._unseated.host.startswith("127.")
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _answer_what_is_there(self) -> None:
-        """Answer whole frames, one after the other, until one has to wait."""
+        """Answer the complete frames one after the other, until one has to wait."""
         while self._pending is None and not self._is_writing_paused and not self._is_closing:
             try:
                 body, is_shared = self._reader.next_frame()
@@ -127,7 +127,7 @@ class Connection(asyncio.Protocol):
         self._pace_reading()
 
     def _pace_reading(self) -> None:
-        """Read on unless so much has come that it has to wait, for its answer or for room in the memory."""
+        """Pause reading while a long message has to wait for an answer or for memory, and resume it afterwards."""
         num_bytes = self._reader.num_bytes
         must_wait = False
         if (num_bytes > FREE_BYTES or self._holding is not None) and not self._is_closing:
@@ -155,7 +155,7 @@ class Connection(asyncio.Protocol):
             self._server.memory.release(holding, time.monotonic())
 
     def _drop_received(self) -> None:
-        """Free what was received: nothing of it is answered any more."""
+        """Free the received bytes, which are not answered any more."""
         self._reader.clear()
         self._release_room()
 
@@ -164,18 +164,18 @@ class Connection(asyncio.Protocol):
         return self._holding is not None and self._is_reading_paused and not self._is_writing_paused
 
     def go_on(self) -> None:
-        """Read on: there is room for the message. The time until now was the server's."""
+        """Read on, since there is room; the time of waiting does not count against the client."""
         self._frame_begun = time.monotonic()
         if self._is_reading_paused and not self._is_closing:
             self._is_reading_paused = False
             self._transport.resume_reading()
 
     def refuse_as_full(self) -> None:
-        """End, since messages of too many clients wait for room."""
+        """End, since the messages of too many clients wait for room."""
         self._end(MessageError("too_many_clients", "messages of too many clients wait for memory; come again"))
 
     def refuse_as_slow(self) -> None:
-        """End, since others wait for the room of a message that does not arrive."""
+        """End, since the message arrives too slowly while others wait for its room."""
         within = f"within {self._config.frame_timeout_s:g} s, at an even pace while others wait for memory"
         self._end(MessageError("timeout", f"a message must arrive {within}"))
 
@@ -251,7 +251,7 @@ class Connection(asyncio.Protocol):
     # -- handshake ---------------------------------------------------------------------------------------------------
 
     def _takes_seat(self, request: Request) -> bool:
-        """Whether the connection has a seat from now on; it ends where there is none."""
+        """Give the connection a seat; return whether it has one, and end it otherwise."""
         if not self.is_seated and not self._server.seat(self, self._session_named_in(request)):
             text = f"{self._config.max_clients} clients are connected, more are not allowed"
             self._end(MessageError("too_many_clients", text))
@@ -263,14 +263,14 @@ class Connection(asyncio.Protocol):
         return True
 
     def _session_named_in(self, request: Request) -> Session | None:
-        """The session that a PING goes on with. Nobody can guess the name of one."""
+        """Return the session that a PING names, if it exists; nobody can guess its name."""
         if not isinstance(request, Ping) or request.extensions is UNSET:
             return None
         session_id = request.extensions.get("session", {}).get("id")
         return self._server.sessions.get(session_id) if isinstance(session_id, str) else None
 
     def _greet(self, ping: Ping) -> Answer | asyncio.Future[Answer]:
-        """Answer a PING; its token has to wait for its turn where the address has sent wrong ones."""
+        """Answer a PING; its token waits for its turn if the address has sent wrong ones."""
         token = self._config.token
         if token is None or ping.token is UNSET:
             return self._shake_hands(ping)
@@ -282,7 +282,7 @@ class Connection(asyncio.Protocol):
     async def _try_later(self, ping: Ping, token: str, delay_s: float) -> Answer:
         try:
             await asyncio.sleep(delay_s)
-        except asyncio.CancelledError:  # it is gone, and its token was never tried
+        except asyncio.CancelledError:  # the client is gone, and its token was never tried
             self._unseated.peer.tokens.give_back()
             raise
         return self._try_token(ping, token)
@@ -331,7 +331,7 @@ class Connection(asyncio.Protocol):
 
     def _send_pending(self, done: asyncio.Future[Answer], body_format: Format, number: int | None) -> None:
         self._pending = None
-        # The time until now was the server's: what is left of the next frame may take as long as ever.
+        # The time of waiting does not count against the client: the rest of the next frame has the full time again.
         self._last_request, self._frame_begun = time.monotonic(), 0.0
         if self._is_closing or done.cancelled():
             return
@@ -367,7 +367,7 @@ class Connection(asyncio.Protocol):
         return error.answer()
 
     def _end(self, error: MessageError) -> None:
-        """Say why, and close; what is said is still sent."""
+        """Send an error, and close the connection once it is sent."""
         self._send(self._refused(error), JSON, None)
         self._is_closing, self._write_stuck = True, time.monotonic()
         self._drop_received()
@@ -379,22 +379,22 @@ class Connection(asyncio.Protocol):
             self._end(MessageError("too_many_clients", text))
 
     def say_goodbye(self) -> None:
-        """The run is over."""
+        """End, since the run is over."""
         if not self._is_closing:
             self._end(MessageError("shutting_down", "the run is over"))
 
     def give_way(self) -> None:
-        """The client has come again by another connection."""
+        """End at once, since the client has come back by another connection."""
         self._is_closing = True
         self._transport.abort()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
-        """End the connection if something takes too long; called every now and then."""
+        """End the connection if something takes too long; called periodically."""
         config = self._config
         if self._is_closing:
-            if now - self._write_stuck > config.frame_timeout_s:  # it does not read why
+            if now - self._write_stuck > config.frame_timeout_s:  # it does not read the error
                 self._transport.abort()
         elif self._is_writing_paused and now - self._write_stuck > config.frame_timeout_s:
             self._is_closing = True

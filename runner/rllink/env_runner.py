@@ -1,4 +1,4 @@
-"""The env runner whose environments step themselves: a server that simulators connect to."""
+"""The env runner of external simulators: a server to which they connect."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
-from runner.rllink.acting import Acting
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
-from runner.rllink.arrived import OpenEpisode, Sampled, count
+from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.open_recordings import OpenRecordings
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks, add_returns
 from runner.rllink.served_client import Client
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
@@ -49,7 +49,13 @@ _FIRST_AFTER_RESTART = 10**9
 
 @dataclass(frozen=True)
 class Sampling:
-    """How much is sampled: env steps in a round, how many runners share them, how far chunks look back."""
+    """How much is sampled.
+
+    Attributes:
+        env_steps_per_round: env steps that all runners sample in a round.
+        num_runners: number of runners that share a round.
+        num_lookback: number of past steps that chunks can see.
+    """
 
     env_steps_per_round: int
     num_runners: int
@@ -57,23 +63,23 @@ class Sampling:
 
     @property
     def env_steps_per_message(self) -> int:
-        """What `rllink.env_steps_per_sample=auto` means."""
+        """Return the env steps a message that `rllink.env_steps_per_sample=auto` stands for."""
         return max(1, -(-self.env_steps_per_round // (8 * self.num_runners)))
 
 
 class ExternalEnvRunner:
-    """Listens for simulators, and samples what they send.
+    """Listens for simulators, and samples the episodes that they send.
 
     Args:
-        config: of the run; `env.port` is set.
+        config: configuration of the run, with `env.port`.
         plans: module id -> its plan.
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
-        journal_dir: where accepted messages are written down; None writes none.
-        is_recording: add to samples what recording needs; with a single agent.
+        journal_dir: folder in which accepted messages are stored; None stores none.
+        is_recording: whether samples hold the columns that recording needs; with a single agent only.
 
     Attributes:
-        server: where simulators connect.
+        server: the server to which simulators connect.
     """
 
     def __init__(
@@ -112,12 +118,12 @@ class ExternalEnvRunner:
             for module_id, parts in self._acting_parts.items()
             for agent in _agents_of(parts)
         }
-        acting = {module_id: Acting(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
+        inference = {module_id: ModuleInference(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
         self._leave_out = config.rllink.leave_out
         num_kept = config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
         description = _description(config, self._acting_parts, sampling)
-        self._service = Service(config.rllink, description, agents, self._versions, acting, self._journal)
+        self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._open_recordings = OpenRecordings() if is_recording else None
         self._published: Weights | None = None
@@ -126,23 +132,23 @@ class ExternalEnvRunner:
         self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
 
     def address(self) -> str:
-        """`host:port`."""
+        """Return `host:port`."""
         host, port = self.server.address
         return f"{host}:{port}"
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
-        """Wait until simulators have sent so many env steps; what is more goes into the next sample.
+        """Wait until simulators have sent enough env steps for one sample.
 
         Args:
-            num_env_steps: at least so many; messages are not split.
-            explore: must be true; whether simulators explore is theirs to decide.
-            weights: module id -> (P,) parameters; new ones are what simulators get from now on.
-            shared_state: by module id, the merged state of pieces that runners share.
+            num_env_steps: least number of env steps; a sample holds whole messages, so it may have more.
+            explore: must be true; each simulator decides whether it explores.
+            weights: module id -> (P,) parameters; simulators get them from now on.
+            shared_state: module id -> merged state of the pieces that runners share.
 
         Raises:
-            Interrupted: an end was asked for while nothing came.
+            Interrupted: the run was interrupted during the wait.
         """
         for module_id, intake in self._intakes.items():
             intake.take_over(shared_state.get(module_id, {}))
@@ -171,7 +177,7 @@ class ExternalEnvRunner:
         return await self._service.collect(num_env_steps)
 
     def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
-        """The batch; says in the log what is waited for."""
+        """Wait for the batch, and log every ten seconds how many env steps are awaited."""
         begun = told = time.monotonic()
         while True:
             try:
@@ -187,50 +193,50 @@ class ExternalEnvRunner:
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
     def _sample_of(self, batch: Batch) -> Sample:
-        sampled: list[Sampled] = []
+        sampled: list[SampledChunks] = []
         for module_id, intake in self._intakes.items():
-            parts = [part for part in batch.arrived if part.module_id == module_id]
+            parts = [part for part in batch.received if part.module_id == module_id]
             if parts:
                 sampled.append(intake.block(parts))
-        for acted in batch.acted:
-            count(acted.block, acted.episodes)
-            sampled.append(acted)
+        for served in batch.served:
+            add_returns(served.block, served.episodes)
+            sampled.append(served)
         by_module = {
             module_id: [one.block for one in sampled if one.block.module_id == module_id] for module_id in self._intakes
         }
-        blocks = {key: concat_blocks(own) for key, own in by_module.items() if own}
+        blocks = {module_id: concat_blocks(group) for module_id, group in by_module.items() if group}
         rollout = Rollout(blocks, batch.num_env_steps, self._left_out_without(batch.records))
         to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
-        # First those that have just gone on from the newest merged state.
+        # The states of intakes come first: they have just gone on from the newest merged state.
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
         finished = replace(self._env_episodes.finished_in(sampled), outside=self._outside(sampled))
         return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
 
-    def _outside(self, sampled: Sequence[Sampled]) -> OutsideObservations:
-        """Observations outside of their space, as far as they are counted."""
+    def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
+        """Count the observations outside of their space, with `env.observation_check=warn`."""
         if self._counting is None:
             return OutsideObservations()
         found = [check_fragment(one.block, one.raw_obs, self._counting[one.block.module_id]) for one in sampled]
         return OutsideObservations.total(found)
 
     def _left_out_without(self, records: range) -> tuple[str, ...]:
-        """The `rllink.leave_out` that goes on without these records of the journal; empty where there are none."""
+        """Return the value of `rllink.leave_out` that skips these records of the journal; () without records."""
         if self._journal is None or not records:
             return ()
         return *self._leave_out, self._journal.name_of(records)
 
     def evaluate(self, *_: Any) -> FinishedEpisodes:
-        """Simulators cannot be asked to evaluate."""
-        raise RunFailure(Problem("simulators that step themselves cannot be evaluated in", "evaluation"))
+        """Raise `RunFailure`: simulators cannot be asked to evaluate."""
+        raise RunFailure(Problem("external simulators cannot be used for evaluation", "evaluation"))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """What sampling goes on from: weights' number, pieces, sessions, episodes that were sampled in part.
+        """Return the state of sampling: weights' number, pieces, sessions, and episodes that were sampled in part.
 
-        What arrived since then is in the journal.
+        The journal has the messages that were not sampled yet.
         """
         return self.server.call(self._state())
 
@@ -263,30 +269,30 @@ class ExternalEnvRunner:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`, and from the messages that arrived after it."""
+        """Go on from a state of `get_state` and from the messages of the journal after it."""
         if state:
             self.server.call(self._restore(state))
 
     async def _restore(self, state: Mapping[str, Any]) -> None:
-        # A number never stands for two weights, also of those that were given after the checkpoint.
+        # No two weights may have the same number, also not weights that were sent after the checkpoint.
         noted = 0 if self._journal is None else self._journal.newest_seq_no
         self._versions.newest_seq_no = max(int(state["weights_seq_no"]), noted)
-        for module_id, own in state["modules"].items():
-            self._acting_parts[module_id].env_to_module.set_state(own["env_to_module"])
-            self._acting_parts[module_id].module_to_env.set_state(own["module_to_env"])
+        for module_id, pipelines in state["modules"].items():
+            self._acting_parts[module_id].env_to_module.set_state(pipelines["env_to_module"])
+            self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
         self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
         clients = {
-            own["client"]: self.server.restore_session(session_id, own["client"], int(own["number"]))
-            for session_id, own in state["sessions"].items()
+            session["client"]: self.server.restore_session(session_id, session["client"], int(session["number"]))
+            for session_id, session in state["sessions"].items()
         }
-        for own in state["sessions"].values():
-            client = clients[own["client"]]
-            client.open.num_begun = int(own["num_begun"])
-            client.seq_no = None if own["weights_seq_no"] is None else int(own["weights_seq_no"])
-        gone: set[Client] = set()  # those without a session
+        for session in state["sessions"].values():
+            client = clients[session["client"]]
+            client.open.num_begun = int(session["num_begun"])
+            client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
+        gone: set[Client] = set()  # clients without a session, which cannot come again
         restored: dict[str, OpenEpisode] = {}
-        for own in state["episodes"].values():
-            episode = OpenEpisode.from_state(own)
+        for episode_state in state["episodes"].values():
+            episode = OpenEpisode.from_state(episode_state)
             if episode.client not in clients:
                 clients[episode.client] = self._client_without_session(episode.client)
                 gone.add(clients[episode.client])
@@ -302,7 +308,7 @@ class ExternalEnvRunner:
         self._service.num_records_sampled = int(state["num_records"])
         if self._journal is not None:
             records = list(self._journal.records_from(int(state["num_records"])))
-            first = self._journal.num_records - len(records)  # some may be gone
+            first = self._journal.num_records - len(records)  # older ones may be deleted
             self._service.num_records_sampled = first
             left_out = self._journal.records_named(self._leave_out)
             for number, record in enumerate(records, first):
@@ -311,7 +317,7 @@ class ExternalEnvRunner:
             self._service.leave(client)
 
     def _take_again(self, record: Record, clients: dict[str, Client], is_left_out: bool) -> set[Client]:
-        """Take a message from before the restart; the client, if it cannot come again."""
+        """Accept a message from before the restart again; return its client if that cannot come again."""
         if is_left_out:
             _log.warning("RLlink: a message of %s is left out, as rllink.leave_out says", record.client)
         if record.session is not None:
@@ -325,13 +331,13 @@ class ExternalEnvRunner:
         return {clients[record.client]}
 
     def _client_without_session(self, name: str) -> Client:
-        """One that cannot come again; its episodes that begin after the checkpoint get ids of their own."""
+        """Make a client that cannot come again; its later episodes get ids that no other episode has."""
         open_episodes = self.server.new_open_episodes(name)
         open_episodes.num_begun = _FIRST_AFTER_RESTART
         return Client(name, open_episodes)
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The pipelines around a module that acts here."""
+        """Return the pipelines around a module for which the server can choose actions."""
         parts = self._acting_parts[module_id]
         return parts.env_to_module, parts.module_to_env
 
@@ -345,8 +351,8 @@ class ExternalEnvRunner:
 class _OnnxFile:
     """Makes the ONNX file of a module.
 
-    The graph is exported at once, although not every client asks for it: torch's exporter changes what all threads of
-    a process share, and a learner that computes meanwhile comes to other results.
+    The graph is exported at the start, although not every client asks for it: torch's exporter changes global state,
+    and a learner that computes in another thread at the same time would get other results.
     """
 
     def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
@@ -360,7 +366,7 @@ class _OnnxFile:
             _log.warning("RLlink: simulators that ask for ONNX files are refused: %s", why)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """The ONNX file."""
+        """Return the ONNX file."""
         return self._policy.to_bytes(weights, shared_state, weights_seq_no)
 
 
@@ -374,11 +380,11 @@ class _SafetensorsFile:
         self._parameters = FlatParameters(self._module)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """The safetensors file."""
+        """Return the safetensors file."""
         from safetensors.torch import save
 
         self._parameters.load(weights)
-        return save({name: own.clone() for name, own in self._module.state_dict().items()})
+        return save({name: tensor.clone() for name, tensor in self._module.state_dict().items()})
 
 
 def _give_streams(seed: int, role: str, index: int, generation: int, parts: ActingParts) -> None:
@@ -397,7 +403,7 @@ def _agents_of(parts: ActingParts) -> Sequence[str | None]:
 def _observation_checks(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], mode: str
 ) -> dict[str, ObservationChecks] | None:
-    """Module id -> what finds observations outside of their space; None if `env.observation_check` is another mode."""
+    """Make the observation checks by module id; None if `env.observation_check` is another mode."""
     if config.env.observation_check != mode:
         return None
     return {
@@ -419,7 +425,7 @@ def _agent_spaces(parts: ActingParts, bounds: ObservationChecks | None) -> Agent
 
 
 def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sampling: Sampling) -> dict[str, Any]:
-    """What SET_CONFIG says."""
+    """Return the content of SET_CONFIG."""
     asked = config.rllink.env_steps_per_sample
     description: dict[str, Any] = {
         "env_steps_per_sample": sampling.env_steps_per_message if isinstance(asked, str) else asked,
@@ -427,16 +433,17 @@ def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sam
     }
     spaces = {
         agent: {
-            "observation_space": space_to_dict(own.plan.observation_space),
-            "action_space": space_to_dict(own.plan.action_space),
+            "observation_space": space_to_dict(module_parts.plan.observation_space),
+            "action_space": space_to_dict(module_parts.plan.action_space),
         }
-        for own in parts.values()
-        for agent in _agents_of(own)
+        for module_parts in parts.values()
+        for agent in _agents_of(module_parts)
     }
     if None in spaces:
         return description | spaces[None]
-    module_of = {agent: own.plan.module_id for own in parts.values() for agent in _agents_of(own)}
-    return description | {"agents": {agent: {"module": module_of[agent], **own} for agent, own in spaces.items()}}
+    module_of = {agent: one.plan.module_id for one in parts.values() for agent in _agents_of(one)}
+    agents = {agent: {"module": module_of[agent], **described} for agent, described in spaces.items()}
+    return description | {"agents": agents}
 
 
 def _differ(weights: Weights, published: Weights) -> bool:
@@ -444,7 +451,7 @@ def _differ(weights: Weights, published: Weights) -> bool:
 
 
 class EnvEpisodes:
-    """Which env episodes have ended: all episodes of their agents, in whichever samples.
+    """Finds the env episodes that have ended: those in which the episodes of all agents have.
 
     Args:
         module_of: agent id -> module id; the key None with a single agent.
@@ -452,11 +459,11 @@ class EnvEpisodes:
 
     def __init__(self, module_of: Mapping[str | None, str]) -> None:
         self._module_of = module_of
-        # Env episode -> its agents' episodes, and those of them that have not ended.
+        # Env episode -> the episodes of its agents, and the `id()` of each that has not ended.
         self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
 
-    def finished_in(self, sampled: Sequence[Sampled]) -> FinishedEpisodes:
-        """The env episodes that end with these chunks; those whose ends are none are left out."""
+    def finished_in(self, sampled: Sequence[SampledChunks]) -> FinishedEpisodes:
+        """Return the env episodes that end with these chunks, without incomplete ones."""
         ended: list[OpenEpisode] = []
         for one in sampled:
             is_done = one.block.is_terminated | one.block.is_truncated
@@ -472,19 +479,19 @@ class EnvEpisodes:
         over = [env_id for env_id in env_ids if env_id in self._going_on and not self._going_on[env_id][1]]
         groups = [self._going_on.pop(env_id)[0] for env_id in over]
         whole = [group for group in groups if all(episode.is_whole for episode in group)]
-        by_agent, by_module = self._own_returns(whole)
+        by_agent, by_module = self._returns_by_agent_and_module(whole)
         return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
 
     @property
     def agents(self) -> dict[str, frozenset[str]]:
-        """Of each env episode that goes on the agents that have been in it."""
+        """Return the agents of each env episode that goes on."""
         return {
             env_id: frozenset(episode.agent_id or "" for episode in agents)
             for env_id, (agents, _) in self._going_on.items()
         }
 
     def get_state(self) -> dict[str, Any]:
-        """Of each env episode: ids of the agents' episodes that go on, and the state of those that have ended."""
+        """Return for each env episode the ids of the episodes that go on and the states of the ended ones."""
         return {
             env_id: {
                 "going_on": [episode.id for episode in agents if id(episode) in going_on],
@@ -494,15 +501,20 @@ class EnvEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> None:
-        """Go on from a state; `restored`: the episodes that go on, by id."""
-        for env_id, own in state.items():
-            going_on = [restored[id_] for id_ in own["going_on"] if id_ in restored]
-            ended = [OpenEpisode.from_state(episode) for episode in own["ended"]]
+        """Go on from a state.
+
+        Args:
+            state: a state of `get_state`.
+            restored: episodes that go on, by id.
+        """
+        for env_id, saved in state.items():
+            going_on = [restored[id_] for id_ in saved["going_on"] if id_ in restored]
+            ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
             if going_on:
                 self._going_on[env_id] = [*ended, *going_on], set(map(id, going_on))
 
     def _forget_lost(self) -> None:
-        """Forget env episodes that go on in nobody: their clients have gone, and no chunk will say that they ended."""
+        """Forget env episodes whose clients have all gone: no chunk will ever end them."""
         for env_id, (agents, going_on) in list(self._going_on.items()):
             if going_on and all(episode.is_lost for episode in agents if id(episode) in going_on):
                 del self._going_on[env_id]
@@ -513,19 +525,21 @@ class EnvEpisodes:
             agents.append(episode)
         (going_on.discard if is_done else going_on.add)(id(episode))
 
-    def _own_returns(self, groups: Sequence[Sequence[OpenEpisode]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _returns_by_agent_and_module(
+        self, groups: Sequence[Sequence[OpenEpisode]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
         by_agent: dict[str, list[float]] = {}
         by_module: dict[str, list[float]] = {}
         for episode in (episode for group in groups for episode in group):
             by_agent.setdefault(episode.agent_id or "", []).append(episode.return_)
             by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
-        as_arrays = [{key: np.array(values) for key, values in own.items()} for own in (by_agent, by_module)]
+        as_arrays = [{key: np.array(values) for key, values in returns.items()} for returns in (by_agent, by_module)]
         return as_arrays[0], as_arrays[1]
 
 
 def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
     return FinishedEpisodes(
-        np.array([sum(own.return_ for own in group) for group in groups], np.float64),
-        np.array([max(own.num_steps_sampled for own in group) for group in groups], np.int64),
+        np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
+        np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
         np.zeros(len(groups), np.int64),
     )

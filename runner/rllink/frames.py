@@ -1,4 +1,4 @@
-"""Frames of RLlink, a length in digits and a body: bytes in, bytes out, without sockets (specification, section 1).
+"""Frames of RLlink, a length in digits and a body, without sockets (specification, section 1).
 
 Imports nothing but the standard library, so that clients can use it without the rest of the package.
 """
@@ -16,12 +16,16 @@ _MOST_IN_HEADER = 99_999_999
 _GZIP_MAGIC = b"\x1f\x8b"
 _SMALLEST_COMPRESSED = 1024
 
-# `max_body_bytes` where nobody says otherwise: what eight digits can say.
+# Default of `max_body_bytes`: the largest number of eight digits.
 DEFAULT_MAX_BODY_BYTES = _MOST_IN_HEADER
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame; `code` is that of the protocol's error answer."""
+    """Bytes that are no frame.
+
+    Attributes:
+        code: error code of the protocol.
+    """
 
     def __init__(self, code: str, message: str) -> None:
         self.code = code
@@ -29,14 +33,14 @@ class FrameError(ValueError):
 
 
 def frame(body: bytes, large: bool = False) -> bytes:
-    """The body with its header in front.
+    """Put the header before a body.
 
     Args:
-        body: JSON, or what an extension allows.
-        large: the extension `large_frames` is granted.
+        body: JSON, or another format that an extension allows.
+        large: whether the extension `large_frames` is granted.
 
     Raises:
-        FrameError: the body is longer than a header can say.
+        FrameError: the body is too long for a header.
     """
     if len(body) <= _MOST_IN_HEADER:
         return b"%08d%b" % (len(body), body)
@@ -46,20 +50,20 @@ def frame(body: bytes, large: bool = False) -> bytes:
 
 
 def shared_frame(num_bytes: int) -> bytes:
-    """What is sent instead of a body of so many bytes that lies in shared memory (extension `shared_memory`)."""
+    """Make the frame that stands for a body of `num_bytes` in shared memory (extension `shared_memory`)."""
     digits = b"%d" % num_bytes
     return b"@%07d%b" % (len(digits), digits)
 
 
 class FrameReader:
-    """Takes bytes as they come and gives whole bodies.
+    """Splits a stream of bytes into bodies.
 
     Args:
         max_body_bytes: a longer body is refused before it is read.
 
     Attributes:
-        is_large_granted: whether 16-byte headers are admitted.
-        is_shared_granted: whether headers that begin with `@` are: their bodies say where the real one lies.
+        is_large_granted: whether 16-byte headers are allowed.
+        is_shared_granted: whether headers may begin with `@`, so that a body says how long the one in shared memory is.
     """
 
     def __init__(self, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
@@ -73,14 +77,14 @@ class FrameReader:
         self._is_shared = False
 
     def feed(self, data: bytes | bytearray | memoryview) -> None:
-        """Append bytes that were received."""
+        """Append received bytes."""
         if self._start == len(self._buffer):
             self._buffer.clear()
             self._move(-self._start)
         self._buffer += data
 
     def clear(self) -> None:
-        """Drop everything that is held."""
+        """Drop all bytes."""
         self._buffer = bytearray()
         self._start, self._end_of_body = 0, None
 
@@ -92,21 +96,21 @@ class FrameReader:
 
     @property
     def is_within_frame(self) -> bool:
-        """Whether a frame has begun and is not complete."""
+        """Return whether a frame has begun and is not complete."""
         return len(self._buffer) > self._start
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are held."""
+        """Return the number of bytes that are held."""
         return len(self._buffer) - self._start
 
     @property
     def num_frame_bytes(self) -> int:
-        """Length of the frame that has begun, with its header; 0 while that is not known."""
+        """Return the length of the frame that has begun, with its header; 0 before its header is complete."""
         return 0 if self._end_of_body is None else self._end_of_body - self._start
 
     def next_body(self) -> bytes | None:
-        """The next whole body; None while there is none.
+        """Return the next complete body; None while it is not complete.
 
         Raises:
             FrameError: `bad_header` or `too_large`; nothing more can be read.
@@ -114,7 +118,7 @@ class FrameReader:
         return self.next_frame()[0]
 
     def next_frame(self) -> tuple[bytes | None, bool]:
-        """The next whole body, None while there is none; and whether it only says how long the one in shared memory is.
+        """Return the next complete body or None, and whether it only says how long the one in shared memory is.
 
         Raises:
             FrameError: `bad_header` or `too_large`; nothing more can be read.
@@ -132,7 +136,7 @@ class FrameReader:
         return body, self._is_shared
 
     def _read_header(self) -> bool:
-        """Find out where the next body lies; false while its header is incomplete."""
+        """Find the bounds of the next body; return false while its header is incomplete."""
         buffer, start = self._buffer, self._start
         if len(buffer) == start:
             return False
@@ -154,20 +158,20 @@ class FrameReader:
 
 
 def compressed(body: bytes) -> bytes:
-    """The body as a gzip stream where that is worth it."""
+    """Compress a body with gzip if it is long enough to be worth it."""
     return gzip.compress(body, 1, mtime=0) if len(body) > _SMALLEST_COMPRESSED else body
 
 
 def is_compressed(body: bytes) -> bool:
-    """Whether a body is a gzip stream; neither JSON nor msgpack maps begin like one."""
+    """Return whether a body is a gzip stream, which begins like neither JSON nor a map of MessagePack."""
     return body[:2] == _GZIP_MAGIC
 
 
 def decompressed(body: bytes, max_body_bytes: int) -> bytes:
-    """What a gzip stream holds.
+    """Decompress a gzip stream.
 
     Raises:
-        FrameError: it is none, or holds more than `max_body_bytes`.
+        FrameError: the body is no gzip stream, or holds more than `max_body_bytes`.
     """
     stream = zlib.decompressobj(wbits=31)
     try:

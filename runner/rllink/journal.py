@@ -1,7 +1,7 @@
-"""What clients were told has arrived, on disk: nothing of it is lost when the server is killed.
+"""The journal on disk of the messages that were acknowledged: none of them is lost when the server is killed.
 
-A record is written before its message is acknowledged, and read again after a restart from a checkpoint. It is safe
-against the end of the process, not against that of the machine. Records lie in segments, one for each checkpoint.
+A record is written before its message is acknowledged, and read again after a restart from a checkpoint. It survives
+the end of the process, but not a crash of the machine. Records lie in segments, one for each checkpoint.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _LARGEST = 1 << 40
 
 @dataclass(frozen=True)
 class Record:
-    """A message with episodes that was accepted.
+    """An accepted message with episodes, or another event of a client.
 
     Attributes:
         client: name of the client.
-        session: its session, if it has one; request: the number of the message in it.
-        body_format: `json` or `msgpack`; or what else happened: `lost`, the body is (agent, id) of episodes that were
-            lost, as JSON; `given`, a session has got weights for the first time.
-        weights_seq_no: of the weights that acted, where the message does not say.
-        body: as it came.
+        session: id of its session; None without one.
+        request: number of the message in the session; None without one.
+        body_format: `json` or `msgpack`; for other events `lost` (episodes were lost; the body is a JSON list of
+            (agent, id)) or `given` (a session has got weights for the first time).
+        weights_seq_no: number of the weights that chose the actions, where the message does not say.
+        body: the body of the message.
     """
 
     client: str
@@ -49,9 +50,9 @@ class Journal:
     """Records of one runner, numbered from the start of the run.
 
     Args:
-        folder: of the journals of a run; made with the first record.
-        runner: its index and generation; one that replaces a lost one begins anew.
-        num_kept: checkpoints whose records are kept.
+        folder: folder of the journals of a run; made with the first record.
+        runner: `index.generation` of the runner; a runner that replaces a lost one has the next generation.
+        num_kept: number of checkpoints for which records are kept.
     """
 
     def __init__(self, folder: Path, runner: str, num_kept: int) -> None:
@@ -65,7 +66,7 @@ class Journal:
         self.num_records = 0
 
     def append(self, record: Record) -> None:
-        """Write a record; `OSError` where that is not possible."""
+        """Write a record; `OSError` if that fails."""
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / f"{self._prefix}{self.num_records:012d}{_SUFFIX}"
@@ -83,8 +84,8 @@ class Journal:
         self.num_records += 1
 
     def begin_segment(self, position: int) -> None:
-        """A checkpoint is being made: what it has not seen are the records from number `position` on."""
-        # One more than are kept: until the new one is complete, the oldest of them is still there.
+        """Begin a segment for a checkpoint that holds the records before number `position`."""
+        # One more than `num_kept`: until the new checkpoint is complete, the oldest one may still be needed.
         self._positions = [*self._positions, position][-self._num_kept - 1 :]
         self.close()
         segments = self._segments()
@@ -93,9 +94,9 @@ class Journal:
                 path.unlink()
 
     def records_from(self, position: int) -> Iterator[Record]:
-        """The records from this number on, in their order; new ones are numbered behind them.
+        """Read the records from this number on, in order; new records get the numbers after them.
 
-        The checkpoint that has seen those before is the oldest from now on whose records are kept.
+        Older records are no longer needed, and go with the next segments.
         """
         self._positions = [position]
         segments = self._segments()
@@ -109,15 +110,15 @@ class Journal:
         self.num_records = max(self.num_records, position)
 
     def name_of(self, records: range) -> str:
-        """What `rllink.leave_out` calls these records."""
+        """Return the name of these records in `rllink.leave_out`."""
         return name_records(self._runner, records)
 
     def records_named(self, names: Iterable[str]) -> list[range]:
-        """Numbers of the records of this runner in `rllink.leave_out`."""
+        """Return the numbers of this runner's records among names of `rllink.leave_out`."""
         return [records for runner, records in map(parse_records, names) if runner == self._runner]
 
     def note_weights(self, seq_no: int) -> None:
-        """Weights with this number are given to clients from now on."""
+        """Write down that clients get weights with this number from now on."""
         self._folder.mkdir(parents=True, exist_ok=True)
         written = self._weights_file.with_suffix(".new")
         written.write_text(f"{seq_no:020d}")
@@ -125,14 +126,14 @@ class Journal:
 
     @property
     def newest_seq_no(self) -> int:
-        """The highest number that weights were given, also by a server that was killed; 0: none."""
+        """Return the highest number of weights that clients got, also from a killed server; 0 without any."""
         try:
             return int(self._weights_file.read_text())
         except FileNotFoundError:
             return 0
 
     def _segments(self) -> list[tuple[int, Path]]:
-        """Number of the first record, file; in order."""
+        """Return (number of its first record, file) of each segment, in order."""
         found = self._folder.glob(f"{self._prefix}*{_SUFFIX}")
         return sorted((int(path.stem.removeprefix(self._prefix)), path) for path in found)
 
@@ -144,7 +145,7 @@ class Journal:
 
 
 def _read(path: Path) -> Iterator[Record]:
-    """The whole records of a segment; the last one may be cut off, then nobody was told that it had arrived."""
+    """Read the whole records of a segment; a last record that is cut off was never acknowledged."""
     reader = FrameReader(_LARGEST)
     reader.is_large_granted = True
     reader.feed(path.read_bytes())

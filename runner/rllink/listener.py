@@ -1,4 +1,4 @@
-"""Where clients knock: connections are accepted and, with TLS, encrypted, each of them admitted before."""
+"""The listening socket: it accepts the connections that are admitted and, with TLS, encrypts them."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Listens at once, so that nobody else gets the address; who connects waits until `start`.
+    """Listens from the start, so that no other process gets the address; clients that connect wait until `start`.
 
     Args:
-        host, port: where to listen; port 0 takes a free one.
-        tls: encrypts connections; None: they are plain.
+        host, port: address to listen on; port 0 takes a free one.
+        tls: encrypts connections; None leaves them plain.
         handshake_timeout_s: seconds for the handshake of TLS.
         admission: admits connections.
-        make_connection: makes the protocol of a connection that is admitted.
+        make_connection: makes the protocol of an admitted connection.
 
     Attributes:
         address: (host, port).
@@ -59,11 +59,11 @@ class Listener:
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Let clients come."""
+        """Begin to accept clients."""
         self._accepting = asyncio.ensure_future(self._accept())
 
     async def close(self) -> None:
-        """Stop listening; connections that are not made yet end."""
+        """Stop listening, and drop connections that are not complete yet."""
         for task in (self._accepting, *self._connecting):
             if task is not None:
                 task.cancel()

@@ -1,7 +1,7 @@
-"""A policy file at work in a client: onnxruntime, numpy and the standard library, nothing else of this package.
+"""The policy of a client, which needs only onnxruntime and numpy.
 
-The file (`runner export`, or the weights that an RLlink server sends) says in its manifest what goes in, what comes out
-and how to sample actions. Letters: B episodes, K width of `action_dist_inputs`.
+The manifest of a policy file (of `runner export`, or of an RLlink server) describes its inputs, its outputs and how to
+sample actions. Letters: B episodes, K width of `action_dist_inputs`.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ _LARGEST_TANH = 1.0 - 1e-6
 
 
 class PolicyFileError(ValueError):
-    """The bytes are no policy that this version can use."""
+    """A policy file that this version cannot use."""
 
 
 class LocalPolicy:
-    """Acts with an ONNX policy.
+    """Chooses actions with an ONNX policy.
 
     Args:
-        onnx_bytes: the file.
-        num_threads: of onnxruntime; one is fastest for small networks.
+        onnx_bytes: content of the file.
+        num_threads: threads of onnxruntime; one is fastest for small networks.
 
     Attributes:
-        manifest: what the file says of itself.
+        manifest: the manifest of the file.
 
     Raises:
-        PolicyFileError: it is no ONNX file, has no manifest, or is of a later version.
+        PolicyFileError: the file is no ONNX file, has no manifest, or is of a later version.
     """
 
     def __init__(self, onnx_bytes: bytes, num_threads: int = 1) -> None:
@@ -49,7 +49,7 @@ class LocalPolicy:
         options.intra_op_num_threads = options.inter_op_num_threads = num_threads
         try:
             self._session = onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's own classes have no common base
+        except Exception as error:  # the exceptions of onnxruntime have no common base
             raise PolicyFileError(f"onnxruntime cannot load the policy: {error}") from error
         text = self._session.get_modelmeta().custom_metadata_map.get(MANIFEST_KEY)
         if text is None:
@@ -66,7 +66,7 @@ class LocalPolicy:
             raise PolicyFileError(f"the manifest names the inputs {sorted(declared)}, the graph has {sorted(found)}")
 
     def _use(self, manifest: dict[str, Any]) -> None:
-        """Take over a manifest; raises whatever a wrong one leads to."""
+        """Use a manifest; a bad one raises PolicyFileError, ValueError, KeyError, TypeError or AttributeError."""
         self.manifest = manifest
         version = self.manifest.get("format_version")
         if version != FORMAT_VERSION:
@@ -77,7 +77,7 @@ class LocalPolicy:
         self._output_names = [one["name"] for one in self.manifest["outputs"]]
 
     def initial_state(self, batch_size: int = 1) -> State:
-        """The state at the start of `batch_size` episodes: name of an input -> (B, ...); {} for policies without."""
+        """Return the state at the start of `batch_size` episodes: name of an input -> (B, ...); {} without memory."""
         return {
             one["name"]: np.broadcast_to(
                 np.asarray(_numbers(one["initial"]), one["dtype"]), (batch_size, *one["shape"])
@@ -93,15 +93,15 @@ class LocalPolicy:
         rng: np.random.Generator | None = None,
         rewards: Any = None,
     ) -> tuple[Any, dict[str, Any]]:
-        """Actions for the environment.
+        """Choose actions for the environment.
 
         Args:
-            obs: an observation, nested as the space, or a batch (B, ...) of them.
-            state: `extra["state_out"]` of the step before; None at the start of all episodes. Rows of episodes that
-                start are those of `initial_state`.
-            explore: sample, as for episodes to learn from; false: the most likely actions, as `evaluate` takes them.
-            rng: noise for samples; None makes one.
-            rewards: of the step before, a number or (B,), for policies that see past rewards.
+            obs: an observation, nested as the space, or a batch (B, ...) of observations.
+            state: `extra["state_out"]` of the step before; None at the start of all episodes. Where only some episodes
+                start, their rows come from `initial_state`.
+            explore: sample, for episodes to learn from; false: take the most likely actions, as `evaluate` does.
+            rng: source of noise for samples; None makes one.
+            rewards: reward of the step before, a number or (B,), for policies that see past rewards.
 
         Returns:
             The actions, nested as the action space, without a batch axis if the observation has none; and
@@ -110,7 +110,7 @@ class LocalPolicy:
             `state_out`, which always has a batch axis.
 
         Raises:
-            ValueError: observations or states that do not fit the policy, or a policy that cannot be sampled from.
+            ValueError: observations or states do not fit the policy, or its distribution cannot be sampled.
         """
         feeds, is_single = self._observation_feeds(obs)
         num_rows = len(next(iter(feeds.values())))
@@ -145,7 +145,7 @@ class LocalPolicy:
         return actions, extra | {"state_out": state_out}
 
     def with_actions(self, state_out: State, module_actions: Any) -> State:
-        """The state after other actions (B, ...) than those that `act` chose were taken."""
+        """Return the state after actions (B, ...) of the module that replace the actions of `act`."""
         return state_out | {
             one["name"]: np.asarray(_at(module_actions, one["path"]), one["dtype"])
             for one in self._state_inputs
@@ -153,7 +153,7 @@ class LocalPolicy:
         }
 
     def _run(self, feeds: State) -> dict[str, Array]:
-        """Outputs of the graph by name."""
+        """Return the outputs of the graph by name."""
         return dict(zip(self._output_names, self._session.run(self._output_names, feeds), strict=True))
 
     # -- what goes in and out ----------------------------------------------------------------------------------------
@@ -165,7 +165,7 @@ class LocalPolicy:
             try:
                 leaf = np.asarray(_at(obs, one["path"]))
             except (KeyError, IndexError, TypeError) as error:
-                raise ValueError(f"the observation has nothing at {one['name']}") from error
+                raise ValueError(f"the observation lacks {one['name']}") from error
             shape = tuple(one["shape"])
             is_single = leaf.shape == shape
             if not is_single and leaf.shape[1:] != shape:
@@ -189,7 +189,7 @@ class LocalPolicy:
         missing = [one["name"] for one in self._state_inputs if one["name"] not in state]
         if missing:
             if all(one["role"] == "prev_reward" for one in self._state_inputs if one["name"] in missing):
-                raise ValueError("this policy sees past rewards: give those of the step before as rewards=")
+                raise ValueError("this policy sees past rewards: pass the reward of the step before as rewards=")
             raise ValueError(f"the state has no {', '.join(missing)}")
         feeds = {one["name"]: np.ascontiguousarray(state[one["name"]], one["dtype"]) for one in self._state_inputs}
         for one in self._state_inputs:
@@ -206,8 +206,8 @@ class LocalPolicy:
         scaling = self.manifest["action_scaling"]
         if scaling is None:
             raise ValueError(
-                "pieces of the run's own change actions, in the graph only: act with explore=False, or let the server "
-                "infer"
+                "custom pieces of the run change actions inside the graph only: act with explore=False, or let the "
+                "server choose actions"
             )
         return _scale(scaling, module_actions, clips)
 
@@ -222,7 +222,7 @@ def _at(tree: Any, path: list[Any]) -> Any:
 
 
 def _build(space: Mapping[str, Any], leaf: Callable[[list[Any]], Any], path: tuple[Any, ...] = ()) -> Any:
-    """Values in the structure of a space of the manifest."""
+    """Build values in the structure of a space of the manifest."""
     if space["space"] == "dict":
         return {key: _build(part, leaf, (*path, key)) for key, part in space["spaces"]}
     if space["space"] == "tuple":
@@ -237,7 +237,7 @@ def _map(fn: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _as_dtype(leaf: Array, dtype: str, name: str) -> Array:
-    """The values as another dtype; Python's numbers and float64 arrays may be narrowed, nothing else may change."""
+    """Cast an array; floats may lose precision, but integers and booleans must keep their values."""
     wanted = np.dtype(dtype)
     if leaf.dtype == wanted:
         return np.ascontiguousarray(leaf)
@@ -248,14 +248,14 @@ def _as_dtype(leaf: Array, dtype: str, name: str) -> Array:
 
 
 def _numbers(plain: Any) -> Any:
-    """Nested lists of the manifest, in which infinities are text, as numbers."""
+    """Turn nested lists of the manifest, in which infinities are text, into numbers."""
     if isinstance(plain, list):
         return [_numbers(part) for part in plain]
     return float(plain) if isinstance(plain, str) else plain
 
 
 def _scale(scaling: Mapping[str, Any], actions: Any, clips: bool) -> Any:
-    """Actions as the environment takes them."""
+    """Scale actions as the environment takes them."""
     kind = scaling["kind"]
     if kind == "dict":
         return {key: _scale(part, actions[key], clips) for key, part in scaling["parts"]}
@@ -279,25 +279,25 @@ def _is_known(dist: Mapping[str, Any]) -> bool:
 
 
 def sample(dist: Mapping[str, Any], dist_inputs: Array, rng: np.random.Generator) -> Any:
-    """(B, ...) random actions of the module, nested.
+    """Sample actions (B, ...) of the module, nested.
 
     Raises:
-        ValueError: the distribution is not one that this client knows.
+        ValueError: this client does not know the distribution.
     """
-    return _of_parts(dist, lambda part, own: _FAMILIES[part["name"]].sample(part, own, rng), dist_inputs)
+    return _of_parts(dist, lambda part, inputs: _FAMILIES[part["name"]].sample(part, inputs, rng), dist_inputs)
 
 
 def mode(dist: Mapping[str, Any], dist_inputs: Array) -> Any:
-    """(B, ...) the most likely actions of the module, nested; raises as `sample` does."""
-    return _of_parts(dist, lambda part, own: _FAMILIES[part["name"]].mode(part, own), dist_inputs)
+    """Return the most likely actions (B, ...) of the module, nested; raises as `sample` does."""
+    return _of_parts(dist, lambda part, inputs: _FAMILIES[part["name"]].mode(part, inputs), dist_inputs)
 
 
 def log_prob(dist: Mapping[str, Any], dist_inputs: Array, actions: Any) -> Array:
-    """(B,) float32 log probabilities (densities) of actions of the module; raises as `sample` does."""
+    """Return the log probabilities (or densities) (B,) float32 of actions; raises as `sample` does."""
     total = np.zeros(len(dist_inputs), np.float32)
     for part, path in _leaf_distributions(dist):
-        own = dist_inputs[:, slice(*part["slice"])]
-        total = total + _FAMILIES[part["name"]].log_prob(part, own, np.asarray(_at(actions, path)))
+        inputs = dist_inputs[:, slice(*part["slice"])]
+        total = total + _FAMILIES[part["name"]].log_prob(part, inputs, np.asarray(_at(actions, path)))
     return total.astype(np.float32)
 
 
@@ -328,7 +328,7 @@ def _check_known(dist: Mapping[str, Any]) -> None:
 
 
 def _log_softmax_at(logits: Array, chosen: Array) -> Array:
-    """(B,) the logarithms of the probabilities of one choice (B,) a row."""
+    """Return the log probability (B,) of the chosen index (B,) of each row."""
     shifted = logits - logits.max(-1, keepdims=True)
     log_probs: Array = shifted[np.arange(len(chosen)), chosen] - np.log(np.exp(shifted).sum(-1))
     return log_probs
@@ -376,7 +376,7 @@ class _MultiCategorical:
     @staticmethod
     def log_prob(dist: Mapping[str, Any], dist_inputs: Array, actions: Array) -> Array:
         chosen = actions.reshape(len(dist_inputs), -1).astype(np.int64) - np.array(dist["starts"])
-        parts = [_log_softmax_at(own, chosen[:, place]) for place, own in enumerate(_choices(dist, dist_inputs))]
+        parts = [_log_softmax_at(logits, chosen[:, place]) for place, logits in enumerate(_choices(dist, dist_inputs))]
         total: Array = np.sum(parts, axis=0)
         return total
 
@@ -459,7 +459,7 @@ class _SquashedGaussian:
 
     @staticmethod
     def _center_and_scale(dist: Mapping[str, Any]) -> tuple[Array, Array]:
-        """(A,) float32 each."""
+        """Return center and scale of the bounds, (A,) float32 each."""
         low, high = (
             np.broadcast_to(np.asarray(_numbers(dist[side]), np.float32), dist["shape"]).reshape(-1)
             for side in ("low", "high")

@@ -1,4 +1,4 @@
-"""The messages of RLlink as typed structures: what a client may send, decoded and checked in one pass.
+"""The messages of clients as typed structures, decoded and checked in one pass.
 
 Specification: docs/rllink-spec.md. Mistakes in a body become a `MessageError` with the path of what is wrong.
 """
@@ -33,9 +33,9 @@ class MessageError(ValueError):
     """A request that is answered with `ERROR`.
 
     Args:
-        code: see the table in the specification.
-        message: for people.
-        path: of what is wrong in the body, such as `$.episodes[0].obs`.
+        code: error code of the specification.
+        message: text for people.
+        path: place of the mistake in the body, such as `$.episodes[0].obs`.
     """
 
     def __init__(self, code: str, message: str, path: str | None = None) -> None:
@@ -43,13 +43,17 @@ class MessageError(ValueError):
         super().__init__(message)
 
     def answer(self) -> dict[str, Any]:
-        """The body of the answer."""
+        """Make the body of the answer."""
         body = {"type": "ERROR", "code": self.code, "message": str(self)}
         return body if self.path is None else {**body, "path": self.path}
 
 
 class _Request(Struct, tag_field="type", forbid_unknown_fields=True, kw_only=True):
-    """`request`: the number of a request in a session."""
+    """A request.
+
+    Attributes:
+        request: number of the request in its session.
+    """
 
     request: _Count | UnsetType = UNSET
 
@@ -71,7 +75,7 @@ class GetState(_Request, tag="GET_STATE"):
 
 
 class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
-    """One chunk of an episode. `obs` (T + 1) and `actions` (T) are decoded when the agent's spaces are known."""
+    """One chunk of an episode; `obs` (T + 1) and `actions` (T) are decoded when the agent's spaces are known."""
 
     obs: Raw
     actions: Raw
@@ -111,7 +115,7 @@ class Episodes(_Request, tag="EPISODES"):
 
     @property
     def num_env_steps(self) -> int:
-        """What the client says, or else the steps of the agent of each id that has most."""
+        """Return the client's number of env steps; by default, for each id, the steps of the agent that has most."""
         if self.env_steps is not UNSET:
             return self.env_steps
         if self.columns is not UNSET:
@@ -124,11 +128,11 @@ class Episodes(_Request, tag="EPISODES"):
 
 
 class EpisodesAndGetState(Episodes, tag="EPISODES_AND_GET_STATE"):
-    """Sampled data, and the wish for newer weights."""
+    """Sampled data, with a request for newer weights."""
 
 
 class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What an episode that the server acts in has come to."""
+    """A new observation of an episode in which the server chooses the actions."""
 
     id: _Name
     obs: Raw
@@ -139,12 +143,12 @@ class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def key(self) -> AgentKey:
-        """Which episode of the client it is."""
+        """Return the key of the episode in the client."""
         return (None if self.agent_id is UNSET else self.agent_id), self.id
 
     @property
     def ends(self) -> bool:
-        """Whether the episode ends with this observation."""
+        """Return whether the episode ends with this observation."""
         return self.is_terminated or self.is_truncated
 
 
@@ -183,13 +187,13 @@ _NO_BODY = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def format_of(body: bytes) -> Format:
-    """Which of the two a body is; what is neither is told as bad JSON."""
+    """Return the format of a body; one that is neither counts as JSON, whose decoder names the mistake."""
     first = body[0] if body else 0
     return MSGPACK if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF) else JSON
 
 
 def decode_request(body: bytes, body_format: Format) -> Request:
-    """The request in a body.
+    """Decode the request in a body.
 
     Raises:
         MessageError: `bad_body`, `unknown_type` or `bad_message`.
@@ -200,7 +204,7 @@ def decode_request(body: bytes, body_format: Format) -> Request:
     except msgspec.ValidationError as error:
         try:
             raise _invalid(error, body, type_decoder) from None
-        except _NO_BODY as no_body:  # besides its wrong values
+        except _NO_BODY as no_body:  # the body is broken behind the wrong value
             raise _not_valid(no_body, body_format) from None
     except _NO_BODY as error:
         raise _not_valid(error, body_format) from None
@@ -230,12 +234,12 @@ _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`$
 
 
 def describe(error: Exception, code: str = "bad_message", root: str = "$") -> MessageError:
-    """A `MessageError` from what msgspec says.
+    """Make a `MessageError` of an error of msgspec.
 
     Args:
-        error: raised by a decoder.
-        code: of the answer.
-        root: path of what was decoded.
+        error: an error of a decoder.
+        code: error code of the answer.
+        root: path of the value that was decoded.
     """
     text, _, place = str(error).partition(" - at `")
     path = root + place.rstrip("`").removeprefix("$")
@@ -246,5 +250,5 @@ def describe(error: Exception, code: str = "bad_message", root: str = "$") -> Me
 
 
 def encode_answer(answer: Mapping[str, Any], body_format: Format) -> bytes:
-    """The body of an answer; bytes in it become Base64 in JSON."""
+    """Encode the body of an answer; in JSON, bytes become Base64."""
     return _ENCODERS[body_format](answer)

@@ -1,7 +1,8 @@
-"""What clients sent for one module, completed to what an env runner would have sampled.
+"""Received episodes of one module, completed with the columns that an env runner would have sampled.
 
-Clients send observations, actions and rewards. What else a learner needs (how likely each action was, the memory of a
-recurrent module, observations as the policy saw them) is computed here, with the weights that acted.
+Clients send observations, actions and rewards. The other columns of a learner (log probabilities of the actions, the
+memory of a recurrent module, observations as the policy saw them) are computed here, with the weights that chose the
+actions.
 
 Dimension letters: E chunks, R env steps.
 """
@@ -27,18 +28,18 @@ from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
-from runner.rllink.arrived import Arrived, Joined, Sampled, join, remember
+from runner.rllink.received_episodes import JoinedChunks, ReceivedChunks, SampledChunks, join_chunks, store_lookback
 from runner.rllink.versions import Version, Versions
 
 
 class ModuleIntake:
-    """Makes blocks of what arrived for one module.
+    """Makes blocks of the chunks that were received for one module.
 
     Args:
-        seen: module and pipelines that compute what the policy saw; they learn nothing.
-        learning: pipelines that learn from every observation, for pieces that runners share.
-        versions: weights that acted lately.
-        num_lookback: past steps that chunks can see.
+        seen: module and pipelines that compute the missing columns; they learn nothing.
+        learning: pipelines whose shared pieces learn from every observation.
+        versions: the newest weights.
+        num_lookback: number of past steps that chunks can see.
     """
 
     def __init__(self, seen: ActingParts, learning: ActingParts, versions: Versions, num_lookback: int) -> None:
@@ -53,23 +54,23 @@ class ModuleIntake:
         self._pieces_that_learn = list(learning.env_to_module)[: max(np.flatnonzero(shares), default=-1) + 1]
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Go on from the merged state of pieces that runners share."""
+        """Set the merged state of pieces that runners share."""
         self._learning.env_to_module.set_state(shared_state)
 
     def state(self) -> dict[str, Any]:
-        """The state of pieces that runners share."""
+        """Return the state of pieces that runners share."""
         return self._learning.env_to_module.get_state()
 
-    def block(self, parts: Sequence[Arrived]) -> Sampled:
-        """Everything that arrived, with all columns that are sampled."""
-        joined = join(parts, self._seen.recorded)
+    def block(self, parts: Sequence[ReceivedChunks]) -> SampledChunks:
+        """Join received chunks, and complete their columns."""
+        joined = join_chunks(parts, self._seen.recorded)
         self._learn(joined)
         block = self._completed(joined)
-        remember(joined, block, self._num_lookback)
-        return Sampled(block, joined.episodes, joined.block.columns[OBS])
+        store_lookback(joined, block, self._num_lookback)
+        return SampledChunks(block, joined.episodes, joined.block.columns[OBS])
 
-    def _learn(self, joined: Joined) -> None:
-        """Let pieces see each observation once: a part of an episode begins with one that was seen."""
+    def _learn(self, joined: JoinedChunks) -> None:
+        """Let pieces see each observation once: a later part of an episode begins with an observation that they saw."""
         if not self._pieces_that_learn:
             return
         block = joined.block
@@ -77,18 +78,18 @@ class ModuleIntake:
         is_new[block.first_obs_rows[block.t_started > 0]] = False
         pass_through(self._pieces_that_learn, block, self._learning.module, {LOSS_MASK: is_new})
 
-    def _completed(self, joined: Joined) -> ColumnBlock:
-        """The block with the columns that clients did not send."""
+    def _completed(self, joined: JoinedChunks) -> ColumnBlock:
+        """Return the block with the columns that clients did not send."""
         lacks_outputs = not joined.given.issuperset(self._outputs)
         if not lacks_outputs and not self._seen.env_to_module.writes_obs_to_episodes and ACTION_LOGP in joined.given:
             return joined.block
         numbers = np.unique(joined.weights_seq_no)
         computed = [self._as_version(joined.block, self._version(int(number)), lacks_outputs) for number in numbers]
         columns = dict(computed[0])
-        for number, own in zip(numbers[1:], computed[1:], strict=True):
+        for number, of_version in zip(numbers[1:], computed[1:], strict=True):
             steps = joined.weights_seq_no == number
             is_obs = steps[_step_of_obs(joined.block)]
-            for name, column in own.items():
+            for name, column in of_version.items():
                 rows = is_obs if name == OBS else steps
                 nested.assign(columns[name], rows, nested.take(column, rows))
         columns = {**joined.block.columns, **columns}
@@ -99,13 +100,13 @@ class ModuleIntake:
         return replace(joined.block, columns=columns)
 
     def _version(self, number: int) -> Version:
-        """The weights that acted; of those that are kept no more a client has sent what they made."""
+        """Return weights by number; the newest if they are gone: their outputs were sent, and are not computed."""
         version = self._versions.get(number) or self._versions.newest
         assert version is not None
         return version
 
     def _as_version(self, block: ColumnBlock, version: Version, with_outputs: bool) -> dict[str, Column]:
-        """What acting with these weights left in the episodes: `obs` (R + E, ...) and outputs (R, ...)."""
+        """Return the columns that acting with these weights leaves: `obs` (R + E, ...) and outputs (R, ...)."""
         seen, module_id = self._seen, self._seen.plan.module_id
         seen.env_to_module.set_state(version.shared_state.get(module_id, {}))
         self._weights.load(version.weights[module_id])
@@ -123,7 +124,7 @@ class ModuleIntake:
         return {name: nested.map_leaves(_array, outputs[name]) for name in self._outputs}
 
     def _replay(self, block: ColumnBlock, obs: Any) -> dict[str, Column]:
-        """Outputs of a module with memory, step by step, all chunks at once."""
+        """Compute the outputs of a module with memory step by step, for all chunks at once."""
         module = self._seen.module
         state = self._states_before(block)
         columns: dict[str, Column] = {}
@@ -150,19 +151,19 @@ class ModuleIntake:
         return columns
 
     def _states_before(self, block: ColumnBlock) -> Any:
-        """(E, ...) the memory at each chunk's start."""
+        """Return the memory (E, ...) at the start of each chunk."""
         initial = self._seen.module.get_initial_state()
         state = nested.map_leaves(lambda leaf: leaf.expand(len(block), *leaf.shape).clone(), initial)
         if block.lookback is not None:
             for chunk in range(len(block)):
                 if block.lookback.num_steps_before(chunk):
                     before = nested.take(block.lookback.columns_before(chunk)[STATE_OUT], -1)
-                    nested.map_leaves(lambda leaf, own: leaf[chunk].copy_(torch.from_numpy(own)), state, before)  # noqa: B023
+                    nested.map_leaves(lambda leaf, last: leaf[chunk].copy_(torch.from_numpy(last)), state, before)  # noqa: B023
         return state
 
 
 def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
-    """(R, ...) actions as the environment gets them -> as the module draws them.
+    """Return the function that turns actions (R, ...) of the environment back into actions of the module.
 
     Raises:
         ConfigError: a piece changes actions in a way that cannot be undone.
@@ -172,7 +173,7 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
     )
     for piece in pipeline:
         if not isinstance(piece, known):
-            what = f"{type(piece).__name__} stands between module and simulators; what it does cannot be undone"
+            what = f"the piece {type(piece).__name__} changes actions for simulators, and this cannot be undone"
             where = "connectors.module_to_env"
             raise ConfigError([Problem(what, where, module_id, "the default pieces, and NormalizeAndClipActions")])
     scaling = pipeline["NormalizeAndClipActions"]
@@ -186,7 +187,7 @@ def _array(tensor: Any) -> npt.NDArray[Any]:
 
 
 def _step_of_obs(block: ColumnBlock) -> npt.NDArray[np.int64]:
-    """(R + E,) the step that was taken on each observation; of a last one the step before."""
+    """Return the row (R + E,) of the step after each observation; for a last observation, of the step before it."""
     rows = np.empty(block.num_rows + len(block), np.int64)
     rows[step_rows_of_obs(block)] = np.arange(block.num_rows)
     rows[block.first_obs_rows + block.lengths] = block.offsets[1:] - 1

@@ -1,4 +1,4 @@
-"""Which episodes of simulators are recorded in part, so that those that never become whole can be left out."""
+"""Episodes of simulators that are recorded in part: a recording leaves out the ones that never become whole."""
 
 from __future__ import annotations
 
@@ -8,33 +8,38 @@ import numpy as np
 
 from runner.env_runners.sample_recording import ToRecord
 from runner.episodes import nested
-from runner.rllink.arrived import OpenEpisode, Sampled
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks
 
 
 class OpenRecordings:
-    """Follows episodes from their first chunk that is sampled to their end."""
+    """Follows episodes from their first sampled chunk to their end."""
 
     def __init__(self) -> None:
         self._open: dict[str, OpenEpisode] = {}
-        # Those that go on although they are left out: each is told once.
+        # Episodes that go on although they are left out; each is reported once.
         self._left_out: dict[str, OpenEpisode] = {}
         self._broken_off: list[str] = []
 
     @property
     def ids(self) -> list[str]:
-        """Episodes that are recorded in part."""
+        """Return the ids of episodes that are recorded in part."""
         return list(self._open)
 
     def go_on(self, ids: Iterable[str], restored: Mapping[str, OpenEpisode]) -> None:
-        """Go on after a restart with these episodes; those that are not restored can never end."""
+        """Go on after a restart.
+
+        Args:
+            ids: episodes that were recorded in part; one that is not restored can never end, and is left out.
+            restored: episodes that go on, by id.
+        """
         for id_ in ids:
             if id_ in restored:
                 self._open[id_] = restored[id_]
             else:
                 self._broken_off.append(id_)
 
-    def note(self, sampled: Sequence[Sampled]) -> ToRecord:
-        """Take note of a sample of one module: at least one block."""
+    def note(self, sampled: Sequence[SampledChunks]) -> ToRecord:
+        """Take note of one sample of a module: one block or more."""
         is_whole: list[bool] = []
         for one in sampled:
             is_done = one.block.is_terminated | one.block.is_truncated
@@ -55,7 +60,7 @@ class OpenRecordings:
             (self._open if is_whole else self._left_out)[episode.id] = episode
 
     def _forget_lost(self) -> None:
-        """Leave out episodes whose simulator has gone: no chunk will say that they ended."""
+        """Leave out episodes whose simulator has gone: no chunk will ever end them."""
         lost = [id_ for id_, episode in self._open.items() if episode.is_lost]
         for id_ in lost:
             del self._open[id_]

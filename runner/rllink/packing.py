@@ -1,6 +1,6 @@
-"""MessagePack for clients: what RLlink needs of it, without a dependency (https://github.com/msgpack/msgpack, spec.md).
+"""The part of MessagePack that RLlink uses, for clients without a dependency (https://github.com/msgpack/msgpack).
 
-Arrays become the array blocks of the specification, section 8. Nothing is ever made but plain values and arrays.
+Arrays become the array blocks of the specification, section 8. Unpacking makes plain values and arrays only.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _MOST_NESTED = 64
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of None, booleans, integers, floats, strings, bytes, lists, tuples, mappings and arrays of numbers.
+    """Pack None, booleans, integers, floats, strings, bytes, lists, tuples, mappings and arrays of numbers.
 
     Raises:
-        TypeError: something else, or an array of a dtype that blocks have not.
+        TypeError: a value of another type, or an array of a dtype that blocks cannot have.
     """
     parts: list[bytes] = []
     _pack(value, parts.append)
@@ -58,7 +58,7 @@ def _pack(value: Any, add: Any) -> None:
 
 
 def block(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """An array as a block; `TypeError` for other dtypes than numbers of fixed size."""
+    """Make the block of an array; `TypeError` for other dtypes than numbers of fixed size."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<")) if array.ndim else array
     if little.dtype.str not in DTYPES:
         raise TypeError(f"an array of dtype {array.dtype} cannot be sent; allowed: {', '.join(DTYPES)}")
@@ -84,10 +84,10 @@ def _head(size: int, short: int | None, most_short: int, codes: tuple[int | None
 
 
 def unpack(data: bytes) -> Any:
-    """The value in `data`; maps that are array blocks become arrays.
+    """Unpack the value in `data`; maps that are array blocks become arrays.
 
     Raises:
-        ValueError: no valid MessagePack, or of a kind that RLlink has not.
+        ValueError: no valid MessagePack, or a type of value that RLlink does not use.
     """
     reader = _Reader(data)
     value = reader.value(0)

@@ -1,8 +1,7 @@
-"""Memory for messages that have not arrived whole: bounded for the server, shared between its connections.
+"""Memory for partly received messages: bounded for the server, shared between its connections.
 
-A connection holds `FREE_BYTES` without asking. A longer message gets room for its whole length when it begins to
-arrive, so that one that has room can always be completed. Until then its connection is not read, and its bytes wait in
-the network.
+A connection may always hold `FREE_BYTES`. A longer message gets room for its whole length before it is read, so that
+every message with room can be completed. A connection without room is not read, and its bytes wait in the network.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 FREE_BYTES = 1 << 14
-# What connections that wait for room hold together: they have been read once before they wait.
+# Connections that wait for room may hold this part of all bytes: each was read once before it had to wait.
 _SHARE_OF_WAITING = 4
 _PACE_WINDOW_S = 1.0
 
@@ -24,13 +23,13 @@ class Receiving(Protocol):
     """A connection that receives a message."""
 
     def go_on(self) -> None:
-        """Read on: there is room."""
+        """Read on, since there is room."""
 
     def refuse_as_full(self) -> None:
-        """End, since too many wait for room."""
+        """End, since too many connections wait for room."""
 
     def refuse_as_slow(self) -> None:
-        """End, since others wait for the room of a message that does not arrive."""
+        """End, since the message arrives too slowly while others wait for its room."""
 
 
 @dataclass(eq=False)
@@ -38,13 +37,13 @@ class Holding:
     """The bytes of one connection.
 
     Attributes:
-        connection: whose they are.
+        connection: the connection.
         network: its peer address.
         number: counts holdings from 0.
-        num_bytes: bytes that are held.
-        num_wanted: length of the message in bytes; 0 while the connection may not be read anyway.
-        has_room: whether its whole length is set aside.
-        marked_bytes, marked_at: bytes that were held at a monotonic time in seconds, since when the pace is measured.
+        num_bytes: bytes that it holds.
+        num_wanted: length of its message in bytes; 0 while the connection cannot be read anyway.
+        has_room: whether room for the whole message is set aside.
+        marked_bytes, marked_at: bytes held and monotonic time in seconds at the start of the measurement of its pace.
     """
 
     connection: Receiving
@@ -60,7 +59,7 @@ class Holding:
 class ReceiveMemory:
     """Shares out `rllink.max_receiving_bytes`.
 
-    A message gets room if as much again stays free, so that those of ordinary length find room beside the longest.
+    A message gets room if as much again stays free, so that ordinary messages find room beside the longest.
     Room goes first to the address that has the least, then to the shorter message (in powers of two), then to the one
     that has waited longer.
 
@@ -79,7 +78,7 @@ class ReceiveMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Bytes that are held by those who wait, or set aside."""
+        """Return the bytes that are set aside, or held by waiting connections."""
         return self._num_granted + self._num_waiting
 
     def hold(self, connection: Receiving, network: str) -> Holding:
@@ -114,7 +113,7 @@ class ReceiveMemory:
         self._grant(now)
 
     def _grant(self, now: float) -> None:
-        """Give room to those who wait for it, in their order, up to the first for which there is none."""
+        """Give room to waiting connections in their order, up to the first that finds none."""
         while (first := self._first_waiting()) is not None:
             free = self._max_bytes - self.num_bytes + first.num_bytes
             if 2 * first.num_wanted > free:
@@ -134,7 +133,7 @@ class ReceiveMemory:
         return min((one for one in self._waiting if one.num_wanted), key=order, default=None)
 
     def _limit_waiting(self) -> None:
-        """Refuse the newest of the address whose waiting connections hold most, until the rest is not too much."""
+        """Refuse the newest waiting connections of the address that holds most, until the rest stays in bounds."""
         while self._num_waiting > self._max_bytes // _SHARE_OF_WAITING:
             held: Counter[str] = Counter()
             for one in self._waiting:
@@ -146,9 +145,9 @@ class ReceiveMemory:
             newest.connection.refuse_as_full()
 
     def check_pace(self, now: float) -> None:
-        """Refuse messages that do not arrive while others wait for room; called every now and then.
+        """Refuse messages that arrive too slowly while others wait for room; called periodically.
 
-        The even pace of a message is the one at which it is complete after `message_timeout_s`.
+        The even pace of a message completes it after `message_timeout_s`.
         """
         if self._first_waiting() is None:
             return
@@ -158,6 +157,9 @@ class ReceiveMemory:
                 continue
             even = holding.num_wanted * seconds / self._message_timeout_s
             if holding.num_bytes - holding.marked_bytes < even:
-                _log.info("RLlink: a message of %d bytes is given up for those that wait", holding.num_wanted)
+                _log.info(
+                    "RLlink: a message of %d bytes arrives too slowly and is given up: others wait for its memory",
+                    holding.num_wanted,
+                )
                 holding.connection.refuse_as_slow()
             holding.marked_bytes, holding.marked_at = holding.num_bytes, now

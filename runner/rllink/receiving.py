@@ -1,4 +1,4 @@
-"""From messages with episodes to columns, checked against the spaces, and the episodes that are still open."""
+"""Decoding of messages with episodes to columns, which are checked against spaces and open episodes."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
-from runner.rllink.arrived import Arrived, OpenEpisode
 from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
-_LONGEST_CHUNK = 2**31 - 1  # so that sums of lengths cannot wrap around
+_LONGEST_CHUNK = 2**31 - 1  # sums of lengths cannot wrap around
 _LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are kept in single precision
 
 
 @dataclass
 class OpenEpisodes:
-    """The open episodes of one client, by agent and id (with a single agent the agent is None).
+    """The open episodes of one client.
 
     Args:
-        name: of the client; begins the ids of its episodes.
+        name: name of the client, with which the ids of its episodes begin.
         limit: most open episodes.
+        by_key: episodes by agent (None with a single agent) and id.
+        num_begun: number of episodes that have begun.
     """
 
     name: str
     limit: int
     by_key: dict[AgentKey, OpenEpisode] = field(default_factory=dict)
     num_begun: int = 0
-    # Id of an env episode -> how often it was used before, the agents that have been in it.
+    # Id of an env episode -> how often it was used before, and the agents of its current use.
     _env_episodes: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
 
     def new(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
-        """An episode that begins; it is open once it is in `by_key`."""
+        """Make an episode that begins; it is open once it is in `by_key`."""
         name = f"{self.name}-{self.num_begun}" + ("" if id_ is None else f"-{id_}")
         self.num_begun += 1
         env_id = None if agent_id is None else self._env_episode(str(id_), agent_id)
         return OpenEpisode(name, agent_id, env_id, self.name, id_)
 
     def restore(self, episode: OpenEpisode) -> None:
-        """Go on with an open episode from before a restart."""
+        """Add an open episode from before a restart."""
         assert episode.name is not None
         self.by_key[episode.agent_id, episode.name] = episode
 
     def join(self, episode: OpenEpisode, agents: frozenset[str]) -> None:
-        """These agents have been in the env episode of an open episode from before a restart."""
+        """Restore the agents of the env episode to which an open episode from before a restart belongs."""
         assert episode.name is not None
         assert episode.env_id is not None
         self._env_episodes[episode.name] = int(episode.env_id.rpartition("-")[2]), agents
 
     def break_off(self, episode: OpenEpisode) -> None:
-        """An episode was lost, and with it the whole of its env episode: an agent that begins anew begins the next."""
+        """End the env episode of a lost episode: an agent that begins again begins the next one."""
         if episode.env_id is None or episode.name is None:
             return
         for other in self.by_key.values():
@@ -69,13 +71,13 @@ class OpenEpisodes:
             self._env_episodes[episode.name] = number + 1, frozenset()
 
     def _env_episode(self, id_: str, agent_id: str) -> str:
-        """The env episode that an agent's new episode is of: where the agent was in the last of this id, the next."""
+        """Return the env episode of an agent's new episode: a new one if the agent was in the last one of this id."""
         number, agents = self._env_episodes.pop(id_, (0, frozenset()))
         if agent_id in agents:
             number, agents = number + 1, frozenset()
         self._env_episodes[id_] = number, agents | {agent_id}
         if len(self._env_episodes) > 2 * self.limit:
-            del self._env_episodes[next(iter(self._env_episodes))]  # the one that was named longest ago
+            del self._env_episodes[next(iter(self._env_episodes))]  # the least recently named one
         return f"{self.name}-{id_}-{number}"
 
 
@@ -83,8 +85,8 @@ class Receiver:
     """Makes columns of messages.
 
     Args:
-        agents: agent id -> what is known of it; the key None is the agent of runs with a single one.
-        max_abs_reward: rewards beyond it, of either sign, are refused.
+        agents: agent id -> its spaces; the key is None in runs with a single agent.
+        max_abs_reward: largest absolute value of a reward that is not refused.
     """
 
     def __init__(self, agents: Mapping[str | None, AgentSpaces], max_abs_reward: float = _LARGEST_REWARD) -> None:
@@ -97,19 +99,22 @@ class Receiver:
         body_format: str,
         open_episodes: OpenEpisodes,
         weights_seq_no: int,
-        check: Callable[[list[Arrived], int], None],
-    ) -> tuple[list[Arrived], int]:
-        """The chunks of a message by module, and its env steps; what is open changes only if all are good.
+        check: Callable[[list[ReceivedChunks], int], None],
+    ) -> tuple[list[ReceivedChunks], int]:
+        """Decode and check a message, and update the open episodes if all of it is accepted.
 
         Args:
-            message: as decoded.
-            body_format: what its undecoded parts are in.
-            open_episodes: of the client.
-            weights_seq_no: of weights that acted, where the message does not say.
-            check: raises `MessageError` where parts and env steps are not wanted.
+            message: the decoded message.
+            body_format: format of its undecoded parts, `json` or `msgpack`.
+            open_episodes: open episodes of the client.
+            weights_seq_no: number of the weights that chose the actions, where the message does not say.
+            check: called with the result; raises `MessageError` to refuse it.
+
+        Returns:
+            The chunks by module, and the number of env steps.
 
         Raises:
-            MessageError: something does not fit; nothing is taken.
+            MessageError: the message is refused, and nothing has changed.
         """
         if (message.episodes is UNSET) == (message.columns is UNSET):
             raise MessageError("bad_message", "a message has one of `episodes` and `columns`", "$.episodes")
@@ -137,7 +142,7 @@ class Receiver:
         plan.carry_out()
         return parts, num_env_steps
 
-    def _chunk(self, chunk: Episode, path: str, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
+    def _chunk(self, chunk: Episode, path: str, body_format: str, weights_seq_no: int, plan: _Plan) -> ReceivedChunks:
         agent_id = None if chunk.agent_id is UNSET else chunk.agent_id
         agent = self.agent(agent_id, path)
         id_ = None if chunk.id is UNSET else chunk.id
@@ -159,7 +164,7 @@ class Receiver:
         going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, path, t_started)
         if chunk.weights_seq_no is not UNSET:
             weights_seq_no = chunk.weights_seq_no
-        return Arrived(
+        return ReceivedChunks(
             agent.module_id,
             columns,
             np.array([length], np.int64),
@@ -170,7 +175,7 @@ class Receiver:
             None if agent_id is None else _env_t(chunk, going.num_steps, length, path),
         )
 
-    def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> Arrived:
+    def _columns(self, sent: Columns, body_format: str, weights_seq_no: int, plan: _Plan) -> ReceivedChunks:
         path = "$.columns"
         agent = self._agents[None]
         lengths = read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
@@ -186,7 +191,7 @@ class Receiver:
         num_chunks = len(lengths)
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
-            # A copy: a view into the message could not be written to when the client leaves.
+            # A copy: flags are written to when the client leaves, and a view into the message is read-only.
             name: read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
             for name in ("is_terminated", "is_truncated")
         }
@@ -206,12 +211,12 @@ class Receiver:
             for id_, first, length, done in zip(ids, first_obs, lengths.tolist(), is_done, strict=True)
         ]
         seq_nos = np.full(num_chunks, weights_seq_no, np.int64)
-        return Arrived(
+        return ReceivedChunks(
             agent.module_id, columns, lengths, flags["is_terminated"], flags["is_truncated"], seq_nos, episodes
         )
 
     def agent(self, agent_id: str | None, path: str) -> AgentSpaces:
-        """What is known of the agent that is named at this path; `MessageError` if there is none."""
+        """Return the spaces of the agent that is named at this path; `MessageError` if the run has no such agent."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             return agent
@@ -233,7 +238,7 @@ class Receiver:
         return columns
 
     def check_reward(self, reward: float, path: str, where: str = "") -> None:
-        """`MessageError` for a reward that is not finite, or beyond what is allowed."""
+        """Raise `MessageError` for a reward that is not finite, or beyond the largest that is allowed."""
         if not math.isfinite(reward):
             raise MessageError("bad_message", "a number is not finite", path)
         if abs(reward) > self._max_abs_reward:
@@ -242,11 +247,11 @@ class Receiver:
 
 
 class _Plan:
-    """What a message does to the open episodes of its client; done when all of it is good."""
+    """Changes of a message to the open episodes of its client, carried out when all of the message is accepted."""
 
     def __init__(self, open_episodes: OpenEpisodes) -> None:
         self._open = open_episodes
-        # (agent, id) -> its episode as this message leaves it; None once it is done.
+        # (agent, id) -> the episode after the chunks that were read so far; None once it has ended.
         self._named: dict[AgentKey, _Going | None] = {}
         self._all: list[_Going] = []
 
@@ -261,7 +266,7 @@ class _Plan:
         path: str,
         t_started: int | None = None,
     ) -> _Going:
-        """The episode of a chunk whose `length + 1` observations begin with row `first` of `obs`; its steps before."""
+        """Add a chunk whose `length + 1` observations begin with row `first` of `obs`; return its episode before it."""
         if id_ is None:
             return _begun(self._open.new(agent_id, None), t_started)
         key = agent_id, id_
@@ -285,7 +290,7 @@ class _Plan:
         return going
 
     def check_limit(self) -> None:
-        """`MessageError` if the client would have too many open episodes."""
+        """Raise `MessageError` if the client would have too many open episodes."""
         going_on = {key for key, going in self._named.items() if going is not None}
         num_open = len((self._open.by_key.keys() - self._named.keys()) | going_on)
         if num_open > self._open.limit:
@@ -305,7 +310,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Going:
-    """An episode, its steps so far and its last observation, as the parts of a message that were read leave them."""
+    """An episode after the chunks that were read so far, with its number of steps and its last observation."""
 
     episode: OpenEpisode
     num_steps: int = 0
@@ -313,7 +318,7 @@ class _Going:
 
 
 def _begun(episode: OpenEpisode, t_started: int | None) -> _Going:
-    """An episode that begins here; at a later time step than 0 if what came before is lost."""
+    """Begin an episode; at a later time step than 0 if its earlier steps are lost."""
     if t_started:
         episode.begin_at(t_started)
     return _Going(episode, t_started or 0)
@@ -359,10 +364,10 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     return env_t
 
 
-def _by_module(chunks: Sequence[Arrived]) -> list[Arrived]:
-    """Parts of one module whose chunks have the same columns; those of a module in the order of its chunks."""
-    groups: list[list[Arrived]] = []
-    last: dict[str, list[Arrived]] = {}
+def _by_module(chunks: Sequence[ReceivedChunks]) -> list[ReceivedChunks]:
+    """Merge chunks of one module with the same columns; the parts of a module keep the order of its chunks."""
+    groups: list[list[ReceivedChunks]] = []
+    last: dict[str, list[ReceivedChunks]] = {}
     for chunk in chunks:
         group = last.get(chunk.module_id)
         if group is None or group[0].columns.keys() != chunk.columns.keys():
@@ -372,11 +377,11 @@ def _by_module(chunks: Sequence[Arrived]) -> list[Arrived]:
     return [_merged(group) for group in groups]
 
 
-def _merged(chunks: Sequence[Arrived]) -> Arrived:
+def _merged(chunks: Sequence[ReceivedChunks]) -> ReceivedChunks:
     first = chunks[0]
     if len(chunks) == 1:
         return first
-    return Arrived(
+    return ReceivedChunks(
         first.module_id,
         {name: nested.concatenate([chunk.columns[name] for chunk in chunks]) for name in first.columns},
         np.concatenate([chunk.lengths for chunk in chunks]),
@@ -388,8 +393,8 @@ def _merged(chunks: Sequence[Arrived]) -> Arrived:
     )
 
 
-def _num_env_steps(chunks: Sequence[Arrived]) -> int:
-    """With several agents those of the agent of each env episode that has most."""
+def _num_env_steps(chunks: Sequence[ReceivedChunks]) -> int:
+    """Count env steps: for each env episode the steps of the agent that has most."""
     by_env: dict[str, dict[str | None, int]] = {}
     for chunk in chunks:
         episode = chunk.episodes[0]

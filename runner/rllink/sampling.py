@@ -1,4 +1,4 @@
-"""What a simulator calls: observation in, action out; episodes are put together and sent when they are due."""
+"""Samplers for simulators: they take observations, return actions, and send the episodes when they are due."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _REFUSED_AS_OLD = ("stale_weights", "unknown_weights")
 
 
 class RemoteSampler:
-    """Lets the server act, one request a step.
+    """Lets the server choose actions, with one request a step.
 
     Args:
-        client: connected, with the extension `actions`.
-        explore: sample actions; false: the most likely ones.
+        client: a connected client with the extension `actions`.
+        explore: whether actions are sampled; false takes the most likely ones.
     """
 
     def __init__(self, client: Client, explore: bool = True) -> None:
@@ -29,13 +29,13 @@ class RemoteSampler:
         self._explore = explore
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None) -> Any:
-        """The first action of an episode."""
+        """Begin an episode, and return its first action."""
         return self._act({"id": episode, "obs": obs}, agent_id)
 
     def step(
         self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
     ) -> Any:
-        """The next action; None when the episode is over."""
+        """Add a step, and return the next action; None if the episode is over."""
         from runner.rllink.client import RLlinkError
 
         flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
@@ -44,7 +44,7 @@ class RemoteSampler:
         except RLlinkError as error:
             if error.code != "unknown_episode":
                 raise
-            # The server was started again: for it the episode begins here.
+            # The server was started again, and for it the episode begins here.
             return None if terminated or truncated else self.begin(episode, obs, agent_id)
 
     def _act(self, observed: dict[str, Any], agent_id: str | None) -> Any:
@@ -54,7 +54,7 @@ class RemoteSampler:
 
 
 class _Chunk:
-    """The part of an episode that is not sent yet."""
+    """The part of an episode that was not sent yet."""
 
     def __init__(self, id_: str, obs: Any, state: Any) -> None:
         self.id = id_
@@ -67,7 +67,7 @@ class _Chunk:
         self.t_started = 0
 
     def message(self, agent_id: str | None, terminated: bool = False, truncated: bool = False) -> dict[str, Any]:
-        num_steps = self.num_steps  # an action may have been taken whose step is not there yet
+        num_steps = self.num_steps  # the step of the last action may not be complete yet
         message: dict[str, Any] = {
             "id": self.id,
             "obs": _packed(self.obs),
@@ -83,7 +83,7 @@ class _Chunk:
         return len(self.columns["rewards"])
 
     def forget_sent(self) -> None:
-        """Go on behind what was sent."""
+        """Drop the steps that were sent."""
         num_steps = self.num_steps
         self.t_started += num_steps
         self.obs = self.obs[-1:]
@@ -91,18 +91,18 @@ class _Chunk:
 
 
 class LocalSampler:
-    """Acts with the policy that the server sends, and sends episodes back.
+    """Chooses actions with the policy of the server, and sends episodes back.
 
-    Messages have `env_steps_per_sample` env steps or a few more. Where the server forces on-policy sampling, the step
-    that completes a message waits for the next weights; else new ones are fetched as soon as there are any.
+    Messages have `env_steps_per_sample` env steps or a few more. If the server forces on-policy sampling, the step that
+    completes a message waits for the next weights; otherwise new weights are fetched as soon as they exist.
 
     Args:
-        client: connected.
-        rng: the noise of samples.
-        explore: sample actions; false: the most likely ones.
+        client: a connected client.
+        rng: source of noise for samples.
+        explore: whether actions are sampled; false takes the most likely ones.
 
     Attributes:
-        weights_seq_no: of the weights that act.
+        weights_seq_no: number of the weights in use.
     """
 
     def __init__(self, client: Client, rng: np.random.Generator, explore: bool = True) -> None:
@@ -117,7 +117,7 @@ class LocalSampler:
         self._take(client.get_state())
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None) -> Any:
-        """The first action of an episode."""
+        """Begin an episode, and return its first action."""
         key = agent_id, episode
         self._chunks[key] = _Chunk(episode, _copied(obs), None)
         return self._act(key)
@@ -125,13 +125,13 @@ class LocalSampler:
     def step(
         self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
     ) -> Any:
-        """The next action; None when the episode is over."""
+        """Add a step, and return the next action; None if the episode is over."""
         key = agent_id, episode
         chunk = self._chunks[key]
         chunk.obs.append(_copied(obs))
         chunk.columns["rewards"].append(float(reward))
         chunk.newest_reward = float(reward)
-        self._num_ready += 1 / len(self._config.agents or [None])  # env steps, of which each agent makes a part
+        self._num_ready += 1 / len(self._config.agents or [None])  # in env steps; each agent makes a part of one
         is_done = bool(terminated or truncated)
         if is_done:
             is_truncated = bool(truncated) and not terminated
@@ -142,7 +142,7 @@ class LocalSampler:
         return None if is_done else self._act(key)
 
     def flush(self) -> None:
-        """Send everything now."""
+        """Send all steps now."""
         for (agent_id, _), chunk in self._chunks.items():
             if chunk.num_steps:
                 self._ready.append(chunk.message(agent_id))
@@ -162,7 +162,7 @@ class LocalSampler:
         except RLlinkError as error:
             if error.code not in _REFUSED_AS_OLD:
                 raise
-            # The server has not got these steps, episodes have a gap: `t_started` says so.
+            # These steps are lost; `t_started` of the next chunks tells the server about the gap.
             self._take(self._client.get_state())
 
     def _take(self, weights: Any) -> None:
@@ -187,7 +187,7 @@ class LocalSampler:
 
 
 def _copied(obs: Any) -> Any:
-    """An observation that the simulator may overwrite."""
+    """Copy an observation, since the simulator may overwrite it."""
     if isinstance(obs, Mapping):
         return {key: _copied(part) for key, part in obs.items()}
     if isinstance(obs, tuple):
@@ -196,5 +196,5 @@ def _copied(obs: Any) -> Any:
 
 
 def _packed(items: list[Any]) -> Any:
-    """Arrays of one shape as one array; nested items stay a list."""
+    """Stack arrays to one array; nested items stay a list."""
     return items if isinstance(items[0], (Mapping, tuple)) else np.stack([np.asarray(item) for item in items])

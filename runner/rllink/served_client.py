@@ -1,10 +1,10 @@
-"""What the server knows of one client."""
+"""The server's knowledge of one client."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from runner.rllink.acting import ActedEpisode
+from runner.rllink.inference import ServedEpisode
 from runner.rllink.messages import AgentKey
 from runner.rllink.receiving import OpenEpisodes
 
@@ -15,17 +15,18 @@ class Client:
 
     Attributes:
         name: begins the ids of its episodes.
-        open: its episodes that go on; `acted`: those that the server acts in.
-        seq_no: of the weights that it was sent last.
-        samples: whether it waits for weights after its episodes, so that others may have to wait for it.
+        open: its open episodes that it samples itself.
+        served_episodes: its open episodes in which the server chooses the actions.
+        seq_no: number of the weights that it was sent last; None before the first.
+        samples: whether it waited for new weights after its last episodes, so that others have to wait for it.
         weights_format: `onnx` or `safetensors`.
-        has_agents: whether it knows of several agents.
-        session_id: of its session, if it has one.
+        has_agents: whether the extension `agents` is granted.
+        session_id: id of its session; None without one.
     """
 
     name: str
     open: OpenEpisodes
-    acted: dict[AgentKey, ActedEpisode] = field(default_factory=dict)
+    served_episodes: dict[AgentKey, ServedEpisode] = field(default_factory=dict)
     seq_no: int | None = None
     samples: bool = False
     weights_format: str = "onnx"

@@ -1,4 +1,4 @@
-"""The server: listens, admits clients, grants extensions; its event loop runs in a thread of its own."""
+"""The server: it listens, admits clients and grants extensions, in an event loop with a separate thread."""
 
 from __future__ import annotations
 
@@ -37,9 +37,16 @@ _MOST_SHARED = 64
 
 @dataclass(eq=False)
 class Session:
-    """A client that may come again: what it was answered last.
+    """A client that may come back, with its last answer.
 
-    `is_restored`: it is from before a restart; its last requests may not be known.
+    Attributes:
+        id: the name by which the client comes back.
+        client: the client.
+        number: number of the last request.
+        answer: the last answer; None if it is not known.
+        connection: the current connection; None while the client is away.
+        left_at: monotonic time in seconds at which the last connection ended.
+        is_restored: whether it is from before a restart, so that its last requests may not be known.
     """
 
     id: str
@@ -56,15 +63,15 @@ class Session:
         answer: Callable[[], Answer | asyncio.Future[Answer]],
         answer_again: Callable[[], Answer | asyncio.Future[Answer]],
     ) -> Answer | asyncio.Future[Answer]:
-        """The answer to a request: a new one for the next number, the same again for the last.
+        """Carry out the request with the next number, or repeat the answer to the last one.
 
         Args:
-            number: of the request.
-            answer: carries it out.
-            answer_again: answers what was carried out before a restart.
+            number: number of the request.
+            answer: carries the request out.
+            answer_again: answers a request that was carried out before a restart.
 
         Raises:
-            MessageError: another number, or what the request is refused for; it can then be sent again.
+            MessageError: the number is neither, or the request is refused; it can then be sent again.
         """
         if number == self.number and (self.answer is not None or self.is_restored):
             if self.answer is None:
@@ -87,7 +94,7 @@ class Session:
             self.answer.add_done_callback(self._forget_refused)
 
     def _forget_refused(self, done: asyncio.Future[Answer]) -> None:
-        """A request that is refused has not been carried out; its number is free."""
+        """Free the number of a refused request, which has not been carried out."""
         if done is self.answer and not done.cancelled() and done.exception() is not None:
             self.number, self.answer = self.number - 1, None
 
@@ -97,14 +104,14 @@ class Server:
 
     Args:
         config: the `rllink` block.
-        service: knows the answers.
-        host, port: where to listen; port 0 takes a free one.
-        name: begins the names of clients, unique among the runners of a run.
+        service: answers requests.
+        host, port: address to listen on; port 0 takes a free one.
+        name: prefix of the names of clients, unique among the runners of a run.
 
     Attributes:
-        address: (host, port), when it listens.
-        admission: of connections without a seat.
-        memory: for messages that have not arrived whole.
+        address: (host, port) on which it listens.
+        admission: admits connections without a seat.
+        memory: shares out the memory for partly received messages.
 
     Raises:
         ConfigError: the address cannot be listened on, or the certificate cannot be used.
@@ -146,13 +153,13 @@ class Server:
         return Connection(self, next(self._numbers), unseated)
 
     def start(self) -> None:
-        """Let clients come, if they may not yet."""
+        """Accept clients from now on."""
         if not self._is_serving:
             self._is_serving = True
             self.call(self._listener.start())
 
     def restore_session(self, session_id: str, name: str, number: int) -> Client:
-        """The client of a session from before a restart, which is made anew; before `start`."""
+        """Restore a session from before a restart, and return its client; call it before `start`."""
         session = self._sessions.get(session_id)
         if session is None:
             client = Client(name, self.new_open_episodes(name), session_id=session_id)
@@ -163,11 +170,11 @@ class Server:
 
     @property
     def sessions(self) -> Mapping[str, Session]:
-        """By id."""
+        """Return the sessions by id."""
         return self._sessions
 
     def call(self, coroutine: Coroutine[Any, Any, T], timeout_s: float | None = None) -> T:
-        """Run a coroutine in the event loop and wait for it."""
+        """Run a coroutine in the event loop, and wait for its result."""
         return self.submit(coroutine).result(timeout_s)
 
     def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -204,7 +211,7 @@ class Server:
         self.service.close()
         for connection in list(self._connections):
             connection.say_goodbye()
-        await asyncio.sleep(0.05)  # for what was said to be sent
+        await asyncio.sleep(0.05)  # the last answers are sent meanwhile
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -217,23 +224,23 @@ class Server:
 
     @property
     def num_clients(self) -> int:
-        """Connections that have a seat."""
+        """Return the number of connections that have a seat."""
         return len(self._seated)
 
     def new_open_episodes(self, name: str) -> OpenEpisodes:
-        """Of a client that is new."""
+        """Make the open episodes of a new client."""
         return OpenEpisodes(name, self.config.max_open_episodes)
 
     def meet(self, connection: Connection) -> None:
-        """Take note of a new connection, which has no seat."""
+        """Add a new connection, which has no seat yet."""
         self._connections.add(connection)
 
     def seat(self, connection: Connection, session: Session | None) -> bool:
-        """Give a connection a seat; whether there is one.
+        """Give a connection a seat; return whether one was free.
 
         Args:
-            connection: without a seat.
-            session: that it goes on with; an old connection of it gives its seat away.
+            connection: a connection without a seat.
+            session: its session, if it comes back; the old connection of the session gives its seat away.
         """
         if session is not None and session.connection is not None and len(self._seated) >= self.config.max_clients:
             self._seated.discard(session.connection)
@@ -284,7 +291,7 @@ class Server:
             connection.client.weights_format = wanted
             granted["weights"] = {"format": wanted}
         if "shared_memory" in asked and connection.is_local and len(self._shared) < _MOST_SHARED:
-            with suppress(OSError):  # no room for it: messages come through the socket
+            with suppress(OSError):  # no memory is left: messages come through the socket
                 self._shared[connection] = shared = SharedBodies(self.config.shared_memory_bytes)
                 granted["shared_memory"] = {"name": shared.name, "size": shared.size}
         return granted
@@ -297,7 +304,7 @@ class Server:
             connection.client.session_id = session.id
             self._sessions[session.id] = session
         else:
-            if session.connection is not None:  # the old connection is dead, the server has not noticed
+            if session.connection is not None:  # it is dead, but the server has not noticed
                 session.connection.give_way()
             self.service.leave(connection.client)
             connection.client = session.client
@@ -307,12 +314,12 @@ class Server:
         return {"id": session.id, "resumed": is_resumed, "timeout_s": self.config.session_timeout_s}
 
     def shared_body(self, connection: Connection, length: bytes) -> bytes:
-        """The body that lies in the memory shared with a client; `MessageError` if that is too small."""
+        """Read the body from the memory that is shared with a client; `MessageError` if it does not fit."""
         return self._shared[connection].read(length, self.config.max_body_bytes)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where there is one: small messages cost it about two thirds of what they cost asyncio's own."""
+    """Make an event loop, of uvloop where it exists: small messages take two thirds of the time of asyncio."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop

@@ -1,6 +1,6 @@
-"""What the server answers: the rules of the protocol, without bytes and sockets (specification, sections 4 to 8).
+"""Answers to requests: the rules of the protocol, without bytes and sockets (specification, sections 4 to 8).
 
-Everything here but `take_ready` runs in the server's event loop; an answer that must wait is a future.
+All methods but `take_ready` run in the server's event loop; an answer that has to wait is a future.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ from typing import Any
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.acting import Acting
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.arrived import Arrived, OpenEpisode, Sampled
+from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.messages import (
     JSON,
@@ -37,11 +36,12 @@ from runner.rllink.messages import (
     Request,
     decode_request,
 )
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
-_Parts = tuple[list[Arrived], int]
+_Parts = tuple[list[ReceivedChunks], int]
 _log = logging.getLogger(__name__)
 
 _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
@@ -49,19 +49,19 @@ _STEPS_ARE_LOST = ("stale_weights", "unknown_weights")
 
 @dataclass(frozen=True)
 class Batch:
-    """What was sampled.
+    """Env steps for one sample.
 
     Attributes:
-        arrived: parts of messages, in the order of their arrival.
-        num_env_steps: in all.
-        acted: what modules that acted here have made.
-        learned: states by module id, with what pieces have learned while acting.
-        records: numbers of the journal's records that are in it.
+        received: parts of messages, in the order of their arrival.
+        num_env_steps: number of env steps in `received` and `served`.
+        served: chunks of episodes in which the server chose the actions.
+        learned: states by module id, with what pieces have learned from these episodes.
+        records: numbers of the journal's records that the batch holds.
     """
 
-    arrived: list[Arrived]
+    received: list[ReceivedChunks]
     num_env_steps: int
-    acted: list[Sampled] = field(default_factory=list)
+    served: list[SampledChunks] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
     records: range = range(0)
 
@@ -78,7 +78,7 @@ class _Waiting:
 
 @dataclass
 class Counts:
-    """What happened since the start of the run, in env steps where not said otherwise."""
+    """Counts since the start of the run."""
 
     num_env_steps_received: int = 0
     num_env_steps_acted: int = 0
@@ -88,15 +88,15 @@ class Counts:
 
 
 class Service:
-    """Takes episodes in, gives weights and actions out.
+    """Accepts episodes, and hands out weights and actions.
 
     Args:
         config: the `rllink` block.
-        description: what `SET_CONFIG` says, without its type.
-        agents: agent id -> what is known of it; None is the agent of runs with a single one.
-        versions: weights that acted lately.
-        journal: of the messages with episodes that were accepted; None keeps none.
-        acting: module id -> acts for clients that ask for actions.
+        description: content of `SET_CONFIG`, without its type.
+        agents: agent id -> its spaces; the key is None in runs with a single agent.
+        versions: the newest weights.
+        inference: by module id, what chooses actions for clients that ask for them.
+        journal: stores accepted messages with episodes; None stores none.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Service:
         description: Mapping[str, Any],
         agents: Mapping[str | None, AgentSpaces],
         versions: Versions,
-        acting: Mapping[str, Acting],
+        inference: Mapping[str, ModuleInference],
         journal: Journal | None,
     ) -> None:
         self._config = config
@@ -117,7 +117,7 @@ class Service:
         self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
         self.clients: set[Client] = set()  # connected
-        self.known: set[Client] = set()  # also those whose sessions wait for them
+        self.known: set[Client] = set()  # connected, or with a session to which they can come back
         self._queue: deque[_Parts] = deque()
         self._queue_lock = threading.RLock()
         self._num_queued = 0
@@ -125,7 +125,7 @@ class Service:
         self._is_updating = True  # until there are weights
         self._waiting: list[_Waiting] = []
         self._actions = ActionRequests(
-            config, self._receiver, acting, versions, self._must_wait_to_act, self._when_acted
+            config, self._receiver, inference, versions, self._must_wait_to_act, self._when_acted
         )
         self._room = asyncio.Event()
         self._room.set()
@@ -134,13 +134,18 @@ class Service:
 
     @property
     def oldest_queued(self) -> int | None:
-        """The lowest number of weights that acted in a message that waits to be sampled."""
+        """Return the lowest number of weights in messages that wait to be sampled."""
         with self._queue_lock:
             numbers = [int(part.weights_seq_no.min()) for parts, _ in self._queue for part in parts]
         return min(numbers, default=None)
 
     def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """The newest weights may be used (None: those that are there already), with this state of pieces by module."""
+        """Hand out the newest weights from now on.
+
+        Args:
+            version: the newest weights; None: the same as before.
+            shared_state: module id -> merged state of the pieces that runners share.
+        """
         self._actions.use(version, shared_state)
         self._is_updating = False
         newest = self.versions.newest_seq_no
@@ -148,15 +153,15 @@ class Service:
         self._actions.flush_soon()
 
     def counts_of_sampled(self) -> Counts:
-        """The counts without what waits to be sampled, which is counted again when it is taken again."""
+        """Return the counts without the queued messages, which are counted again after a restart."""
         return replace(self.counts, num_env_steps_received=self.counts.num_env_steps_received - self._num_queued)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Everything but `take_ready` is called in this event loop."""
+        """Set the event loop in which all methods but `take_ready` are called."""
         self._loop = loop
 
     def collect(self, num_env_steps: int) -> asyncio.Future[Batch]:
-        """The next batch: the first messages, in the order of their arrival, that have so many env steps."""
+        """Begin a batch of so many env steps, in whole messages and in the order of their arrival."""
         future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
         self._collecting = num_env_steps, future
         self._room.set()
@@ -168,46 +173,50 @@ class Service:
         if self._collecting is None:
             return
         target, future = self._collecting
-        if future.done():  # nobody waits for it any more: what is there stays
+        if future.done():  # cancelled: the queue stays as it is
             self._collecting = None
             return
         if self._num_queued + self._actions.num_env_steps < target:
             self._release_if_stuck()
             return
-        acted, num_acted = self._actions.cut()
-        arrived, num_arrived, records = self._taken_from_queue(target - num_acted)
+        served, num_served = self._actions.cut()
+        received, num_received, records = self._taken_from_queue(target - num_served)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(arrived, num_acted + num_arrived, acted, self._actions.learned(), records))
+        future.set_result(Batch(received, num_served + num_received, served, self._actions.learned(), records))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
-        """The next batch, if off-policy data enough wait already; the only thing here that another thread may call.
+        """Return a batch if enough off-policy steps are queued already, otherwise None; any thread may call it.
 
-        Where many clients send at once, a turn of the event loop takes tens of milliseconds.
+        It spares the runner a turn of the event loop, which takes tens of milliseconds while many clients send.
         """
         with self._queue_lock:
             if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
                 return None
-            arrived, num_arrived, records = self._taken_from_queue(num_env_steps)
-            return Batch(arrived, num_arrived, records=records)
+            received, num_received, records = self._taken_from_queue(num_env_steps)
+            return Batch(received, num_received, records=records)
 
-    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[Arrived], int, range]:
-        """The first messages that have so many env steps, how many they have, and the numbers of their records."""
-        arrived: list[Arrived] = []
+    def _taken_from_queue(self, num_env_steps: int) -> tuple[list[ReceivedChunks], int, range]:
+        """Take the first messages with so many env steps.
+
+        Returns:
+            Parts of the messages, their number of env steps, and the numbers of their records.
+        """
+        received: list[ReceivedChunks] = []
         taken = 0
         with self._queue_lock:
             first = self.num_records_sampled
             while taken < num_env_steps:
                 parts, num_steps = self._queue.popleft()
-                arrived += parts
+                received += parts
                 taken += num_steps
                 self.num_records_sampled += 1
             self._num_queued -= taken
         if not self._room.is_set():
             self._loop.call_soon_threadsafe(self._room.set)
-        return arrived, taken, range(first, self.num_records_sampled)
+        return received, taken, range(first, self.num_records_sampled)
 
     def _release_if_stuck(self) -> None:
-        """Where every client that samples waits, no step would ever come: let them go on with the same weights."""
+        """Let clients go on with the same weights if all that sample wait: otherwise no step would ever come."""
         after_episodes = [one for one in self._waiting if one.is_after_episodes]
         samplers = {client for client in self.clients if client.samples}
         if samplers and samplers <= {one.client for one in after_episodes}:
@@ -220,28 +229,28 @@ class Service:
 
     @property
     def has_agents(self) -> bool:
-        """Whether this run has several agents."""
+        """Return whether this run has several agents."""
         return None not in self._agents
 
     def close(self) -> None:
-        """The run is over: nobody waits for a batch any more."""
+        """Cancel the batch that is being collected, since the run is over."""
         if self._collecting is not None:
             self._collecting[1].cancel()
 
     # -- for connections ---------------------------------------------------------------------------------------------
 
     def join(self, client: Client) -> None:
-        """A client is there."""
+        """Add a client that has connected."""
         self.clients.add(client)
         self.known.add(client)
 
     def pause(self, client: Client) -> None:
-        """The connection of a session is gone; what it asked for is carried out, its answers are kept."""
+        """Remove a client whose session stays: its requests are carried out, and the answers are kept."""
         self.clients.discard(client)
         self._close_batch_if_full()
 
     def leave(self, client: Client) -> None:
-        """A client is gone for good: its open episodes are truncated."""
+        """Forget a client that is gone for good, and truncate its open episodes."""
         self._lose_open(client, list(client.open.by_key))
         self.counts.num_episodes_lost += self._actions.lose_all(client)
         for waiting in self._take_waiting(lambda one: one.client is client):
@@ -250,7 +259,7 @@ class Service:
         self.pause(client)
 
     def _lose_open(self, client: Client, keys: Iterable[AgentKey]) -> None:
-        """Truncate open episodes after the last step that arrived."""
+        """Truncate open episodes after the last received step."""
         lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
         for episode in lost:
             episode.lose()
@@ -263,17 +272,23 @@ class Service:
             for parts, _ in reversed(self._queue):
                 for part in reversed(parts):
                     _truncate_last(part, going_on)
-                    for episode in part.episodes if broken_off else ():  # of other agents, also those that have ended
+                    for episode in part.episodes if broken_off else ():  # of other agents, also ended ones
                         episode.is_whole &= episode.env_id not in broken_off
         self.counts.num_episodes_lost += len(lost)
 
     def answer(
         self, client: Client, request: Request, body_format: str, body: bytes
     ) -> Answer | asyncio.Future[Answer]:
-        """The answer to a request other than `PING`, whose body is in this format.
+        """Answer a request other than `PING`.
+
+        Args:
+            client: the client that sent it.
+            request: the decoded request.
+            body_format: `json` or `msgpack`.
+            body: the body of the request, for the journal.
 
         Raises:
-            MessageError: it is refused; nothing has changed.
+            MessageError: the request is refused, and nothing has changed.
         """
         if self.has_agents and not client.has_agents:
             raise MessageError("not_granted", "this run has several agents: ask for the extension agents in PING")
@@ -334,16 +349,16 @@ class Service:
 
     def _send_state(self, waited: Iterable[_Waiting]) -> None:
         for waiting in waited:
-            waiting.client.samples = False  # until it sends again, nobody waits for it
+            waiting.client.samples = False  # no other client waits for it until it sends again
             if waiting.answer.done():
                 continue
             try:
                 waiting.answer.set_result(self._state(waiting.client))
-            except Exception as error:  # the answer to one is not another's, nor the run's end
+            except Exception as error:  # it concerns this client only, and does not end the run
                 waiting.answer.set_exception(error)
 
     def _state(self, client: Client) -> Answer:
-        """The newest weights."""
+        """Make the answer with the newest weights."""
         versions, file_format = self.versions, client.weights_format
         if client.seq_no is None and client.session_id is not None:
             self._write_down(client, GIVEN)
@@ -359,11 +374,11 @@ class Service:
     # -- episodes ------------------------------------------------------------------------------------------------------
 
     def _take_episodes(self, client: Client, request: Episodes, body_format: str, body: bytes) -> int:
-        """Queue the chunks of a message; returns the newest weights that acted in it."""
+        """Queue the chunks of a message; return the highest number of the weights that chose its actions."""
         newest = self.versions.newest_seq_no
         assumed = newest if client.seq_no is None else client.seq_no
 
-        def check(parts: list[Arrived], num_env_steps: int) -> None:
+        def check(parts: list[ReceivedChunks], num_env_steps: int) -> None:
             self._check_versions(parts, num_env_steps)
             if self._journal is not None and parts:
                 number = None if request.request is UNSET else request.request
@@ -380,7 +395,7 @@ class Service:
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
 
     def _lose_refused(self, client: Client, keys: Sequence[AgentKey]) -> None:
-        """Truncate the open episodes that a refused message names; after a restart they are not open again."""
+        """Truncate the open episodes that a refused message names, and write this down for a restart."""
         if any(key in client.open.by_key for key in keys):
             self._write_down(client, LOST, msgspec.json.encode(keys))
         self._lose_open(client, keys)
@@ -391,7 +406,7 @@ class Service:
             self._queue_nothing()
 
     def _queue_nothing(self) -> None:
-        """Records are counted as they leave the queue."""
+        """Queue a record without steps: records are counted as they leave the queue."""
         with self._queue_lock:
             self._queue.append(([], 0))
 
@@ -401,8 +416,8 @@ class Service:
         request: Episodes,
         body_format: str,
         assumed: int,
-        check: Callable[[list[Arrived], int], None],
-    ) -> list[Arrived]:
+        check: Callable[[list[ReceivedChunks], int], None],
+    ) -> list[ReceivedChunks]:
         parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
         if parts:
             with self._queue_lock:
@@ -412,9 +427,12 @@ class Service:
         return parts
 
     def take_again(self, client: Client, record: Record, is_left_out: bool = False) -> None:
-        """Queue a message that was accepted before the server was killed; which weights acted was checked then.
+        """Queue a message that was accepted before a restart; the number of its weights is not checked again.
 
-        Of one that is left out the steps are lost: open episodes that it names are truncated where they were.
+        Args:
+            client: the client that sent it.
+            record: the message in the journal.
+            is_left_out: whether to drop its steps, and to truncate the open episodes that it names.
         """
         if record.body_format in (LOST, GIVEN):
             if record.body_format == LOST:
@@ -434,13 +452,16 @@ class Service:
             try:
                 self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
                 return
-            except MessageError:  # between two records steps were refused, and with them the episodes' ends lost
+            except MessageError:  # steps between two records were refused, so these episodes have gaps
                 self._lose_open(client, _keys(request))
-        _log.warning("RLlink: a message of %s from before the restart fits nothing any more", record.client)
+        _log.warning(
+            "RLlink: a message of %s from before the restart is dropped: it does not continue its episodes",
+            record.client,
+        )
         self._queue_nothing()
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
-        """Those that have begun in what was sampled, and whose rest is still to come or waits to be sampled."""
+        """Return the episodes of which some steps were sampled and others are queued or yet to come."""
         with self._queue_lock:
             waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
         going_on = [episode for client in self.known for episode in client.open.by_key.values()]
@@ -448,7 +469,7 @@ class Service:
         return list(every.values())
 
     def answer_again(self, client: Client, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
-        """The answer to a request that was carried out before the server was killed."""
+        """Answer a request that was carried out before the server was started again."""
         match request:
             case EpisodesAndGetState():
                 return self._state_when_ready(client)
@@ -456,7 +477,7 @@ class Service:
                 return self._ack(request.num_env_steps)
         return self.answer(client, request, body_format, b"")
 
-    def _check_versions(self, parts: Iterable[Arrived], num_env_steps: int) -> None:
+    def _check_versions(self, parts: Iterable[ReceivedChunks], num_env_steps: int) -> None:
         newest = self.versions.newest_seq_no
         for part in parts:
             oldest = int(part.weights_seq_no.min())
@@ -485,7 +506,7 @@ class Service:
         return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
 
     def _with_room(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
-        """The answer, later if more waits than the learners can take."""
+        """Return the answer; a future if the queue is full until the next batch is taken."""
         is_full = self._num_queued > self._config.max_queued_env_steps and self._collecting is None
         if isinstance(answer, asyncio.Future) or not is_full:
             return answer
@@ -493,21 +514,21 @@ class Service:
         return asyncio.ensure_future(self._answer_with_room(answer))
 
     async def _answer_with_room(self, answer: Answer) -> Answer:
-        """Do not take more than the learners can: the client goes on when a batch has been taken away."""
+        """Answer as soon as a batch is taken from the full queue, which slows the client down to the learners' pace."""
         await self._room.wait()
         return answer
 
 
 def _keys(request: Episodes) -> list[AgentKey]:
-    """The episodes that a message names."""
+    """Return the keys of the episodes that a message names."""
     if request.columns is not UNSET:
         return [(None, id_) for id_ in ([] if request.columns.ids is UNSET else request.columns.ids)]
     chunks = [] if request.episodes is UNSET else request.episodes
     return [(None if one.agent_id is UNSET else one.agent_id, one.id) for one in chunks if one.id is not UNSET]
 
 
-def _truncate_last(part: Arrived, going_on: set[int]) -> None:
-    """Mark the last chunks of these episodes as cut off, and take the episodes out of the set."""
+def _truncate_last(part: ReceivedChunks, going_on: set[int]) -> None:
+    """Mark the last chunk of each episode (by `id()`) in the set as truncated, and remove it from the set."""
     for chunk in reversed(range(len(part.episodes))):
         if id(part.episodes[chunk]) in going_on:
             part.is_truncated[chunk] = True

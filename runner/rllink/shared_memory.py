@@ -12,13 +12,13 @@ from runner.rllink.messages import MessageError
 class SharedBodies:
     """The memory of one connection; the server makes and removes it.
 
-    Its pages are taken when a client writes them: reserving them here would hold the event loop up, at 9 ms a client.
+    Its pages are allocated when a client writes them: here that would block the event loop for 9 ms a client.
 
     Args:
         size: in bytes.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the memory cannot be made.
     """
 
     def __init__(self, size: int) -> None:
@@ -27,21 +27,21 @@ class SharedBodies:
         self.name, self.size = self._memory.name, size
 
     def read(self, length: bytes, most: int) -> bytes:
-        """A copy of the body that lies at the start.
+        """Copy the body at the start of the memory.
 
         Args:
-            length: of the body, in digits.
-            most: bytes that a body may have.
+            length: length of the body in digits.
+            most: most bytes of a body.
 
         Raises:
-            MessageError: it cannot be so long.
+            MessageError: the length is no number, or beyond the limit or the memory.
         """
         if not (length.isdigit() and length.isascii()):
             raise MessageError("bad_body", f"expected the length of a body in digits, got {length!r:.40}")
         num_bytes = int(length)
         if num_bytes > min(self.size, most):
             raise MessageError("bad_body", f"a body of {num_bytes} bytes, at most {min(self.size, most)} are allowed")
-        # Not through the mapping: a client that has cut the file short would end this process.
+        # A read through the mapping would end this process if a client had cut the file short.
         body = os.pread(self._file, num_bytes, 0)
         if len(body) < num_bytes:
             raise MessageError("bad_body", f"the shared memory holds {len(body)} bytes, not {num_bytes}")

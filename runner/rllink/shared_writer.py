@@ -11,30 +11,30 @@ _FOLDER = "/dev/shm"
 
 
 class SharedWriter:
-    """Writes bodies where the server reads them.
+    """Writes bodies into the memory from which the server reads them.
 
     Args:
-        name, size: of the POSIX shared memory object, as the server says.
+        name, size: name and bytes of the POSIX shared memory object, as the server says.
 
     Raises:
-        OSError: it is not on this machine.
+        OSError: the memory is not on this machine.
     """
 
     def __init__(self, name: str, size: int) -> None:
-        # Not multiprocessing's class: before Python 3.13 it removes memory that others have made.
+        # The class of multiprocessing removes memory of other processes before Python 3.13.
         path = os.path.join(_FOLDER, os.path.basename(name))
         self._file = os.open(path, os.O_RDWR)
         self._size = size
 
     def write(self, body: bytes) -> bool:
-        """Write a body; false if it is not worth it, or does not fit."""
+        """Write a body; return false if it is too short to be worth it, or does not fit."""
         if not _SHORTEST <= len(body) <= self._size:
             return False
-        with suppress(OSError):  # no memory is left
-            # Not through a mapping, where no memory ends the process.
+        with suppress(OSError):  # the machine is out of memory
+            # A write through a mapping would end the process when memory is out.
             return os.pwrite(self._file, body, 0) == len(body)
         return False
 
     def close(self) -> None:
-        """Let go of the memory."""
+        """Close the memory."""
         os.close(self._file)

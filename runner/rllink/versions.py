@@ -1,4 +1,4 @@
-"""The weights that acted lately, by their sequence number, and the files that clients get of the newest ones."""
+"""The newest weights by their sequence number, and the files in which clients get them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,27 @@ from runner.env_runners.env_runner import Weights
 
 
 class FileMaker(Protocol):
-    """Makes files of the parameters of one module; `problem`: why it cannot."""
+    """Makes files of the parameters of one module.
+
+    Attributes:
+        problem: the reason why it cannot; None if it can.
+    """
 
     problem: str | None
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """The file with these parameters (P,), this state of the module's pieces and this number."""
+        """Make the file with these parameters (P,), this state of the module's pieces and this number."""
 
 
 @dataclass(frozen=True)
 class Version:
-    """Weights, and the state of the pieces that runners share, by module id."""
+    """One version of the weights.
+
+    Attributes:
+        seq_no: its sequence number.
+        weights: module id -> (P,) parameters.
+        shared_state: module id -> merged state of the pieces that runners share.
+    """
 
     seq_no: int
     weights: Weights
@@ -34,9 +44,9 @@ class Versions:
     """The newest versions.
 
     Args:
-        num_kept: how many.
-        makers: file format (`onnx`, `safetensors`) -> module id -> makes its file.
-        newest_seq_no: of the version before the first.
+        num_kept: number of versions that are kept.
+        makers: file format (`onnx`, `safetensors`) -> module id -> maker of its file.
+        newest_seq_no: number before the first version.
     """
 
     num_kept: int
@@ -48,11 +58,11 @@ class Versions:
 
     @property
     def newest(self) -> Version | None:
-        """The newest version; None before the first."""
+        """Return the newest version; None before the first."""
         return self._kept.get(self.newest_seq_no)
 
     def add(self, weights: Weights, shared_state: Mapping[str, Any], needed: int | None = None) -> Version:
-        """A new version, which gets the next number; those from number `needed` on are kept, however many."""
+        """Add a version, which gets the next number; keep all versions from number `needed` on, however many."""
         self.newest_seq_no += 1
         version = Version(self.newest_seq_no, weights, shared_state)
         self._kept[version.seq_no] = version
@@ -62,16 +72,16 @@ class Versions:
         return version
 
     def get(self, seq_no: int) -> Version | None:
-        """The version, if it is still kept."""
+        """Return the version; None if it is not kept any more."""
         return self._kept.get(seq_no)
 
     @property
     def kept(self) -> list[int]:
-        """The numbers of the versions that are kept."""
+        """Return the numbers of the versions that are kept."""
         return list(self._kept)
 
     def compressed_file(self, file_format: str, module_id: str) -> bytes:
-        """The gzip of a module's file in the newest version; made once for all clients."""
+        """Return a module's file of the newest version, made once for all clients; an ONNX file as its gzip."""
         key = file_format, module_id
         if key not in self._files:
             newest = self._kept[self.newest_seq_no]

@@ -60,7 +60,7 @@ class Served:
         self.config = build_experiment_config(composed)
         plans = plan_modules(self.config)
         parts = build_parts(self.config)
-        self.weights = {module_id: own.weights() for module_id, own in parts.items()}
+        self.weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
         runner = build_env_runner(self.config, plans, TRAINING, 0, 0, run_dir=run_dir)
         assert isinstance(runner, ExternalEnvRunner)
         self.runner = runner

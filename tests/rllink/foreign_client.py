@@ -1,4 +1,4 @@
-"""What clients in other languages have in common: a program that drives one, and the contract that each fulfils."""
+"""Clients in other languages: a program that drives one, and the contract that each fulfils."""
 
 from __future__ import annotations
 

@@ -197,14 +197,14 @@ class _Conversation:
     def _check_keys(self, value: dict[str, Any], types: dict[str, Any], required: set[str], path: str) -> None:
         for key in required - value.keys():
             raise Refused("bad_message", f"{path}.{key}")
-        for key, own in value.items():
+        for key, field in value.items():
             if key == "request":
                 raise Refused("not_granted", f"{path}.request")
             if key not in types:
                 if self._defect == "ignores unknown keys":
                     continue
                 raise Refused("bad_message", f"{path}.{key}")
-            if type(own) is not types[key] or (key == "protocol" and own < 1 and self._defect != "protocol 0"):
+            if type(field) is not types[key] or (key == "protocol" and field < 1 and self._defect != "protocol 0"):
                 raise Refused("bad_message", f"{path}.{key}")
 
     def _pong(self, ping: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Connections that are no clients yet take nothing from those that are, and tokens cannot be guessed at speed."""
+"""Connections without a seat take nothing from clients, and tokens cannot be guessed at speed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def opened() -> Iterator[contextlib.ExitStack]:
 
 
 def connection_from(served: Served, host: str) -> RawClient:
-    """A connection whose own address is `host`."""
+    """Connect from the address `host`."""
     client = RawClient.__new__(RawClient)
     plain = socket.create_connection(served.address, 30, source_address=(host, 0))
     RawClient.__init__(client, served.address)
@@ -126,7 +126,7 @@ def test_silent_connections_take_no_seats(serve: Serve, opened: contextlib.ExitS
         assert silent[-1].receive()["code"] == "timeout"
         assert silent[-1].is_closed()
         assert time.monotonic() - begun < 3
-        client.send_episodes([episode(3)])  # it has a seat, the deadline is no longer of its
+        client.send_episodes([episode(3)])  # it has a seat, so the deadline does not count any more
     wait_until(lambda: not served.runner.server._connections)
 
 
@@ -223,7 +223,7 @@ def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve) -> N
     begun = time.monotonic()
     with Client(*served.address, token="secret", reconnect_s=0) as newcomer:
         newcomer.ping()
-    assert time.monotonic() - begun < 5  # not the 25 s of those that went
+    assert time.monotonic() - begun < 5  # not 25 s, as for the connections that left
 
 
 def test_long_messages_that_stop_leave_room_for_others(serve: Serve, opened: contextlib.ExitStack) -> None:

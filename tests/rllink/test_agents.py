@@ -123,7 +123,7 @@ def test_env_episodes_stay_whole(serve: Serve, tmp_path: Path, restarts: bool) -
         client._disconnect()
         client._address = served.address
     returns = []
-    for chunks in ([{**rest, **ids[1]}], *[[{**episode(5, seed), **own} for own in ids] for seed in (2, 3)]):
+    for chunks in ([{**rest, **ids[1]}], *[[{**episode(5, seed), **names} for names in ids] for seed in (2, 3)]):
         sampling = served.sample(5)
         client.send_episodes(chunks)
         returns.append(sampling.result(10).finished.returns.tolist())
@@ -137,7 +137,7 @@ def test_after_steps_of_an_agent_were_refused_all_begin_the_next_env_episode(ser
     returns = []
     with Client(*served.address, extensions={"agents": {}}, reconnect_s=0) as client:
         sampling = served.sample(5)
-        client.send_episodes([{**episode(5), **own, "is_terminated": False} for own in ids])
+        client.send_episodes([{**episode(5), **names, "is_terminated": False} for names in ids])
         sampling.result(10)
         later = episode(5, 1)
         later["obs"][0] = episode(5)["obs"][-1]
@@ -148,7 +148,7 @@ def test_after_steps_of_an_agent_were_refused_all_begin_the_next_env_episode(ser
             if seed == 2:  # the end of the other agent's
                 end = {**episode(1, 4), "obs": [episode(5)["obs"][-1], [0.0] * 4], **ids[1]}
                 client.send_episodes([end])
-            client.send_episodes([{**episode(5, seed), **own} for own in reversed(ids)])
+            client.send_episodes([{**episode(5, seed), **names} for names in reversed(ids)])
             returns += sampling.result(10).finished.returns.tolist()
     assert returns == [10.0, 10.0]
 

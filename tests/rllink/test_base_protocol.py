@@ -195,9 +195,9 @@ def test_parts_with_one_id_are_one_episode(serve: Serve, connect: Connect) -> No
 
 
 def _part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
-    own = {"obs": whole["obs"][start : stop + 1]}
-    own |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
-    return {**own, "is_terminated": False, "is_truncated": False, **more}
+    part = {"obs": whole["obs"][start : stop + 1]}
+    part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
+    return {**part, "is_terminated": False, "is_truncated": False, **more}
 
 
 def test_a_part_that_does_not_go_on_where_the_last_ended(serve: Serve, connect: Connect) -> None:

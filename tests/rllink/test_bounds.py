@@ -1,4 +1,4 @@
-"""Numbers that would spoil what is learned: refused in the dtype in which they are kept, whichever way they come."""
+"""Numbers that would spoil a loss are refused in the dtype in which they are stored, in every form of a message."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ OFF = "rllink.force_on_policy=false"
 ERROR, WARN, ADMIT = (f"env.observation_check={mode}" for mode in ("error", "warn", "off"))
 
 
-def in_columns(own: Mapping[str, Any]) -> dict[str, Any]:
+def in_columns(chunk: Mapping[str, Any]) -> dict[str, Any]:
     """One episode as blocks, in double precision."""
-    flags = {name: np.array([own[name]]) for name in ("is_terminated", "is_truncated")}
-    arrays = {name: np.array(own[name]) for name in ("obs", "actions", "rewards")}
-    return {"lengths": np.array([len(own["rewards"])]), **arrays, **flags}
+    flags = {name: np.array([chunk[name]]) for name in ("is_terminated", "is_truncated")}
+    arrays = {name: np.array(chunk[name]) for name in ("obs", "actions", "rewards")}
+    return {"lengths": np.array([len(chunk["rewards"])]), **arrays, **flags}
 
 
 # Form -> what the client asks for, how it sends an episode, the path of the episode in the message.
 FORMS: dict[str, tuple[dict[str, Any], Send, str]] = {
-    "json": ({"extensions": {}}, lambda client, own: client.send_episodes([own]), "$.episodes[0]"),
-    "msgpack": ({}, lambda client, own: client.send_episodes([own]), "$.episodes[0]"),
+    "json": ({"extensions": {}}, lambda client, chunk: client.send_episodes([chunk]), "$.episodes[0]"),
+    "msgpack": ({}, lambda client, chunk: client.send_episodes([chunk]), "$.episodes[0]"),
     "blocks": (
         {},
-        lambda client, own: client.send_episodes([{**own, "obs": np.array(own["obs"])}]),
+        lambda client, chunk: client.send_episodes([{**chunk, "obs": np.array(chunk["obs"])}]),
         "$.episodes[0]",
     ),
-    "columns": ({}, lambda client, own: client.send_episodes([], columns=in_columns(own)), "$.columns"),
+    "columns": ({}, lambda client, chunk: client.send_episodes([], columns=in_columns(chunk)), "$.columns"),
     "shared memory": (
         {"share_memory": True},
-        lambda client, own: client.send_episodes([], columns=in_columns(own)),
+        lambda client, chunk: client.send_episodes([], columns=in_columns(chunk)),
         "$.columns",
     ),
 }
@@ -46,9 +46,9 @@ FORMS: dict[str, tuple[dict[str, Any], Send, str]] = {
 
 def spoilt(name: str, value: float) -> dict[str, Any]:
     """An episode with this value in its step 7."""
-    own = episode(20)
-    own[name][7] = value if name == "rewards" else [0.0, value, 0.0, 0.0]
-    return own
+    chunk = episode(20)
+    chunk[name][7] = value if name == "rewards" else [0.0, value, 0.0, 0.0]
+    return chunk
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -64,7 +64,7 @@ def test_rewards_that_would_spoil_a_loss_are_refused(serve: Serve, form: str) ->
             beyond = f"a reward of {value:g} is beyond rllink.max_abs_reward, 1e+10 (item 7)"
             assert (beyond if abs(value) < 1e39 else "a number is not finite") in str(caught.value)
         assert not sampling.done()
-        send(other, episode(20))  # nothing of another client's is harmed
+        send(other, episode(20))  # other clients go on
         rewards = sampling.result(10).rollout.blocks["default_policy"].columns["rewards"]
         assert rewards.tolist() == [1.0] * 20
         sampling = served.sample(20)
@@ -107,8 +107,8 @@ def test_observations_outside_of_their_box(serve: Serve, form: str, mode: str) -
             assert "an observation leaves its space: obs[0] = 4.9, allowed -4.8 to 4.8 (item 3)" in str(caught.value)
             assert not sampling.done()
             client.ping()
-            for own in outside["obs"]:
-                own[0], own[2] = 0.0, 0.0
+            for obs in outside["obs"]:
+                obs[0], obs[2] = 0.0, 0.0
             send(other, outside)
             assert sampling.result(10).rollout.num_env_steps == 20
             return
@@ -197,8 +197,8 @@ def test_the_bound_is_a_limit_that_clients_are_told(serve: Serve, connect: Conne
     client = connect(served)
     assert hello(client)["limits"]["max_abs_reward"] == 5
     for reward, kind in ((5.0, "ACK"), (-5.001, "ERROR")):
-        own = {**episode(3), "rewards": [0.0, reward, 0.0]}
-        assert client.ask({"type": "EPISODES", "episodes": [own]})["type"] == kind
+        chunk = {**episode(3), "rewards": [0.0, reward, 0.0]}
+        assert client.ask({"type": "EPISODES", "episodes": [chunk]})["type"] == kind
     assert served.runner._service.counts.num_requests_refused == 1
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from runner.cli.main import main
 from runner.episodes.spaces import space_from_dict, space_to_dict
-from runner.rllink import made_up
+from runner.rllink import sample_items
 from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server
 from runner.rllink.check_wire import Target
 from tests.rllink.conftest import Served
@@ -26,7 +26,7 @@ from tests.rllink.small_server import SmallServer
 
 Serve = Callable[..., Served]
 OFF = "rllink.force_on_policy=false"
-# What no checker can see.
+# Rules that no checker can check.
 NEVER = {"R2", "too_many_clients", "not_exportable", "shutting_down"}
 
 
@@ -256,7 +256,7 @@ def test_it_starts_fast_and_without_torch() -> None:
     assert time.monotonic() - begun < 5.0  # 0.3 s where nothing else runs
 
 
-# -- made-up items -----------------------------------------------------------------------------------------------------
+# -- sample items ------------------------------------------------------------------------------------------------------
 
 _DTYPES = st.sampled_from(["float32", "float64", "uint8", "int32", "bool"])
 
@@ -296,23 +296,23 @@ SPACES = st.one_of(_LEAVES, _nested(st.one_of(_LEAVES, _nested(_LEAVES))))
 @pytest.mark.filterwarnings("ignore:.*Casting input")
 @given(SPACES, st.integers(0, 99))
 @settings(max_examples=150, deadline=None)
-def test_made_up_items_fit_their_space(space: gym.Space[Any], seed: int) -> None:
+def test_sample_items_fit_their_space(space: gym.Space[Any], seed: int) -> None:
     from runner.rllink.arrays import SpaceCodec
 
     described = space_to_dict(space)
-    assert made_up.mistake_in(described, "$") is None
-    item = made_up.draw(described, random.Random(seed))
+    assert sample_items.find_mistake(described, "$") is None
+    item = sample_items.draw_item(described, random.Random(seed))
     codec = SpaceCodec(space_from_dict(described))
     import msgspec
 
     read = codec.item(msgspec.json.encode(item), "json")
     assert space.contains(read)
-    assert made_up.fits(described, item)
-    wrong = made_up.beyond(described, item)
+    assert sample_items.contains(described, item)
+    wrong = sample_items.out_of_range_item(described, item)
     with pytest.raises((ValueError, msgspec.DecodeError)):
         codec.item(msgspec.json.encode(wrong), "json")
 
 
 @pytest.mark.parametrize("space", [None, {}, {"space": "text"}, {"space": "box", "low": 0}, {"space": ["box"]}])
 def test_a_description_that_is_no_space(space: Any) -> None:
-    assert made_up.mistake_in(space, "$")
+    assert sample_items.find_mistake(space, "$")

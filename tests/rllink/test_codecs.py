@@ -19,11 +19,11 @@ from hypothesis import strategies as st
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS
 from runner.rllink.arrays import Block, SpaceCodec, number_column
-from runner.rllink.arrived import join
 from runner.rllink.block_dtypes import DTYPES
 from runner.rllink.frames import FrameError, FrameReader, compressed, decompressed, frame
 from runner.rllink.messages import decode_request
 from runner.rllink.packing import block, pack, unpack
+from runner.rllink.received_episodes import join_chunks
 from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver
 from tests.rllink.test_check import SPACES
 
@@ -262,7 +262,7 @@ def _received(agent: AgentSpaces, body: bytes, body_format: str) -> Any:
         1,
         lambda parts, steps: None,
     )
-    return join(parts, ()).block, num_env_steps
+    return join_chunks(parts, ()).block, num_env_steps
 
 
 @given(SPACES, SPACES, st.lists(st.integers(1, 4), min_size=1, max_size=3), st.integers(0, 99))
@@ -302,7 +302,7 @@ def _typed(column: Any, space: gym.Space[Any]) -> Any:
     if isinstance(space, gym.spaces.Dict):
         return {key: _typed(column[key], part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(_typed(own, part) for own, part in zip(column, space.spaces, strict=True))
+        return tuple(_typed(values, part) for values, part in zip(column, space.spaces, strict=True))
     return np.asarray(column, space.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Extensions, with this package's own client and with raw frames."""
+"""Extensions, with the Python client and with raw frames."""
 
 from __future__ import annotations
 
@@ -353,7 +353,7 @@ class TestActions:
 
 
 def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
-    """Who acts for itself without our graph, or lets the server act, is served."""
+    """A client without the ONNX graph, or one that lets the server act, is served all the same."""
     piece = f"{{_target_: {WithoutGraph.__module__}.{WithoutGraph.__name__}}}"
     edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {piece}}}"
     served = serve(f"connectors.env_to_module=[{edit}]", f"connectors.learner=[{edit}]", OFF)

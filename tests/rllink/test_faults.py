@@ -97,7 +97,7 @@ class Neighbour:
 
 @contextlib.contextmanager
 def served_all_the_time(served: Served, token: str | None = None) -> Iterator[Neighbour]:
-    """Beside what happens in the block a client is served; afterwards only it was connected."""
+    """Serve a neighbour beside the block; afterwards it is the only client."""
     before = set(served.runner.server._connections)
     neighbour = Neighbour(served, token)
     try:
@@ -290,10 +290,10 @@ def _mistakes(kind: str) -> Iterator[tuple[dict[str, Any], str]]:
     if "episodes" in full:
         element = Episode if kind.startswith("EPISODES") else Observed
         place = "$.episodes[0]"
-        yield from _mistakes_in(element, full["episodes"][0], place, lambda own: {**full, "episodes": [own]})
+        yield from _mistakes_in(element, full["episodes"][0], place, lambda changed: {**full, "episodes": [changed]})
     if kind.startswith("EPISODES"):
         rest = {key: value for key, value in full.items() if key != "episodes"}
-        yield from _mistakes_in(Columns, _FULL_COLUMNS, "$.columns", lambda own: {**rest, "columns": own})
+        yield from _mistakes_in(Columns, _FULL_COLUMNS, "$.columns", lambda changed: {**rest, "columns": changed})
 
 
 def _mistakes_in(
@@ -433,14 +433,14 @@ def test_a_client_that_never_reads(serve: Serve) -> None:
                 is_open = False
             most_held = max(most_held, connection._reader.num_bytes)
             most_unsent = max(most_unsent, connection._transport.get_write_buffer_size())
-        assert not is_open  # the server has given it up
+        assert not is_open  # the server has ended it
         assert most_held < 3_000_000
         assert most_unsent < 3_000_000
         client.close()
 
 
 def test_a_client_that_never_reads_why_it_is_refused(serve: Serve) -> None:
-    """What the connection still owes is dropped, too, and it is counted no more."""
+    """The server drops its requests, too, and does not count it any more."""
     served = served_for_long(serve, SHORT)
     client = raw(served)
     client.ask({"type": "GET_STATE"})
@@ -555,10 +555,10 @@ def test_what_episodes_leave_behind_does_not_grow(serve: Serve) -> None:
     with Client(*served.address, reconnect_s=0) as client:
         client.send_episodes([episode(40)])
     assert sampling.result(10).rollout.num_env_steps == 60
-    acting = served.runner._service._actions._acting["default_policy"]
-    assert acting._by_id == {}
-    assert acting._rows.ids == {}
-    assert len(acting._free) == acting._rows.max_rows
+    inference = served.runner._service._actions._inference["default_policy"]
+    assert inference._by_id == {}
+    assert inference._rows.ids == {}
+    assert len(inference._free) == inference._rows.max_rows
 
 
 def test_too_many_clients(serve: Serve) -> None:

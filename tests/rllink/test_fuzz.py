@@ -206,7 +206,7 @@ def _stream(rng: random.Random) -> bytes:
 
 
 def _spoil(served: Served, rng: random.Random) -> list[dict[str, Any]]:
-    """What the server says to a spoilt stream."""
+    """Send a spoilt stream; return the answers of the server."""
     client = RawClient(served.address, 5)
     extensions = {name: {} for name in ("msgpack", "large_frames", "actions") if rng.random() < 0.8}
     if rng.random() < 0.5:
@@ -271,7 +271,7 @@ def test_a_server_that_is_sent_nonsense_goes_on_serving(served: Served, caplog: 
 
 
 def test_what_nonsense_left_can_be_sampled() -> None:
-    """Whatever of a spoilt stream is accepted, it is whole episodes that a learner can use."""
+    """The server accepts from a spoilt stream only whole episodes that a learner can use."""
     served = Served("rllink.force_on_policy=false", "rllink.frame_timeout_s=1")
     try:
         sampling = served.sample(50)

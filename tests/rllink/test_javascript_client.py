@@ -29,7 +29,7 @@ from tests.rllink.foreign_client import OFF, ClientContract, ClientError, Driver
 SOURCES = Path(__file__).parents[2] / "clients" / "javascript"
 NODE = shutil.which("node")
 NPM = shutil.which("npm")
-WITH_WEB_SOCKET = "--experimental-websocket"  # what Node 20 has only then; newer ones always
+WITH_WEB_SOCKET = "--experimental-websocket"  # Node 20 needs the option; newer ones do not
 
 pytestmark = pytest.mark.skipif(NODE is None, reason="there is no node here to run the JavaScript client with")
 
@@ -54,20 +54,20 @@ def onnxruntime_web(programs: Path, pytestconfig: pytest.Config) -> None:
 
 
 def _install(kept: Path) -> None:
-    own = kept.with_name(f"{kept.name}.{os.getpid()}")
-    own.mkdir(parents=True)
-    shutil.copy(SOURCES / "package.json", own)
+    building = kept.with_name(f"{kept.name}.{os.getpid()}")
+    building.mkdir(parents=True)
+    shutil.copy(SOURCES / "package.json", building)
     quiet = ("--ignore-scripts", "--no-audit", "--no-fund", "--no-package-lock", "--fetch-retries=1")
     try:
         if NPM is None:
             pytest.skip("there is no npm here to install onnxruntime-web with")
-        done = subprocess.run([NPM, "install", *quiet], cwd=own, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([NPM, "install", *quiet], cwd=building, capture_output=True, text=True, timeout=120)
         if done.returncode != 0:
             pytest.skip(f"npm cannot install onnxruntime-web: {done.stderr[-500:]}")
         if not kept.exists():
-            own.rename(kept)
+            building.rename(kept)
     finally:
-        shutil.rmtree(own, ignore_errors=True)
+        shutil.rmtree(building, ignore_errors=True)
 
 
 @pytest.fixture

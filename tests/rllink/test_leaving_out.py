@@ -1,4 +1,4 @@
-"""A batch that spoils the loss: the message says whose it is, every `resume` meets it again, and one leaves it out."""
+"""A batch that spoils the loss: the message names its client, `resume` meets it again, and an option leaves it out."""
 
 from __future__ import annotations
 

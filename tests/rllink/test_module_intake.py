@@ -1,4 +1,4 @@
-"""What arrives becomes what an env runner would have sampled: the same steps, by both ways."""
+"""Received episodes become the same columns as an env runner samples from the same steps."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.module_parts import build_acting_parts, plan_modules
-from runner.rllink.arrived import Arrived, OpenEpisode
 from runner.rllink.module_intake import ModuleIntake
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 from runner.rllink.versions import Versions
 
 FRAMES = "{_target_: runner.pipelines.FrameStacking, num_frames: 3}"
@@ -50,7 +50,7 @@ CASES = {
 
 
 class Capture:
-    """Takes what a runner records: the environment's own observations."""
+    """Captures the recording of a runner: the raw observations of the environment."""
 
     def __init__(self) -> None:
         self.blocks: list[ColumnBlock] = []
@@ -68,7 +68,7 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
     config = replace(config, env_runners=replace(config.env_runners, num_envs_per_env_runner=3))
     plans = plan_modules(config)
     (plan,) = plans.values()
-    weights = {module_id: own.weights() for module_id, own in build_parts(config).items()}
+    weights = {module_id: parts.weights() for module_id, parts in build_parts(config).items()}
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
     assert isinstance(runner, SingleAgentEnvRunner)
     first = runner.sample(60, True, weights, {})
@@ -95,7 +95,7 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
         assert sorted(completed.columns) == sorted(block.columns)
         for name, column in block.columns.items():
             nested.map_leaves(
-                lambda own, expected: np.testing.assert_allclose(own, expected, rtol=2e-4, atol=2e-5),
+                lambda got, expected: np.testing.assert_allclose(got, expected, rtol=2e-4, atol=2e-5),
                 completed.columns[name],
                 column,
             )
@@ -108,19 +108,19 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
             )
 
 
-def arrived(module_id: str, block: ColumnBlock, episodes: dict[str, OpenEpisode]) -> Arrived:
+def arrived(module_id: str, block: ColumnBlock, episodes: dict[str, OpenEpisode]) -> ReceivedChunks:
     """The block as a client sends it: the environment's observations, actions, rewards."""
-    own = [episodes.setdefault(id_, OpenEpisode(id_, client="c", name=id_)) for id_ in block.episode_ids]
+    open_episodes = [episodes.setdefault(id_, OpenEpisode(id_, client="c", name=id_)) for id_ in block.episode_ids]
     columns = {name: block.columns[name] for name in ("obs", "actions", "rewards")}
     is_done = (block.is_terminated.copy(), block.is_truncated.copy())
-    return Arrived(module_id, columns, block.lengths, *is_done, np.ones(len(block), np.int64), own)
+    return ReceivedChunks(module_id, columns, block.lengths, *is_done, np.ones(len(block), np.int64), open_episodes)
 
 
 def test_statistics_are_of_every_observation_once() -> None:
     """Episodes in two parts teach a filter what whole ones do."""
     config = build_experiment_config(compose_experiment(CASES["filtered"], None))
     (plan,) = plan_modules(config).values()
-    weights = {module_id: own.weights() for module_id, own in build_parts(config).items()}
+    weights = {module_id: parts.weights() for module_id, parts in build_parts(config).items()}
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(11, 4)).astype(np.float32)
 
@@ -137,7 +137,11 @@ def test_statistics_are_of_every_observation_once() -> None:
             }
             flags = np.array([end == 10]), np.array([False])
             intake.block(
-                [Arrived(plan.module_id, columns, np.array([end - start]), *flags, np.ones(1, np.int64), [episode])]
+                [
+                    ReceivedChunks(
+                        plan.module_id, columns, np.array([end - start]), *flags, np.ones(1, np.int64), [episode]
+                    )
+                ]
             )
             start = end
         return intake.state()["MeanStdFilter"]  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Who gets memory for a message that has not arrived whole, and who has to wait or go."""
+"""Connections get memory for partly received messages, wait for it, or are refused."""
 
 from __future__ import annotations
 

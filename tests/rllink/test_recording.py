@@ -116,8 +116,8 @@ def test_what_ends_over_messages_is_recorded_whole(record: Callable[..., Recorde
     assert one.num_episodes == 3
     assert (recorded.num_unfinished, recorded.num_broken_off) == (1, 2)
     on_disk = recorded_in(tmp_path / "data")
-    assert sorted(len(own) for own in on_disk) == [10, 20, 30]
-    (longest,) = [own for own in on_disk if len(own) == 30]
+    assert sorted(len(episode) for episode in on_disk) == [10, 20, 30]
+    (longest,) = [episode for episode in on_disk if len(episode) == 30]
     assert same(longest, whole)  # observations as they were sent, not as the filter made them
     assert longest.get_extra_model_outputs("action_logp").shape == (30,)
     assert "1 that had not ended are left out; 2 without beginning or end" in str(recorded)
@@ -138,7 +138,7 @@ def test_episodes_that_the_server_acts_in_are_recorded(record: Callable[..., Rec
     recorded = one.trainer.finish_recording()
     assert recorded is not None
     assert (recorded.report.episodes, recorded.report.steps, recorded.num_broken_off) == (3, 52, 0)
-    (acted,) = [own for own in recorded_in(tmp_path / "data") if len(own) == 12]
+    (acted,) = [episode for episode in recorded_in(tmp_path / "data") if len(episode) == 12]
     assert same(acted, {"obs": obs, "actions": actions[:-1]})
 
 
@@ -154,7 +154,7 @@ def test_after_a_kill_every_episode_is_there_once(record: Callable[..., Recorded
     send(client, 1, part(whole, 0, 10), episode(20, 2))
     one.train()
     save_checkpoint(tmp_path / "checkpoint", one.trainer.get_state(), {})
-    assert sorted(len(own) for own in recorded_in(tmp_path / "data")) == [20, 20]
+    assert sorted(len(episode) for episode in recorded_in(tmp_path / "data")) == [20, 20]
     send(client, 2, part(whole, 10, 20), episode(20, 3))
     one.train()
     newer = one.trainer.env_runners._recording.get_state()  # type: ignore[union-attr]
@@ -173,7 +173,7 @@ def test_after_a_kill_every_episode_is_there_once(record: Callable[..., Recorded
     assert (recorded.report.episodes, recorded.report.steps) == (5, 110)
     assert (recorded.num_unfinished, recorded.num_broken_off) == (0, 1)  # nobody can go on where the server acted
     on_disk = recorded_in(tmp_path / "data")
-    assert sorted(len(own) for own in on_disk) == [20, 20, 20, 20, 30]
+    assert sorted(len(episode) for episode in on_disk) == [20, 20, 20, 20, 30]
     assert same(max(on_disk, key=len), whole)
 
 
@@ -233,7 +233,7 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
     on_disk = recorded_in(data)
     assert len(on_disk) == episodes_in(run_dir / "progress.jsonl") > 10
     assert f"recorded {len(on_disk):,} episodes, {sum(map(len, on_disk)):,} steps in " in output
-    assert len({own.id_ for own in on_disk}) == len(on_disk)
+    assert len({episode.id_ for episode in on_disk}) == len(on_disk)
     if how == signal.SIGINT:
         cloned = ["+experiment=bc_cartpole", f"offline.input_={data}", "tracking=none", "stop.training_iteration=1"]
         done = subprocess.run(

@@ -28,9 +28,9 @@ OFF = "rllink.force_on_policy=false"
 
 
 def part(whole: dict[str, Any], start: int, stop: int, **more: Any) -> dict[str, Any]:
-    own = {"obs": whole["obs"][start : stop + 1]}
-    own |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
-    return {**own, "id": "a", "is_terminated": False, "is_truncated": False, **more}
+    part = {"obs": whole["obs"][start : stop + 1]}
+    part |= {name: whole[name][start:stop] for name in ("actions", "rewards")}
+    return {**part, "id": "a", "is_terminated": False, "is_truncated": False, **more}
 
 
 def test_what_was_acknowledged_is_sampled_after_the_restart(serve: Serve, connect: Connect, tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_number_never_stands_for_two_weights(serve: Serve, connect: Connect, t
     second.sample(5)
     client = connect(second)
     hello(client, session={"id": session["id"]})
-    for number, said in ((4, {"weights_seq_no": 2}), (4, {})):  # without a number: those that it was sent last
+    for number, said in ((4, {"weights_seq_no": 2}), (4, {})):  # without a number, the weights that it was sent last
         answer = client.ask({"type": "EPISODES", "episodes": [episode(5)], "request": number, **said})
         assert answer["code"] == "unknown_weights"
     assert client.ask({"type": "GET_STATE", "request": 4})["weights_seq_no"] == 3
@@ -164,7 +164,7 @@ def test_after_a_restart_the_checkpoint_that_it_began_with_counts(
     write_journal(tmp_path, 30)
     again = Journal(tmp_path, "0.0", 2)
     assert [record.weights_seq_no for record in again.records_from(20)] == list(range(20, 30))
-    again.begin_segment(30)  # a first checkpoint: that from before is still kept
+    again.begin_segment(30)  # a first checkpoint; the segment before it is still kept
     once_more = Journal(tmp_path, "0.0", 2)
     assert [record.weights_seq_no for record in once_more.records_from(20)] == list(range(20, 30))
     assert caplog.text == ""
@@ -288,7 +288,7 @@ def test_returns_of_clients_without_a_session_are_whole(serve: Serve, connect: C
 
 
 def test_what_is_gone_from_the_journal_is_not_counted(serve: Serve, connect: Connect, tmp_path: Path) -> None:
-    """A checkpoint that is older than the journal: what is there is learned from once."""
+    """A checkpoint may be older than the journal: its messages are learned from once."""
     first = serve(OFF, run_dir=tmp_path)
     sampling = first.sample(5)
     oldest = first.runner.get_state()

@@ -1,4 +1,4 @@
-"""Who waits for whom, and what is left of an episode with a gap: cases that a reviewer found."""
+"""Clients that wait for each other, and episodes with gaps: cases that a reviewer found."""
 
 from __future__ import annotations
 
@@ -126,18 +126,18 @@ def test_old_weights_stay_as_long_as_what_they_acted_in_waits(serve: Serve, conn
 def test_a_module_that_fails_answers_everybody(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(OFF)
     served.sample(100)
-    acting = served.runner._service._actions._acting["default_policy"]
-    forward = acting._forward
+    inference = served.runner._service._actions._inference["default_policy"]
+    forward = inference._forward
 
     def failing(explore: bool) -> Any:
         raise ValueError("no action is allowed")
 
     with Client(*served.address) as client:
         client.get_actions([{"id": "a", "obs": [0.0] * 4}])
-        monkeypatch.setattr(acting, "_forward", failing)
+        monkeypatch.setattr(inference, "_forward", failing)
         with pytest.raises(RuntimeError, match="no action is allowed"):
             client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0}])
-        monkeypatch.setattr(acting, "_forward", forward)
+        monkeypatch.setattr(inference, "_forward", forward)
         with pytest.raises(RuntimeError, match="unknown_episode"):
             client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0}])
         assert client.get_actions([{"id": "a", "obs": [0.0] * 4}]) in ([0], [1])
@@ -181,7 +181,7 @@ def test_statistics_of_several_servers_are_merged(serve: Serve, connect: Connect
 
 
 def test_what_is_learned_while_acting_is_counted_once(serve: Serve) -> None:
-    """Also what is acted while the learner is busy."""
+    """This includes the steps while the learner is busy."""
     served = serve(FILTER, OFF)
     shared: dict[str, Any] = {}
     counted = []
@@ -243,7 +243,7 @@ def test_who_begins_and_leaves_is_forgotten_beside_others_who_send(serve: Serve)
                 time.sleep(0.001)
             sender.send_episodes([episode(5)])
             sampling.result(10)
-    assert served.runner._service._actions._acting["default_policy"]._by_id == {}
+    assert served.runner._service._actions._inference["default_policy"]._by_id == {}
 
 
 def test_acting_waits_for_a_busy_learner(serve: Serve, connect: Connect) -> None:

@@ -1,4 +1,4 @@
-"""Made-up items of a space as `SET_CONFIG` describes it; needs no other part of this package but numpy.
+"""Sample items, good and bad, of a space as `SET_CONFIG` describes it; imports nothing but numpy.
 
 Specification: docs/rllink-spec.md, sections 4 and 6.
 """
@@ -23,25 +23,25 @@ _KEYS = {
 }
 
 
-def mistake_in(space: Any, path: str) -> str | None:
-    """What is wrong with a description of a space; None where nothing is."""
+def find_mistake(space: Any, path: str) -> str | None:
+    """Return the first mistake in the description of a space; None if it has none."""
     kind = space.get("space") if isinstance(space, Mapping) else None
     if not isinstance(space, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
         return f"{path}.space is none of {', '.join(_KEYS)}"
     missing = [key for key in _KEYS[kind] if key not in space]
     if missing:
         return f"{path}.{missing[0]} is missing"
-    mistakes = [mistake_in(part, f"{path}.spaces[{name}]") for name, part in _parts(space)]
+    mistakes = [find_mistake(part, f"{path}.spaces[{name}]") for name, part in _parts(space)]
     return next((mistake for mistake in mistakes if mistake), None)
 
 
-def draw(space: Space, rng: random.Random) -> Any:
-    """One item, as JSON has it."""
+def draw_item(space: Space, rng: random.Random) -> Any:
+    """Draw one item of the space as a JSON value."""
     match space["space"]:
         case "dict":
-            return {name: draw(part, rng) for name, part in _parts(space)}
+            return {name: draw_item(part, rng) for name, part in _parts(space)}
         case "tuple":
-            return [draw(part, rng) for _, part in _parts(space)]
+            return [draw_item(part, rng) for _, part in _parts(space)]
         case "discrete":
             return space["start"] + rng.randrange(space["n"])
         case "multi-discrete":
@@ -52,14 +52,14 @@ def draw(space: Space, rng: random.Random) -> Any:
             return _filled(space["shape"], (), lambda place: _number(space, place, rng))
 
 
-def beyond(space: Space, item: Any) -> Any:
-    """The item with one value outside of its range; bounds of boxes are none."""
+def out_of_range_item(space: Space, item: Any) -> Any:
+    """Return the item with one value that no item of the space has: an integer out of range, or text in a box."""
     match space["space"]:
         case "dict":
             name, part = _parts(space)[0]
-            return {**item, name: beyond(part, item[name])}
+            return {**item, name: out_of_range_item(part, item[name])}
         case "tuple":
-            return [beyond(_parts(space)[0][1], item[0]), *item[1:]]
+            return [out_of_range_item(_parts(space)[0][1], item[0]), *item[1:]]
         case "discrete":
             return space["start"] + space["n"]
         case "multi-discrete":
@@ -70,8 +70,8 @@ def beyond(space: Space, item: Any) -> Any:
             return [item] if item == [] else "no number"
 
 
-def outside_of_bounds(space: Space) -> Any:
-    """An item of a box outside of its finite bounds; None where there are none or the space is another."""
+def out_of_bounds_item(space: Space) -> Any:
+    """Return an item beyond the finite bounds of a box of floats; None for other spaces and boxes without bounds."""
     if space["space"] != "box" or not np.issubdtype(np.dtype(space["dtype"]), np.floating):
         return None
     highs = _filled(space["shape"], (), lambda place: _at(space["high"], place))
@@ -85,16 +85,20 @@ def outside_of_bounds(space: Space) -> Any:
     )
 
 
-def fits(space: Space, item: Any) -> bool:
-    """Whether this is an item; floats must lie in their bounds up to rounding."""
+def contains(space: Space, item: Any) -> bool:
+    """Return whether the space contains the item; floats may leave their bounds by rounding."""
     match space["space"]:
         case "dict":
             names = [name for name, _ in _parts(space)]
-            return isinstance(item, Mapping) and list(item) == names and all(fits(p, item[n]) for n, p in _parts(space))
+            return (
+                isinstance(item, Mapping)
+                and list(item) == names
+                and all(contains(p, item[n]) for n, p in _parts(space))
+            )
         case "tuple":
             parts = _parts(space)
             is_list = isinstance(item, Sequence) and len(item) == len(parts)
-            return is_list and all(fits(part, own) for (_, part), own in zip(parts, item, strict=True))
+            return is_list and all(contains(part, value) for (_, part), value in zip(parts, item, strict=True))
     array = np.asarray(item)
     low, high = _range(space)
     if array.shape != tuple(_shape_of(space)) or array.dtype.kind not in "biuf":
@@ -102,19 +106,19 @@ def fits(space: Space, item: Any) -> bool:
     return bool(((array >= np.asarray(low) - 1e-5) & (array <= np.asarray(high) + 1e-5)).all())
 
 
-def block(space: Space, items: Sequence[Any]) -> Any:
-    """(K, ...) of K items as arrays, nested spaces as maps and lists."""
+def stack_items(space: Space, items: Sequence[Any]) -> Any:
+    """Stack K items to arrays (K, ...); nested spaces give maps and lists of arrays."""
     match space["space"]:
         case "dict":
-            return {name: block(part, [item[name] for item in items]) for name, part in _parts(space)}
+            return {name: stack_items(part, [item[name] for item in items]) for name, part in _parts(space)}
         case "tuple":
-            return [block(part, [item[n] for item in items]) for n, (_, part) in enumerate(_parts(space))]
+            return [stack_items(part, [item[n] for item in items]) for n, (_, part) in enumerate(_parts(space))]
     dtype = np.dtype(space.get("dtype", "int8")).newbyteorder("<")
     return np.array(items, dtype)
 
 
 def is_leaf(space: Space) -> bool:
-    """Whether items are no maps or lists of items."""
+    """Return whether items of the space hold no other items, as those of dict and tuple do."""
     return space["space"] not in ("dict", "tuple")
 
 

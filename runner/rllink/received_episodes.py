@@ -1,4 +1,4 @@
-"""What clients sent, as columns: chunks of episodes from several messages, joined into one column block.
+"""Episodes that clients sent, as columns: the chunks of several messages are joined into one column block.
 
 Dimension letters: E chunks, R env steps.
 """
@@ -22,19 +22,20 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(eq=False)
 class OpenEpisode:
-    """An episode whose chunks arrive one by one; compared by identity.
+    """An episode of which chunks arrive one by one; compared by identity.
 
     Attributes:
-        id: in blocks and in logs, unique in a run.
-        agent_id, env_id: whose it is in runs with several agents, and of which env episode.
-        client, name: whose it is, and what the client calls it; nothing more can come of one without a name.
-        is_whole: whether its end is one; false if its client left, or never said how it goes on.
-        is_lost: whether nothing more comes of it, although it has not ended.
+        id: names it in blocks and in logs, unique in a run.
+        agent_id, env_id: its agent and its env episode; None in runs with a single agent.
+        client: name of its client.
+        name: its id in messages of the client; without a name no later chunk can belong to it.
+        is_whole: whether every step was sampled from its start to its end; false if its client left or skipped steps.
+        is_lost: whether no more chunks can come although it has not ended.
         num_steps: env steps that have arrived.
-        last_obs: the observation that the next chunk begins with.
-        past: the last steps that were sampled, column by column; what a later chunk can look back at.
-        num_steps_sampled, return_: of the chunks that were sampled, in steps and undiscounted.
-        last_obs_sampled: the last observation of these chunks.
+        last_obs: the observation with which the next chunk begins.
+        past: the last steps that were sampled, by column: the lookback of the next chunk.
+        num_steps_sampled, return_: number and undiscounted sum of rewards of the steps that were sampled.
+        last_obs_sampled: the last observation that was sampled.
     """
 
     id: str
@@ -52,7 +53,7 @@ class OpenEpisode:
     last_obs_sampled: Any = None
 
     def get_state(self) -> dict[str, Any]:
-        """The episode as far as it was sampled, as arrays and plain values."""
+        """Return the sampled part of the episode as arrays and plain values."""
         return {
             "id": self.id,
             "agent_id": self.agent_id,
@@ -68,7 +69,7 @@ class OpenEpisode:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OpenEpisode:
-        """An open episode that goes on where it was sampled last."""
+        """Make an open episode that goes on after its last sampled step."""
         return cls(
             str(state["id"]),
             state["agent_id"],
@@ -85,23 +86,23 @@ class OpenEpisode:
         )
 
     def lose(self) -> None:
-        """Its client has gone, or is refused to go on with it."""
+        """Mark the episode as lost: its client has gone, or its steps were refused."""
         self.is_whole, self.is_lost = False, True
 
     def begin_at(self, t_started: int) -> None:
-        """What came before that time step is lost, and with it the return of the whole."""
+        """Begin at this time step: earlier steps are lost, and with them the return of the whole episode."""
         self.num_steps_sampled, self.is_whole = t_started, False
 
 
 @dataclass(eq=False)
-class Arrived:
+class ReceivedChunks:
     """The chunks of one module in one message.
 
     Attributes:
-        columns: `obs` (R + E, ...), `actions` (R, ...), `rewards` (R,), and what else the client sent of each step.
+        columns: `obs` (R + E, ...), `actions` (R, ...), `rewards` (R,), and any further columns (R, ...) of the client.
         lengths, is_terminated, is_truncated, weights_seq_no: (E,).
-        episodes: E, which episode each chunk is of.
-        env_t: (R + E,) time of each observation in its env episode; None with a single agent.
+        episodes: the episode of each of the E chunks.
+        env_t: (R + E,) time step of each observation in its env episode; None with a single agent.
     """
 
     module_id: str
@@ -115,22 +116,25 @@ class Arrived:
 
     @property
     def num_rows(self) -> int:
-        """R."""
+        """Return the number of env steps R."""
         return int(self.lengths.sum())
 
     @property
     def has_outputs(self) -> bool:
-        """Whether it says how likely its actions were, so that nothing has to be computed with the weights."""
+        """Return whether the client sent the policy's outputs, so that its weights are not needed."""
         return ACTION_DIST_INPUTS in self.columns and ACTION_LOGP in self.columns
 
 
 @dataclass(frozen=True)
-class Joined:
-    """A block of chunks, no two of which are of one episode, the weights that acted (R,) and the episodes (E).
+class JoinedChunks:
+    """Chunks of different episodes as one block.
 
     Attributes:
-        given: columns besides obs, actions and rewards that are sent of all rows.
-        partly_given: those that are sent of some rows: which (R,), and the column, whose other rows mean nothing.
+        block: E chunks with R env steps.
+        weights_seq_no: (R,) number of the weights that chose each action.
+        episodes: the episode of each of the E chunks.
+        given: names of the columns besides obs, actions and rewards that clients sent for all rows.
+        partly_given: name -> (mask (R,), column (R, ...)) of columns that clients sent for the rows of the mask only.
     """
 
     block: ColumnBlock
@@ -141,23 +145,29 @@ class Joined:
 
 
 @dataclass(frozen=True)
-class Sampled:
-    """A block of E chunks and R env steps, the episode of each chunk, and (R + E, ...) observations as sent."""
+class SampledChunks:
+    """Chunks with all columns that a learner needs.
+
+    Attributes:
+        block: E chunks with R env steps.
+        episodes: the episode of each of the E chunks.
+        raw_obs: (R + E, ...) observations as the client sent them.
+    """
 
     block: ColumnBlock
     episodes: Sequence[OpenEpisode]
     raw_obs: Column
 
 
-def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
-    """All chunks of one module, those of one episode as one.
+def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -> JoinedChunks:
+    """Join all chunks of one module into one block, with one chunk an episode.
 
     Args:
-        parts: in the order in which they arrived; at least one.
-        extra_columns: columns besides obs, actions and rewards that are taken over where every part has them.
+        parts: parts of messages in the order of their arrival; at least one.
+        extra_columns: names of columns besides obs, actions and rewards to take over.
 
     Returns:
-        A block whose chunks look back at what was sampled of their episodes before; `given` names its extra columns.
+        The chunks; each looks back at the steps of its episode that were sampled before.
     """
     given = frozenset(name for name in extra_columns if all(name in part.columns for part in parts))
     names = [*("obs", "actions", "rewards"), *sorted(given)]
@@ -171,7 +181,7 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
     is_truncated = np.concatenate([part.is_truncated for part in parts])
     env_t = None if parts[0].env_t is None else np.concatenate([part.env_t for part in parts if part.env_t is not None])
     if len(set(map(id, episodes))) < len(episodes):
-        order = _Order.of(episodes, lengths)
+        order = _RowOrder.of(episodes, lengths)
         columns = {
             name: nested.take(column, order.obs_rows if name == OBS else order.step_rows)
             for name, column in columns.items()
@@ -194,15 +204,15 @@ def join(parts: Sequence[Arrived], extra_columns: Iterable[str]) -> Joined:
         is_truncated=is_truncated,
         t_started=np.array([episode.num_steps_sampled for episode in episodes], np.int64),
         episode_ids=[episode.id for episode in episodes],
-        lookback=_Pasts(episodes) if any(episode.past for episode in episodes) else None,
+        lookback=_StoredLookback(episodes) if any(episode.past for episode in episodes) else None,
         module_id=parts[0].module_id,
         agents=None if env_t is None else _agents(episodes, env_t),
     )
-    return Joined(block, seq_no, episodes, given, partly_given)
+    return JoinedChunks(block, seq_no, episodes, given, partly_given)
 
 
-def _partly(name: str, parts: Sequence[Arrived]) -> tuple[BoolArray, Column]:
-    """(R,) which rows a column is sent of, and the column (R, ...)."""
+def _partly(name: str, parts: Sequence[ReceivedChunks]) -> tuple[BoolArray, Column]:
+    """Return the mask (R,) of the rows for which a column was sent, and the column (R, ...)."""
     rows = np.concatenate([np.full(part.num_rows, name in part.columns) for part in parts])
     sent = nested.concatenate([part.columns[name] for part in parts if name in part.columns])
     column = nested.map_leaves(lambda leaf: np.zeros((len(rows), *leaf.shape[1:]), leaf.dtype), sent)
@@ -210,15 +220,15 @@ def _partly(name: str, parts: Sequence[Arrived]) -> tuple[BoolArray, Column]:
     return rows, column
 
 
-def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
-    """Let the episodes that go on know what was sampled of them.
+def store_lookback(joined: JoinedChunks, block: ColumnBlock, num_lookback: int) -> None:
+    """Store in the episodes that go on the last steps that were sampled.
 
     Args:
         joined: what `join` returned.
         block: the same with all columns.
         num_lookback: steps that later chunks can look back at.
     """
-    count(block, joined.episodes)
+    add_returns(block, joined.episodes)
     offsets, first_obs_rows = block.offsets, block.first_obs_rows
     for chunk, episode in enumerate(joined.episodes):
         length = int(block.lengths[chunk])
@@ -236,23 +246,28 @@ def remember(joined: Joined, block: ColumnBlock, num_lookback: int) -> None:
         if episode.past is not None and num_past < num_lookback:
             missing = slice(-(num_lookback - num_past), None)
             past = {
-                name: nested.concatenate((nested.take(episode.past[name], missing), own)) for name, own in past.items()
+                name: nested.concatenate((nested.take(episode.past[name], missing), column))
+                for name, column in past.items()
             }
         episode.past = past
 
 
-def count(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
-    """Add steps and rewards of the chunks to their episodes."""
+def add_returns(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
+    """Add the steps and rewards of chunks to the counts of their episodes."""
     returns = np.add.reduceat(block.columns[REWARDS].astype(np.float64), block.offsets[:-1])
-    for episode, length, own in zip(episodes, block.lengths.tolist(), returns.tolist(), strict=True):
+    for episode, length, chunk_return in zip(episodes, block.lengths.tolist(), returns.tolist(), strict=True):
         episode.num_steps_sampled += length
-        episode.return_ += own
+        episode.return_ += chunk_return
 
 
 @dataclass(frozen=True)
-class _Order:
-    """Rows of chunks in the order of their episodes: an episode's parts behind one another, without the observation
-    that two of them share.
+class _RowOrder:
+    """The order of rows in which the parts of an episode follow one another, without the observations that two share.
+
+    Attributes:
+        first_chunks, last_chunks: the first and the last part of each episode.
+        lengths: env steps of each episode.
+        step_rows, obs_rows: rows of step columns and of observations, in their new order.
     """
 
     first_chunks: list[int]
@@ -262,7 +277,7 @@ class _Order:
     obs_rows: IntArray
 
     @classmethod
-    def of(cls, episodes: Sequence[OpenEpisode], lengths: IntArray) -> _Order:
+    def of(cls, episodes: Sequence[OpenEpisode], lengths: IntArray) -> _RowOrder:
         chunks_of: dict[int, list[int]] = {}
         for chunk, episode in enumerate(episodes):
             chunks_of.setdefault(id(episode), []).append(chunk)
@@ -283,8 +298,8 @@ class _Order:
         )
 
 
-class _Pasts:
-    """Lookback of chunks whose episodes began before."""
+class _StoredLookback:
+    """Lookback at the steps that episodes have stored."""
 
     def __init__(self, episodes: Sequence[OpenEpisode]) -> None:
         self._pasts = [episode.past for episode in episodes]

@@ -1,7 +1,7 @@
-"""Recorded data as one stream that does not end: pass after pass in one execution of Ray Data.
+"""Many passes over recorded data in one execution of Ray Data.
 
-Starting a pool of workers takes seconds, so that a pass must not cost one: the read tasks of many passes, each with its
-files in another order, are one data set.
+Ray Data takes seconds to start a pool of workers. The read tasks of many passes, each with its files in another order,
+therefore form one data set.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from runner.streams import random_stream
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-# After so many read tasks the execution is started again.
+# An execution with about this many read tasks is followed by the next one.
 _NUM_TASKS = 2000
-_PASS = b"runner.pass"  # in the metadata of the tables
+_PASS = b"runner.pass"  # key of the metadata of tables
 
 ReadTables = Callable[[], Iterator[pa.Table]]
 
 
-def endless_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
-    """A Ray data set with the tables of many passes over `parts`, each pass in an order of its own."""
+def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
+    """Make a Ray data set with the tables of many passes over `parts`; each pass shuffles the parts."""
     import ray.data
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
@@ -60,21 +60,26 @@ def _tables_of_pass(part: ReadTables, number: int) -> Iterator[pa.Table]:
         yield table.replace_schema_metadata({**(table.schema.metadata or {}), _PASS: str(number)})
 
 
-def number_of_pass(batch: Any) -> int:
-    """The pass in which a batch of raw rows was read; 0 where it does not say."""
+def pass_number(batch: Any) -> int:
+    """Return the number of the pass in which a batch of raw rows was read; 0 if its metadata lack it."""
     metadata = batch.schema.metadata if isinstance(batch, pa.Table) else None
     return int((metadata or {}).get(_PASS, 0))
 
 
-def parts_of_source(source: Source) -> list[ReadTables]:
-    """What of a source can be read independently of each other: the files of episodes; all else is one part."""
+def source_parts(source: Source) -> list[ReadTables]:
+    """Split a source into parts that can be read in any order: one a file of episodes, otherwise one in all."""
     if source.format not in ("episodes", "rllib_episodes") or not isinstance(source.reader, ParquetReader):
         return [source._episode_tables]
     return [partial(_tables_of_file, source, source.reader, number) for number in range(len(source.reader.files.paths))]
 
 
 def parts_in_memory(dataset: Dataset, rows_per_part: int | None) -> list[ReadTables]:
-    """The blocks of a data set, read once and held in Ray's object store, in parts of so many rows; None: whole."""
+    """Read a data set once into Ray's object store, and split its blocks into parts.
+
+    Args:
+        dataset: the data set.
+        rows_per_part: most rows of a part; None: each block is one part.
+    """
     references = dataset.materialize().to_arrow_refs()
     if rows_per_part is None:
         return [partial(_tables_in_memory, reference, slice(None)) for reference in references]

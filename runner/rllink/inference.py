@@ -1,4 +1,4 @@
-"""The server acts for clients: requests of many at once become one batch for the module."""
+"""Inference on the server: the requests of many clients become one batch for the module."""
 
 from __future__ import annotations
 
@@ -17,14 +17,21 @@ from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.rllink.arrived import OpenEpisode, Sampled
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks
 
 _FIRST_SLOTS = 64
 
 
 @dataclass(eq=False, slots=True)
-class ActedEpisode:
-    """An open episode that the server acts in; `slot` of its module's rows, `number` in this run."""
+class ServedEpisode:
+    """An open episode in which the server chooses the actions.
+
+    Attributes:
+        episode: the open episode.
+        slot: its place in the rows of its module.
+        number: counts the episodes of its module in this run from 0.
+        num_steps: whole env steps so far.
+    """
 
     episode: OpenEpisode
     slot: int
@@ -33,11 +40,19 @@ class ActedEpisode:
 
 
 @dataclass(eq=False, slots=True)
-class Asked:
-    """What one element of a request says: `acted` None begins an episode."""
+class ObservedStep:
+    """One element of a request: an observation, and how the step before it ended.
+
+    Attributes:
+        episode: the episode of the observation.
+        served: the same episode as far as the server knows it; None where it begins.
+        obs: one observation as arrays without leading axis.
+        reward: of the step before the observation.
+        is_terminated, is_truncated: whether the episode ends with the observation.
+    """
 
     episode: OpenEpisode
-    acted: ActedEpisode | None
+    served: ServedEpisode | None
     obs: Any
     reward: float
     is_terminated: bool
@@ -45,16 +60,16 @@ class Asked:
 
     @property
     def is_done(self) -> bool:
-        """Whether the episode ends with this observation."""
+        """Return whether the episode ends with this observation."""
         return self.is_terminated or self.is_truncated
 
 
-class Acting:
-    """Acts with one module in any number of episodes, whose steps are kept until they are cut.
+class ModuleInference:
+    """Chooses actions with one module in any number of episodes, and keeps their steps until `cut`.
 
     Args:
-        parts: module and pipelines of its own; they learn nothing from what others send.
-        num_lookback: past steps that chunks can see.
+        parts: module and pipelines, used for inference only.
+        num_lookback: number of past steps that chunks can see.
     """
 
     def __init__(self, parts: ActingParts, num_lookback: int) -> None:
@@ -64,92 +79,100 @@ class Acting:
         self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
         self._free = list(range(_FIRST_SLOTS))[::-1]
         self._numbers = itertools.count()
-        self._by_id: dict[str, ActedEpisode] = {}
+        self._by_id: dict[str, ServedEpisode] = {}
         self._lost: list[str] = []
         self._learned: list[dict[str, Any]] = []
 
     def load(self, weights: Any) -> None:
-        """Act with these parameters (P,)."""
+        """Use these parameters (P,) from now on."""
         self._weights.load(weights)
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Go on from the merged state of pieces that runners share; what they have learned since is kept to be told."""
-        self._learned.append(self._told())
+        """Set the merged state of pieces that runners share; `learned` still tells what they have learned until now."""
+        self._learned.append(self._take_learned())
         self.parts.env_to_module.set_state(shared_state)
 
     def learned(self) -> list[dict[str, Any]]:
-        """States, before merging, with what the pieces have learned since the last call."""
-        learned, self._learned = [*self._learned, self._told()], []
+        """Return what the pieces have learned since the last call, as states that are not merged yet."""
+        learned, self._learned = [*self._learned, self._take_learned()], []
         return learned
 
-    def _told(self) -> dict[str, Any]:
-        """The pieces' state, from which they go on as if it was merged, so that nothing is told twice."""
+    def _take_learned(self) -> dict[str, Any]:
+        """Return the state of the pieces, and let them go on as if it was merged, so that it is counted once."""
         pipeline = self.parts.env_to_module
         state = pipeline.get_state()
         pipeline.set_state(pipeline.merge_states([state]))
         return state
 
-    def act(self, asked: Sequence[Asked], explore: bool) -> list[tuple[Any, ActedEpisode | None]]:
-        """For each element the action for the environment and the episode as it goes on; None and None once it is done.
+    def act(self, steps: Sequence[ObservedStep], explore: bool) -> list[tuple[Any, ServedEpisode | None]]:
+        """Choose an action for each step.
 
-        At most one element an episode.
+        Args:
+            steps: at most one of each episode.
+            explore: sample actions; false: take the most likely ones.
+
+        Returns:
+            For each step the action for the environment and its episode; None and None where the episode has ended.
+
+        Raises:
+            Exception: the module or a pipeline failed; the episodes are truncated.
         """
-        acted = [self._begin(one.episode) if one.acted is None else one.acted for one in asked]
+        served = [self._begin(step.episode) if step.served is None else step.served for step in steps]
         rows = self._rows
         try:
-            self._write(asked, acted)
-            rows.slots = np.array([one.slot for one in acted])
+            self._write(steps, served)
+            rows.slots = np.array([one.slot for one in served])
             actions = self._forward(explore)
         except Exception:
-            for own in acted:
-                self.lose(own)
+            for one in served:
+                self.lose(one)
             raise
-        answers: list[tuple[Any, ActedEpisode | None]] = []
+        answers: list[tuple[Any, ServedEpisode | None]] = []
         position = itertools.count()
-        for one, own in zip(asked, acted, strict=True):
-            if one.is_done:
-                self._free.append(own.slot)
+        for step, one in zip(steps, served, strict=True):
+            if step.is_done:
+                self._free.append(one.slot)
                 answers.append((None, None))
             else:
-                answers.append((nested.take(actions, next(position)), own))
+                answers.append((nested.take(actions, next(position)), one))
         return answers
 
-    def _begin(self, episode: OpenEpisode) -> ActedEpisode:
+    def _begin(self, episode: OpenEpisode) -> ServedEpisode:
         if not self._free:
             first, more = self._rows.max_rows, self._rows.max_rows
             self._rows.add_slots(more)
             self._free = list(range(first, first + more))[::-1]
-        begun = ActedEpisode(episode, self._free.pop(), next(self._numbers))
+        begun = ServedEpisode(episode, self._free.pop(), next(self._numbers))
         self._rows.ids[begun.number] = episode.id
         self._by_id[episode.id] = begun
         return begun
 
-    def _write(self, asked: Sequence[Asked], acted: Sequence[ActedEpisode]) -> None:
+    def _write(self, steps: Sequence[ObservedStep], served: Sequence[ServedEpisode]) -> None:
         rows = self._rows
-        begins = np.array([one.acted is None for one in asked])
-        obs = nested.stack([one.obs for one in asked])
-        slots = np.array([one.slot for one in acted])
-        numbers = np.array([one.number for one in acted])
+        begins = np.array([step.served is None for step in steps])
+        obs = nested.stack([step.obs for step in steps])
+        slots = np.array([one.slot for one in served])
+        numbers = np.array([one.number for one in served])
         if begins.any():
             count = int(begins.sum())
             rows.begin(slots[begins], nested.take(obs, begins), np.zeros(count, np.int64), numbers[begins])
         if not begins.all():
             goes_on = ~begins
-            rewards = np.array([one.reward for one in asked], np.float64)
+            rewards = np.array([step.reward for step in steps], np.float64)
             rows.add_rewards(slots[goes_on], rewards[goes_on], numbers[goes_on])
-            for one, is_new in zip(acted, begins, strict=True):
+            for one, is_new in zip(served, begins, strict=True):
                 one.num_steps += not is_new
-            env_t = np.array([one.num_steps for one in acted])
+            env_t = np.array([one.num_steps for one in served])
             rows.observe(slots[goes_on], nested.take(obs, goes_on), env_t[goes_on])
-        ends = np.array([one.is_done for one in asked])
+        ends = np.array([step.is_done for step in steps])
         if ends.any():
             is_terminated, is_truncated = (
-                np.array([getattr(one, name) for one in asked])[ends] for name in ("is_terminated", "is_truncated")
+                np.array([getattr(step, name) for step in steps])[ends] for name in ("is_terminated", "is_truncated")
             )
             rows.end(slots[ends], is_terminated, is_truncated)
 
     def _forward(self, explore: bool) -> Any:
-        """(K', ...) actions of those that go on."""
+        """Return the actions (K', ...) of the episodes that go on."""
         parts, rows = self.parts, self._rows
         module, shared_data = parts.module, {}  # type: ignore[var-annotated]
         common = {"rl_module": module, "episodes": rows, "explore": explore, "shared_data": shared_data}
@@ -165,32 +188,32 @@ class Acting:
         rows.act(rows.slots[goes_on], batch)
         return actions
 
-    def lose(self, acted: ActedEpisode) -> None:
-        """Truncate an episode whose client has gone, after its last whole step."""
-        acted.episode.lose()
-        rows, slot = self._rows, np.array([acted.slot])
+    def lose(self, served: ServedEpisode) -> None:
+        """Truncate an episode after its last whole step, since its client has gone."""
+        served.episode.lose()
+        rows, slot = self._rows, np.array([served.slot])
         rows.is_waiting[slot] = False
         rows.end(slot, np.array([False]), np.array([True]))
-        self._free.append(acted.slot)
-        self._lost.append(acted.episode.id)
+        self._free.append(served.slot)
+        self._lost.append(served.episode.id)
 
     def break_off(self, env_ids: Collection[str | None]) -> None:
-        """Agents of these env episodes were lost: what others have of them is no whole."""
-        for acted in self._by_id.values():
-            acted.episode.is_whole &= acted.episode.env_id not in env_ids
+        """Mark the episodes of these env episodes, of which an agent was lost, as incomplete."""
+        for served in self._by_id.values():
+            served.episode.is_whole &= served.episode.env_id not in env_ids
 
     @property
     def has_lost(self) -> bool:
-        """Whether episodes wait to be forgotten by `cut`."""
+        """Return whether `cut` has lost episodes to forget."""
         return bool(self._lost)
 
     def _forget(self, id_: str) -> None:
         del self._rows.ids[self._by_id.pop(id_).number]
 
-    def cut(self) -> Sampled | None:
-        """The whole steps so far; None where there is none.
+    def cut(self) -> SampledChunks | None:
+        """Return the whole steps so far; None if no step is complete.
 
-        Episodes that run go on in the next block.
+        Episodes that have not ended go on in the next block.
         """
         if not self._by_id:
             return None
@@ -211,12 +234,12 @@ class Acting:
         agents = [episode.agent_id or "" for episode in episodes]
         env_ids = [episode.env_id or "" for episode in episodes]
         has_agents = self.parts.plan.agents is not None
-        own = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
-        return Sampled(replace(block, agents=own), episodes, raw_obs)
+        named = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
+        return SampledChunks(replace(block, agents=named), episodes, raw_obs)
 
 
 class _EpisodeRows(AgentRows):
-    """Rows whose slots are episodes of clients, one after the other; an episode's number says which."""
+    """Rows in which a slot holds one episode of a client after the other; `ids` has their ids by number."""
 
     def __init__(self, module_id: str, blank_obs: Any, blank_action: Any, num_lookback: int) -> None:
         super().__init__(module_id, [""], _FIRST_SLOTS, blank_obs, blank_action, "", num_lookback)
