@@ -34,7 +34,7 @@ class _QuietFileHandler(logging.FileHandler):
     """Loses records where the disk is full: a stack trace of `logging` on the terminal would help nobody."""
 
     def _open(self) -> TextIOWrapper:
-        return os.fdopen(_open_regular(self.baseFilename), self.mode, encoding=self.encoding)
+        return os.fdopen(_open_regular(self.baseFilename), "a", encoding=self.encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         """Do nothing; the run says what is wrong with the disk."""
