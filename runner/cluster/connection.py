@@ -173,5 +173,5 @@ def _resources_text() -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's text, its class where there is none."""
+    """Return the first line of an error's text, its class where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

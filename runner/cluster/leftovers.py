@@ -66,7 +66,7 @@ class MarkedProcesses:
 
 
 def _processes() -> Iterator[tuple[Process, int]]:
-    """All living processes, each with the pid of its parent."""
+    """Yield all living processes, each with the pid of its parent."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue

@@ -61,7 +61,7 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
 
 
 def waiting_actors() -> list[WaitingActor]:
-    """The actors that this process has made and that no node has a place for at the moment."""
+    """Return the actors that this process has made and that no node has a place for at the moment."""
     import ray
     from ray._private.state import state
     from ray.core.generated import gcs_pb2
@@ -80,7 +80,7 @@ def waiting_actors() -> list[WaitingActor]:
 
 
 def waiting_text(waiting: list[WaitingActor], seconds: float) -> str:
-    """A line that says who waits, what each asks for, and what is free."""
+    """Return a line that says who waits, what each asks for, and what is free."""
     import ray
 
     counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)

@@ -220,7 +220,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         return is_first
 
     def newest_step(self, column: str) -> Column | None:
-        """(K, ...) a step column's newest row; None while there is none."""
+        """Return (K, ...) a step column's newest row; None while there is none."""
         if column not in self._steps or self._past == 0:
             return None
         return nested.take(self._steps[column], (self._row[self.slots] - 1, self.slots))
@@ -233,7 +233,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         nested.assign(self._written_obs, (self._row[self.slots], self.slots), obs)
 
     def history(self, column: str, length: int) -> tuple[Column, BoolArray]:
-        """What the agents saw or did last; see `RolloutBuffer.history`. K rows."""
+        """Return what the agents saw or did last; see `RolloutBuffer.history`. K rows."""
         is_obs = column == OBS
         if length > self._past + is_obs:
             raise ValueError(f"a history of {length} {column} needs a longer lookback than {self._past} steps")
@@ -254,7 +254,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         return self.running_episode(int(self.slots[index]))
 
     def running_episode(self, slot: int) -> SingleAgentEpisode:
-        """The chunk so far of the agent in a slot, without the step it waits for."""
+        """Return the chunk so far of the agent in a slot, without the step it waits for."""
         end = int(self._row[slot])
         start = int(self._episode_start[slot])
         first = max(start, self._past)
@@ -284,11 +284,11 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         return episode
 
     def agent_of(self, slot: int) -> str:
-        """The agent of a slot."""
+        """Return the agent of a slot."""
         return self.agents[slot % len(self.agents)]
 
     def env_of(self, slot: int) -> int:
-        """The sub-environment of a slot."""
+        """Return the sub-environment of a slot."""
         return slot // len(self.agents)
 
     def _env_episode_id(self, slot: int, number: int) -> str:
@@ -300,7 +300,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
     # -- cutting ---------------------------------------------------------------------------------------------------
 
     def cut(self, complete: AddColumns = lambda columns: None) -> tuple[ColumnBlock, Column]:
-        """The completed steps so far as a block, and its observations as the environment returned them.
+        """Return the completed steps so far as a block, and its observations as the environment returned them.
 
         Nothing is lost: running episodes go on in the next fragment, steps that still wait included.
         """
@@ -389,7 +389,8 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         }
 
     def _saved_steps(self) -> dict[str, Column]:
-        """Lookback rows of the running episodes' steps, and the row of steps that wait for their end; else zeros.
+        """Return lookback rows of the running episodes' steps, and the row of steps that wait for their end; else
+        zeros.
 
         Elsewhere the memory holds older steps, and a resumed run would have another state than a straight one.
         """
@@ -429,7 +430,7 @@ class _SlotInfos:
         self._infos, self._slots, self._first_row = infos, slots, first_row
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Infos of a chunk's observations."""
+        """Return infos of a chunk's observations."""
         slot, first = int(self._slots[chunk]), int(self._first_row[chunk])
         own = [dict(self._infos.get((row, slot), {})) for row in range(first, first + num_rows)]
         return [{} for _ in range(num_before)] + own

@@ -153,7 +153,7 @@ class SingleAgentEnvRunner:
         return _first_of_each(parts, quotas)
 
     def _cut_checked(self, with_outputs_per_fragment: bool = True) -> Fragment:
-        """The fragment so far. Its `action_logp` would say nothing of how likely greedy actions were."""
+        """Return the fragment so far. Its `action_logp` would say nothing of how likely greedy actions were."""
 
         def complete(columns: dict[str, Column]) -> None:
             if with_outputs_per_fragment:
@@ -227,7 +227,7 @@ class SingleAgentEnvRunner:
         self.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next `sample` depends on, except the weights; empty before the first one."""
+        """Return everything that the next `sample` depends on, except the weights; empty before the first one."""
         if self._to_module is None:
             return {}
         return {
@@ -251,7 +251,7 @@ class SingleAgentEnvRunner:
         self.module_to_env.set_state(state["module_to_env"])
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The pipelines around the module."""
+        """Return the pipelines around the module."""
         return self.env_to_module, self.module_to_env
 
     def finish_recording(self) -> Recorded:
@@ -267,12 +267,12 @@ class SingleAgentEnvRunner:
 
 
 def episode_quotas(num_episodes: int, num_envs: int) -> npt.NDArray[np.int64]:
-    """(N,) episodes that each sub-environment runs, `num_episodes` in all."""
+    """Return (N,) episodes that each sub-environment runs, `num_episodes` in all."""
     return num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs).astype(np.int64)
 
 
 def _first_of_each(parts: list[FinishedEpisodes], quotas: npt.NDArray[np.int64]) -> FinishedEpisodes:
-    """The first `quotas[n]` finished episodes of each sub-environment n."""
+    """Return the first `quotas[n]` finished episodes of each sub-environment n."""
     every = FinishedEpisodes.concatenated(parts)
     counted = np.concatenate([np.flatnonzero(every.env_of == n)[:quota] for n, quota in enumerate(quotas)])
     return replace(every, returns=every.returns[counted], lengths=every.lengths[counted], env_of=every.env_of[counted])

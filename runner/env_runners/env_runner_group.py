@@ -107,7 +107,7 @@ class EnvRunnerGroup:
                 self._recording.add(index, block, sample.to_record)
 
     def addresses(self) -> list[str]:
-        """Where simulators connect, `host:port` of each runner; of runners that step environments none."""
+        """Return where simulators connect, `host:port` of each runner; of runners that step environments none."""
         addresses: list[str] = self._submit_all([("address",)] * self.num_runners)()
         return addresses
 
@@ -165,7 +165,7 @@ class EnvRunnerGroup:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The states of all runners."""
+        """Return the states of all runners."""
         states = self._submit_all([("get_state",)] * self.num_runners)()
         recording = {} if self._recording is None else {"recording": self._recording.get_state()}
         return {
@@ -222,7 +222,7 @@ def _shares(total: int, num_parts: int) -> list[int]:
 
 
 def _writable(sample: Sample) -> Sample:
-    """The sample with arrays that may be written to (those out of Ray's object store may not)."""
+    """Return the sample with arrays that may be written to (those out of Ray's object store may not)."""
     blocks = {
         module_id: replace(block, columns=nested.map_leaves(_writable_array, dict(block.columns)))
         for module_id, block in sample.rollout.blocks.items()

@@ -23,7 +23,7 @@ class OutsideObservations:
 
     @classmethod
     def total(cls, parts: Sequence[OutsideObservations]) -> OutsideObservations:
-        """The observations of all parts."""
+        """Return the observations of all parts."""
         return cls(sum(part.count for part in parts), next((part.first for part in parts if part.first), None))
 
 

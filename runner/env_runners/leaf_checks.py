@@ -81,7 +81,7 @@ class LeafChecks:
         )
 
     def find_misfit(self, rows: Array) -> Misfit | None:
-        """The rows with a value that is not finite, none of the space's, or watched and out of bounds."""
+        """Return the rows with a value that is not finite, none of the space's, or watched and out of bounds."""
         if self._fits_always or ((rows >= self._watched[0]).all() and (rows <= self._watched[1]).all()):  # not for NaN
             return None
         is_outside, is_error = ~_is_within(rows, self._watched), ~_is_within(rows, self._allowed)
@@ -102,14 +102,14 @@ class LeafChecks:
 
 
 def converts(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype holds these numbers: floats any, up to rounding; integers only the same integers."""
+    """Return whether a dtype holds these numbers: floats any, up to rounding; integers only the same integers."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
         return False
     return dtype.kind == "f" or bool((array.astype(dtype) == array).all())
 
 
 def keys(path: Path) -> str:
-    """The path to a leaf as one would type it."""
+    """Return the path to a leaf as one would type it."""
     return "".join(f"[{key!r}]" for key in path)
 
 

@@ -165,7 +165,7 @@ class _ModuleRunner:
         return True
 
     def cut(self) -> tuple[ColumnBlock, OutsideObservations]:
-        """The fragment so far, checked, and its observations to be counted."""
+        """Return the fragment so far, checked, and its observations to be counted."""
         acting = self.acting
         block, raw_obs = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
         return block, check_fragment(block, raw_obs, self.checks)
@@ -308,7 +308,7 @@ class MultiAgentEnvRunner:
         return self._summary([episode for n, own in enumerate(by_env) for episode in own[: quotas[n]]])
 
     def _cut(self) -> dict[str, ColumnBlock]:
-        """The fragment of each module."""
+        """Return the fragment of each module."""
         cut = {module_id: runner.cut() for module_id, runner in self._modules.items()}
         self._outside += [outside for _, outside in cut.values()]
         return {module_id: block for module_id, (block, _) in cut.items()}
@@ -440,7 +440,7 @@ class MultiAgentEnvRunner:
             runner.acting.env_to_module.set_state(shared_state.get(module_id, {}))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next `sample` depends on, except the weights; empty before the first one."""
+        """Return everything that the next `sample` depends on, except the weights; empty before the first one."""
         if not self._has_started:
             return {}
         return {
@@ -468,7 +468,7 @@ class MultiAgentEnvRunner:
         self._has_ended = [set(agents) for agents in state["has_ended"]]
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The pipelines around a module."""
+        """Return the pipelines around a module."""
         acting = self._modules[module_id].acting
         return acting.env_to_module, acting.module_to_env
 

@@ -75,7 +75,7 @@ class MultiAgentEnvironments:
         self._is_done[n] = True
 
     def place(self, n: int) -> str:
-        """Where sub-environment n is, for messages."""
+        """Return where sub-environment n is, for messages."""
         return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:

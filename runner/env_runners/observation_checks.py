@@ -60,7 +60,7 @@ class ObservationChecks:
             checks.check_shape(_leaf(obs, checks.path), num_rows, method)
 
     def find_misfit(self, obs: Column) -> Misfit | None:
-        """What does not fit among (rows, ...) observations of the right shapes; first of all an error."""
+        """Return what does not fit among (rows, ...) observations of the right shapes; first of all an error."""
         found = [own for checks in self._leaves if (own := checks.find_misfit(_leaf(obs, checks.path))) is not None]
         if not found:
             return None
@@ -80,7 +80,7 @@ def _leaf_spaces(space: gym.Space[Any], path: Path) -> Iterator[tuple[Path, gym.
 
 
 def _leaf(tree: Any, path: Path) -> Any:
-    """The array at `path`, None where there is none."""
+    """Return the array at `path`, None where there is none."""
     for key in path:
         try:
             tree = tree[key]

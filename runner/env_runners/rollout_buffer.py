@@ -47,7 +47,7 @@ class FinishedEpisodes:
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
-        """The episodes of all parts, one after the other."""
+        """Return the episodes of all parts, one after the other."""
         return cls(
             np.concatenate([part.returns for part in parts]),
             np.concatenate([part.lengths for part in parts]),
@@ -142,7 +142,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         return is_first
 
     def newest_step(self, column: str) -> Column | None:
-        """(N, ...) a step column's newest row; None while there is none."""
+        """Return (N, ...) a step column's newest row; None while there is none."""
         if column not in self._steps or self._past + self.t == 0:
             return None
         return nested.take(self._steps[column], self._past + self.t - 1)
@@ -257,7 +257,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         return self.obs if self._written_obs is None else self._written_obs
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """What the running episodes saw or did last.
+        """Return what the running episodes saw or did last.
 
         Args:
             column: `obs`: as the environment returned them, up to the newest; or a step column: what was done before
@@ -295,7 +295,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     # -- cutting ---------------------------------------------------------------------------------------------------
 
     def _reset_rows(self) -> npt.NDArray[np.bool_]:
-        """(T, N) rows whose vector step was the reset of the sub-environment."""
+        """Return (T, N) rows whose vector step was the reset of the sub-environment."""
         done = self._is_done[self._past : self._past + self.t]
         resets = np.empty_like(done)
         resets[0] = self._reset_at_start
@@ -303,7 +303,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         return resets
 
     def cut(self, complete: AddColumns = lambda columns: None) -> Fragment:
-        """The fragment so far: a block of chunks, sub-environment by sub-environment, and the episodes that ended.
+        """Return the fragment so far: a block of chunks, sub-environment by sub-environment, and the episodes that
+        ended.
 
         Nothing is lost: running episodes go on in the next fragment, whose chunks continue these.
 
@@ -445,7 +446,8 @@ def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _info_of(infos: Infos, env: int) -> dict[str, Any]:
-    """The info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key` holds)."""
+    """Return the info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key`
+    holds)."""
     if not isinstance(infos, Mapping):
         return dict(infos[env])
     own: dict[str, Any] = {}
@@ -460,7 +462,7 @@ def _info_of(infos: Infos, env: int) -> dict[str, Any]:
 
 
 def _history_rows(array: Array, start: int, end: int, is_there: npt.NDArray[np.bool_]) -> Array:
-    """(N, end - start, ...) rows of a (T, N, ...) array, 0 where not `is_there`."""
+    """Return (N, end - start, ...) rows of a (T, N, ...) array, 0 where not `is_there`."""
     rows = array[start:end].swapaxes(0, 1).copy()
     rows[~is_there] = 0
     return rows

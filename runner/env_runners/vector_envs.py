@@ -49,7 +49,7 @@ class SubEnvironments(Protocol):
         """One vector step with (N, ...) actions."""
 
     def get_state(self) -> dict[str, Any]:
-        """The running episodes and random generators as arrays and plain values."""
+        """Return the running episodes and random generators as arrays and plain values."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
@@ -95,7 +95,7 @@ class BatchedEnvironments:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
 
     def get_state(self) -> dict[str, Any]:
-        """The environment's own state or its attributes, and every wrapper's around it."""
+        """Return the environment's own state or its attributes, and every wrapper's around it."""
         own: Any = self._env.unwrapped
         self._warn_of_unsaved(own)
         state: dict[str, Any] = {
@@ -304,7 +304,7 @@ def _has_own_state(env: Any) -> bool:
 
 
 def _layers(env: Any) -> list[Any]:
-    """Wrappers from the outermost to the environment itself."""
+    """Return wrappers from the outermost to the environment itself."""
     layers = [env]
     while layers[-1] is not layers[-1].unwrapped:
         layers.append(layers[-1].env)
@@ -312,12 +312,12 @@ def _layers(env: Any) -> list[Any]:
 
 
 def _lasting_wrappers(env: Any) -> list[Any]:
-    """The wrappers that may keep something over episodes: all but those that each reset begins anew."""
+    """Return the wrappers that may keep something over episodes: all but those that each reset begins anew."""
     return [layer for layer in _layers(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
 
 
 def _state_of(layer: Any) -> dict[str, Any]:
-    """What an environment or a wrapper says of its state by itself, else its plain attributes."""
+    """Return what an environment or a wrapper says of its state by itself, else its plain attributes."""
     state: dict[str, Any] = layer.get_state() if _has_own_state(layer) else _plain_attributes(layer)
     return state
 
@@ -352,7 +352,7 @@ def _plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether the object's attributes are all it has, and all plain."""
+    """Return whether the object's attributes are all it has, and all plain."""
     attributes = getattr(value, "__dict__", None)
     if not attributes or isinstance(value, type) or callable(value):
         return False

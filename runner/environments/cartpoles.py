@@ -38,7 +38,7 @@ class StatelessCartPole(CartPoleVectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
 
     def reset(self, **kwargs: Any) -> tuple[Observation, dict[str, Any]]:
-        """(N, 2) observations and no infos."""
+        """Return (N, 2) observations and no infos."""
         obs, infos = super().reset(**kwargs)
         return np.ascontiguousarray(obs[:, self._SEEN]), infos
 
@@ -127,7 +127,7 @@ class MultiAgentCartPole(MultiAgentEnv):
         self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
-        """All agents start; agent k has the seed `seed + k`."""
+        """Return all agents start; agent k has the seed `seed + k`."""
         self._running = list(self.possible_agents)
         obs = {
             agent: env.reset(seed=None if seed is None else (seed + number) % 2**31)[0]

@@ -56,7 +56,7 @@ class PettingZooEnv(MultiAgentEnv):
         return dict(obs), dict(rewards), dict(terminateds), dict(truncateds), dict(infos)
 
     def _step_turn(self, actions: AgentDict) -> StepDicts:
-        """The agent whose turn it is acts; the next one is observed, and everyone whose episode ended by it."""
+        """Return the agent whose turn it is acts; the next one is observed, and everyone whose episode ended by it."""
         env = self._env
         env.step(actions[env.agent_selection])
         rewards = {agent: float(env.rewards[agent]) for agent in env.agents}

@@ -69,7 +69,7 @@ class MultiAgentStandIn(MultiAgentEnv):
 
 
 def _item_of(space: gym.Space[Any]) -> Any:
-    """A random item; flags are set, so that an action mask among them allows all actions."""
+    """Return a random item; flags are set, so that an action mask among them allows all actions."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _item_of(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -33,10 +33,10 @@ class Lookback(Protocol):
     """The steps just before the chunks of a block."""
 
     def num_steps_before(self, chunk: int) -> int:
-        """How many steps before the chunk can be seen."""
+        """Return how many steps before the chunk can be seen."""
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """These steps, column by column; `obs` has as many rows as the others."""
+        """Return these steps, column by column; `obs` has as many rows as the others."""
 
 
 class InfoRows(Protocol):
@@ -148,7 +148,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         return self.offsets[:-1] + np.arange(len(self))
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """What the agent had seen or done at each of the R + E observations.
+        """Return what the agent had seen or done at each of the R + E observations.
 
         Args:
             column: `obs`: up to the row's own observation; or a step column: the steps before that observation.
@@ -193,7 +193,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             is_there[start + row, place] = True
 
     def last_row_mask(self) -> npt.NDArray[np.bool_]:
-        """(R,) bool, true at the last row of each chunk."""
+        """Return (R,) bool, true at the last row of each chunk."""
         mask = np.zeros(self.num_rows, np.bool_)
         mask[self.offsets[1:] - 1] = True
         return mask
@@ -279,7 +279,7 @@ class _ConcatenatedRows:
 
 
 def take_chunks(block: ColumnBlock, start: int) -> ColumnBlock:
-    """The chunks from number `start` on, as views; without lookback."""
+    """Return the chunks from number `start` on, as views; without lookback."""
     first_row = int(block.offsets[start])
     return ColumnBlock(
         columns={
@@ -299,7 +299,7 @@ def take_chunks(block: ColumnBlock, start: int) -> ColumnBlock:
 def take_fragments(
     block: ColumnBlock, chunks: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> ColumnBlock:
-    """A block of fragments (one copy a column), the same row any number of times; without lookback.
+    """Return a block of fragments (one copy a column), the same row any number of times; without lookback.
 
     Args:
         block: of a single agent.
@@ -345,7 +345,7 @@ class _InfosOfFragments:
 
 
 def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
-    """A column block with the rows of `episodes` (one copy a column); a block is returned as it is.
+    """Return a column block with the rows of `episodes` (one copy a column); a block is returned as it is.
 
     Raises:
         ValueError: there is no episode, or one has no step or not the same extra model outputs as the others.
@@ -382,5 +382,5 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
 
 
 def _columns_of(items: Any) -> Column:
-    """Columns of what a getter returned: a list of items, or columns already."""
+    """Return columns of what a getter returned: a list of items, or columns already."""
     return nested.stack(items) if isinstance(items, list) else items

@@ -82,7 +82,7 @@ class LookbackBuffer:
         return iter(unstack(self.get()) if self.finalized else self.get())
 
     def __add__(self, other: LookbackBuffer) -> LookbackBuffer:
-        """A new buffer: this one's rows, then the other's without its lookback."""
+        """Return a new buffer: this one's rows, then the other's without its lookback."""
         joined = LookbackBuffer(take(self.data, slice(None)), self.lookback, self.space)
         joined.concat(other)
         return joined
@@ -166,7 +166,7 @@ class LookbackBuffer:
         self.data = self.to_columns()
 
     def to_columns(self) -> Any:
-        """The rows, lookback included, as columns. Without rows: of the space's structure, else float32
+        """Return the rows, lookback included, as columns. Without rows: of the space's structure, else float32
         (0,)."""
         if not isinstance(self.data, list):
             return self.data
@@ -201,7 +201,7 @@ class LookbackBuffer:
         self._storage = (self.data, storage)
 
     def as_row(self, item: Any) -> Any:
-        """Columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
+        """Return columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
         if self.len_incl_lookback() == 0:
             return self._first_row(item)
         rows = map_leaves(_row_like, self.data, item)
@@ -252,7 +252,7 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """The item at an int; the items at a list or slice; everything from timestep 0 for None.
+        """Return the item at an int; the items at a list or slice; everything from timestep 0 for None.
 
         Several items are a list in list mode and columns in numpy mode (views for a slice that needs no
         fill). `fill`: a number, or a whole item; numbers are spread over all leaves of a nested item.
@@ -328,7 +328,8 @@ class LookbackBuffer:
         return self._encoded(take(self.data, np.array(positions, np.intp)), one_hot_discrete)
 
     def _padded(self, start: int, stop: int, fill: Any, one_hot_discrete: bool) -> Any:
-        """The rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous range."""
+        """Return the rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous
+        range."""
         known = self.data[start:stop] if start >= 0 else self.data[: max(stop, 0)]
         if one_hot_discrete:
             known = self._encoded(known, one_hot_discrete)
@@ -377,7 +378,7 @@ class LookbackBuffer:
         return [one_hot(self.space, item) for item in rows] if isinstance(rows, list) else one_hot(self.space, rows)
 
     def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
-        """What stands for a missing item in list mode: shaped like a known item, else like the space's."""
+        """Return what stands for a missing item in list mode: shaped like a known item, else like the space's."""
         template = self.data[0] if self.data else None
         if self.space is not None and (one_hot_discrete or not self.data):
             template = blank_item(self.space)
@@ -494,7 +495,7 @@ class LookbackBuffer:
         return range(start, stop, step)
 
     def _slice_bounds(self, slice_: slice, neg: bool, rows: int, first: int, last: int) -> tuple[int, int]:
-        """Positions of start and stop, `first` and `last` where the slice does not say."""
+        """Return positions of start and stop, `first` and `last` where the slice does not say."""
         start, stop, lookback = slice_.start, slice_.stop, self.lookback
         if start is None:
             start = first
@@ -556,7 +557,8 @@ class InfoBuffer(LookbackBuffer):
 
 
 def _joined_arrays(items: list[Any]) -> Array | None:
-    """Items that are arrays of numbers, all of one shape, as a column: what `stack` gives, in a third of its time.
+    """Return items that are arrays of numbers, all of one shape, as a column: what `stack` gives, in a third of its
+    time.
 
     None for any others.
     """
@@ -592,7 +594,7 @@ def _check_row_shape(column: Array, rows: Array) -> None:
 
 
 def _grown(column: Array, spare: Array | None, rows: Array) -> Array:
-    """An array that begins with `column` and then `rows`: `spare` itself where it has room."""
+    """Return an array that begins with `column` and then `rows`: `spare` itself where it has room."""
     used, count = len(column), len(column) + len(rows)
     dtype = column.dtype if column.dtype == rows.dtype else np.result_type(column.dtype, rows.dtype)
     if spare is None or len(spare) < count or spare.dtype != dtype:

@@ -127,7 +127,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         hanging_rewards: Mapping[AgentID, float] | None = None,
         carried_rewards: Mapping[AgentID, float] | None = None,
     ) -> MultiAgentEpisode:
-        """The episode directly around the agents' ones, whose data are not copied: for views of column blocks.
+        """Return the episode directly around the agents' ones, whose data are not copied: for views of column blocks.
 
         The agent episodes become this episode's: their unset `agent_id` and `multi_agent_episode_id` are set, and
         the flags of agents that are true in `terminateds` or `truncateds`. The episode's flags are the flags of
@@ -338,7 +338,8 @@ class MultiAgentEpisode(MultiAgentChunks):
         self._obs_env_t[agent_id].append(self.env_t)
 
     def _reward_so_far(self, agent_id: AgentID, step: EnvStep) -> Any:
-        """What hangs and what this step gives, as one sum; None if there is neither. Nothing hangs afterwards."""
+        """Return what hangs and what this step gives, as one sum; None if there is neither. Nothing hangs
+        afterwards."""
         if agent_id not in self._hanging_rewards_end:
             return step.rewards.get(agent_id)
         hanging = self._hanging_rewards_end.pop(agent_id)
@@ -367,7 +368,8 @@ class MultiAgentEpisode(MultiAgentChunks):
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All of the episode but `agent_to_module_mapping_fn` as plain types, as `SingleAgentEpisode.get_state`."""
+        """Return all of the episode but `agent_to_module_mapping_fn` as plain types, as
+        `SingleAgentEpisode.get_state`."""
         return write_state(self)
 
     @staticmethod

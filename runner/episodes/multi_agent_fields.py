@@ -18,7 +18,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 
 def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
-    """All agents are played by one module."""
+    """Return all agents are played by one module."""
     return DEFAULT_MODULE_ID
 
 
@@ -94,27 +94,28 @@ class MultiAgentFields:
         return self.env_t - self.env_t_started
 
     def module_for(self, agent_id: AgentID) -> str:
-        """The module that plays the agent; asks `agent_to_module_mapping_fn` once for each agent of an episode."""
+        """Return the module that plays the agent; asks `agent_to_module_mapping_fn` once for each agent of an
+        episode."""
         if agent_id not in self._agent_to_module_mapping:
             self._agent_to_module_mapping[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
         return self._agent_to_module_mapping[agent_id]
 
     def get_terminateds(self) -> dict[AgentID, bool]:
-        """Whether each agent of this chunk has terminated and, under `__all__`, whether the episode has."""
+        """Return whether each agent of this chunk has terminated and, under `__all__`, whether the episode has."""
         flags = {agent_id: episode.is_terminated for agent_id, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Whether each agent of this chunk was truncated and, under `__all__`, whether the episode was."""
+        """Return whether each agent of this chunk was truncated and, under `__all__`, whether the episode was."""
         flags = {agent_id: episode.is_truncated for agent_id, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[AgentID]:
-        """The agents with an observation at the newest env step, those that ended there too."""
+        """Return the agents with an observation at the newest env step, those that ended there too."""
         return {agent_id for agent_id, times in self._obs_env_t.items() if times[-1] == self.env_t}
 
     def get_agents_to_act(self) -> set[AgentID]:
-        """The agents that the next env step needs an action of: observed at the newest one, and not ended."""
+        """Return the agents that the next env step needs an action of: observed at the newest one, and not ended."""
         return {a for a in self.get_agents_that_stepped() if not self.agent_episodes[a].is_done}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
@@ -130,7 +131,7 @@ class MultiAgentFields:
         return float(total + sum(hanging) - sum(self._carried_rewards.values()))
 
     def get_duration_s(self) -> float:
-        """Wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
+        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
         return self._last_step_time - self._start_time

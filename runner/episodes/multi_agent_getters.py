@@ -58,7 +58,7 @@ class MultiAgentGetters(MultiAgentFields):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Observations by agent, see the class; None: at the T + 1 env steps 0 to T."""
+        """Return observations by agent, see the class; None: at the T + 1 env steps 0 to T."""
         query = _Query("observations", indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -72,7 +72,7 @@ class MultiAgentGetters(MultiAgentFields):
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Infos by agent, see the class; they belong to the observations they came with."""
+        """Return infos by agent, see the class; they belong to the observations they came with."""
         query = _Query("infos", indices, neg_index_as_lookback, fill)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -87,7 +87,7 @@ class MultiAgentGetters(MultiAgentFields):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Actions by agent, see the class; None: at the T env steps 0 to T - 1."""
+        """Return actions by agent, see the class; None: at the T env steps 0 to T - 1."""
         query = _Query("actions", indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -116,7 +116,7 @@ class MultiAgentGetters(MultiAgentFields):
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Outputs named `key` by agent, see the class; without `key` each agent's is a dict of all its outputs.
+        """Return outputs named `key` by agent, see the class; without `key` each agent's is a dict of all its outputs.
 
         Agents whose module has no such output are left out; `ValueError` if no agent has it but some have others.
         """
@@ -264,7 +264,7 @@ class MultiAgentGetters(MultiAgentFields):
         return self._len_lookback_buffer + self.env_t - self.env_t_started + (field in ("observations", "infos"))
 
     def _env_ts(self, query: _Query) -> range | list[int]:
-        """The (global) env steps that many indices name; without `fill` a slice is clipped to the known ones."""
+        """Return the (global) env steps that many indices name; without `fill` a slice is clipped to the known ones."""
         axis = LookbackBuffer(range(self._num_env_rows(query.field)), self._len_lookback_buffer)
         first = self.env_t_started - self._len_lookback_buffer
         indices = slice(None) if query.indices is None else query.indices
@@ -351,7 +351,7 @@ class MultiAgentGetters(MultiAgentFields):
         return first, last if last < rows else rows
 
     def _rows(self, query: _Query, agent_id: AgentID, column: _Column, env_ts: range | list[int]) -> list[int | None]:
-        """The agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
+        """Return the agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
         if not env_ts:
             return []
         times, known_from = self._obs_env_t[agent_id], self.env_t_started - self._len_lookback_buffer
@@ -400,14 +400,14 @@ class _Column:
         return one_hot(self.buffer.space, self.hanging) if encode and self.buffer.space else self.hanging
 
     def range(self, first: int, last: int, query: _Query) -> Any:
-        """The rows `first` to `last`, both counted with the lookback; views in numpy mode."""
+        """Return the rows `first` to `last`, both counted with the lookback; views in numpy mode."""
         buffer = self.buffer if self.hanging is _NOTHING or last < self.num_rows else self.joined()
         if not query.one_hot:
             return take(buffer.data, slice(first, last))
         return buffer._get(slice(first - buffer.lookback, last - buffer.lookback), True, None, True)
 
     def rows(self, rows: list[int], query: _Query) -> Any:
-        """These rows, counted with the lookback; `_MISSING` ones are filled."""
+        """Return these rows, counted with the lookback; `_MISSING` ones are filled."""
         buffer = self.joined()
         if query.fill is not None and not query.one_hot and not buffer.finalized:
             return buffer._gather(rows, query.fill, False)  # as `get` does, which would count the rows once more
@@ -417,7 +417,7 @@ class _Column:
         return _listed(self.rows(rows, query))
 
     def joined(self) -> LookbackBuffer:
-        """The buffer, or a copy of it with the hanging value at its end."""
+        """Return the buffer, or a copy of it with the hanging value at its end."""
         if self.hanging is _NOTHING:
             return self.buffer
         data = self.buffer.data

@@ -23,7 +23,7 @@ class EnvStep:
     extra_model_outputs: Mapping[AgentID, dict[str, Any]]
 
     def agent_ids(self, episode: MultiAgentFields) -> list[AgentID]:
-        """All agents that this step concerns: every one of `episode` if `__all__` is flagged."""
+        """Return all agents that this step concerns: every one of `episode` if `__all__` is flagged."""
         ids = dict.fromkeys(self.observations)
         for agents in (self.actions, self.rewards, self.extra_model_outputs, self.terminateds, self.truncateds):
             if agents:

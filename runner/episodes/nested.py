@@ -62,7 +62,7 @@ def _same_branches(tree: Any, other: Any, kind: Any) -> bool:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """All leaves, depth first."""
+    """Yield all leaves, depth first."""
     if isinstance(tree, (dict, tuple)):
         for branch in tree.values() if isinstance(tree, dict) else tree:
             yield from leaves(branch)
@@ -95,7 +95,7 @@ def check_columns(columns: Any) -> None:
 
 
 def stack(items: list[Any]) -> Any:
-    """Columns of `len(items)` rows from items of one structure.
+    """Return columns of `len(items)` rows from items of one structure.
 
     Raises `ValueError` for no items, unequal structures or shapes; `TypeError` for what is no number, bool or
     text.
@@ -112,7 +112,7 @@ def stack(items: list[Any]) -> Any:
 
 
 def unstack(columns: Any) -> list[Any]:
-    """The rows of columns as a list of items (views where rows are arrays)."""
+    """Return the rows of columns as a list of items (views where rows are arrays)."""
     rows = row_count(columns)
     if isinstance(columns, (dict, tuple)):
         return [map_leaves(lambda column, row=row: column[row], columns) for row in range(rows)]
@@ -135,14 +135,14 @@ def assign(columns: Any, index: Any, values: Any) -> None:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """The rows of all `parts` one after the other; they have one structure."""
+    """Return the rows of all `parts` one after the other; they have one structure."""
     if type(parts[0]) is np.ndarray:
         return np.concatenate(parts)
     return map_leaves(lambda *leaves_: np.concatenate(leaves_), *parts)
 
 
 def zeros(template: Any, leading: tuple[int, ...]) -> Any:
-    """Arrays of zeros (*leading, *shape of the leaf), with the dtypes of the leaves of an item."""
+    """Return arrays of zeros (*leading, *shape of the leaf), with the dtypes of the leaves of an item."""
     return map_leaves(lambda leaf: np.zeros((*leading, *np.shape(leaf)), np.asarray(leaf).dtype), template)
 
 
@@ -157,7 +157,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
-    """An array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
+    """Return an array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
     kind = dtype.kind
     if kind in "US":
         return np.full(shape, fill)

@@ -156,7 +156,7 @@ class SingleAgentEpisode:
         module_id: str | None = None,
         custom_data: dict[Any, Any] | None = None,
     ) -> SingleAgentEpisode:
-        """A numpy'ized episode directly around the given arrays: views, not copies; setters write into them.
+        """Return a numpy'ized episode directly around the given arrays: views, not copies; setters write into them.
 
         `observations` (and `infos`) have H + T + 1 rows, all else H + T with H = `len_lookback_buffer`.
         Without `infos` there are empty dicts. Made for slices of column blocks: only the rows of flat
@@ -385,7 +385,7 @@ class SingleAgentEpisode:
         return other.extra_model_outputs.keys() != self.extra_model_outputs.keys()
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """The chunk in which this episode goes on: length 0, starting at `t` with the last observation.
+        """Return the chunk in which this episode goes on: length 0, starting at `t` with the last observation.
 
         It has copies of the last `len_lookback_buffer` rows (as far as there are) as lookback, the same ids,
         mode and custom data. Raises `ValueError` if the episode is done.
@@ -404,7 +404,7 @@ class SingleAgentEpisode:
         return chunk
 
     def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """The steps from `slice_.start` up to `slice_.stop` as an episode; the observation after them is
+        """Return the steps from `slice_.start` up to `slice_.stop` as an episode; the observation after them is
         included.
 
         Negative values count from the end; the range is clipped to the steps 0 to T. The lookback has
@@ -425,7 +425,7 @@ class SingleAgentEpisode:
         return chunk
 
     def _chunk(self, first: int, last: int, lookback: int) -> SingleAgentEpisode:
-        """An episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
+        """Return an episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
 
         steps, extra = Slice(first, last), self.extra_model_outputs
         chunk = SingleAgentEpisode.from_columns(
@@ -527,7 +527,7 @@ class SingleAgentEpisode:
         return data | {key: buffer.get() for key, buffer in self.extra_model_outputs.items()}
 
     def get_return(self) -> float:
-        """Undiscounted sum of the T rewards (float64)."""
+        """Return undiscounted sum of the T rewards (float64)."""
         rewards = self.rewards._get(None)
         if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
             total = sum(rewards)
@@ -536,7 +536,7 @@ class SingleAgentEpisode:
         return float(np.add.reduce(rewards, axis=None, dtype=np.float64))
 
     def get_duration_s(self) -> float:
-        """Wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from
+        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from
         data."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
@@ -614,11 +614,11 @@ class SingleAgentEpisode:
         return self.is_terminated or self.is_truncated
 
     def _buffers(self) -> list[LookbackBuffer]:
-        """Every field that becomes an array, in the order of `_columns`."""
+        """Return every field that becomes an array, in the order of `_columns`."""
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _columns(self) -> list[tuple[str, LookbackBuffer]]:
-        """Every field that becomes an array, by its name."""
+        """Return every field that becomes an array, by its name."""
         main = [("observations", self.observations), ("actions", self.actions), ("rewards", self.rewards)]
         return main + [(f"extra_model_outputs[{key!r}]", b) for key, b in self.extra_model_outputs.items()]
 
@@ -631,7 +631,7 @@ class SingleAgentEpisode:
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All of the episode as plain types (see `runner.episodes.nested`), ready for msgpack.
+        """Return all of the episode as plain types (see `runner.episodes.nested`), ready for msgpack.
 
         `infos` is None if none were ever given. Raises `TypeError` naming the place of a value that has no
         plain form.
@@ -737,7 +737,7 @@ def _as_info_buffer(infos: Any, lookback: int) -> InfoBuffer | None:
 
 
 def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None) -> dict[str, Any]:
-    """The buffer's state without its space, if that is the episode's own."""
+    """Return the buffer's state without its space, if that is the episode's own."""
     space = None if buffer.space is None or buffer.space is episode_space else space_to_dict(buffer.space)
     data = to_plain(buffer.data, f"{where}.data")
     return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}

@@ -24,7 +24,7 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
 
 
 def space_to_dict(space: Space[Any]) -> dict[str, Any]:
-    """A JSON-able dict with the key `space` (the kind) and that kind's parameters; random state is left out.
+    """Return a JSON-able dict with the key `space` (the kind) and that kind's parameters; random state is left out.
 
     Bounds of a Box are one number where all are equal, else nested lists; infinities are the strings "inf",
     "-inf". Raises `TypeError` for other spaces than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and
@@ -199,7 +199,7 @@ _READERS: dict[str, Callable[[dict[str, Any], str, int], Space[Any]]] = {
 
 
 def blank_item(space: Space[Any]) -> Any:
-    """An item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
+    """Return an item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
     leaves, else zeros; text and unknown leaves give None."""
     from gymnasium import spaces as gs
 

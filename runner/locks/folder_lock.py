@@ -130,7 +130,7 @@ def held(
 
 
 def owner_of(folder: Path) -> Claim | None:
-    """The living process that has a folder; None: nobody."""
+    """Return the living process that has a folder; None: nobody."""
     try:
         claim = read_claim(folder)
         return claim if claim is not None and is_alive(claim, folder) else None

@@ -85,7 +85,7 @@ class ActorCriticModule(RLModule):
         }
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """(B,) values of `obs` (B, ...); with memory (S, L)."""
+        """Return (B,) values of `obs` (B, ...); with memory (S, L)."""
         encoder = self.encoder if self.vf_encoder is None else self.vf_encoder
         if self.memory is None:
             features = encoder.forward(batch["obs"])
@@ -96,7 +96,7 @@ class ActorCriticModule(RLModule):
         return self.vf.forward(features).squeeze(-1)
 
     def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """(S, L, H) features of the policy and of the value function, and the state after them."""
+        """Return (S, L, H) features of the policy and of the value function, and the state after them."""
         assert self.memory is not None
         obs, state_in = batch["obs"], batch["state_in"]
         if self.vf_encoder is None or self.vf_memory is None:
@@ -131,7 +131,7 @@ class ActorCriticModule(RLModule):
         return outputs
 
     def _with_log_stds(self, outputs: Tensor, bound: float) -> Tensor:
-        """(B, K) from the policy head's outputs: with the free log stds, and all log stds clipped."""
+        """Return (B, K) from the policy head's outputs: with the free log stds, and all log stds clipped."""
         if isinstance(self.action_dist, DiagGaussian):
             if self._has_free_log_std:
                 mean, log_std = outputs, self.log_std.expand_as(outputs)
@@ -150,13 +150,13 @@ class ActorCriticModule(RLModule):
 def _through(
     encoder: ObservationEncoder, memory: Memory, obs: Any, state_in: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(S, L, H) features of `obs` (S, L, ...), and the state after them."""
+    """Return (S, L, H) features of `obs` (S, L, ...), and the state after them."""
     features = encoder.forward(obs)  # (S * L, F)
     return memory.forward(features.reshape(state_in["h"].shape[0], -1, encoder.num_outputs), state_in)
 
 
 def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:
-    """The observation space without its action mask, which must fit the actions."""
+    """Return the observation space without its action mask, which must fit the actions."""
     if key is None:
         return observation_space
     if not isinstance(observation_space, gym.spaces.Dict) or key not in observation_space.spaces:
@@ -169,7 +169,7 @@ def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any]
 
 
 def head_options(config: ModuleConfig) -> LayerOptions:
-    """Options of the hidden layers between encoder and outputs."""
+    """Return options of the hidden layers between encoder and outputs."""
     return LayerOptions(
         config.head_fcnet_activation,
         config.head_fcnet_use_layernorm,

@@ -19,8 +19,8 @@ _SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and 
 
 
 def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> ActionDistribution:
-    """Categorical for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a diagonal Gaussian for a Box
-    of floats, and these side by side for Dict and Tuple.
+    """Return categorical for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a diagonal Gaussian
+    for a Box of floats, and these side by side for Dict and Tuple.
 
     Args:
         action_space: the space of the actions.

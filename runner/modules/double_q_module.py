@@ -54,7 +54,7 @@ class DoubleQModule(RLModule):
         return {"qf_preds": self._masked(self.target_qf(batch["obs"]), batch["obs"])}
 
     def q_of(self, q: Tensor, actions: Tensor) -> Tensor:
-        """(B,) Q of actions (B,) of the space, from `qf_preds`."""
+        """Return (B,) Q of actions (B,) of the space, from `qf_preds`."""
         return q.gather(-1, (actions.long() - self._first_action).unsqueeze(-1)).squeeze(-1)
 
     def update_targets(self, tau: float) -> None:

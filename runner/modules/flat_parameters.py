@@ -55,7 +55,7 @@ class FlatParameters:
         return self.parameter.grad
 
     def to_numpy(self) -> npt.NDArray[np.float32]:
-        """A copy of parameters and buffers on the host."""
+        """Return a copy of parameters and buffers on the host."""
         return self._values.detach().cpu().numpy().copy()
 
     @torch.no_grad()

@@ -14,7 +14,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def target_of(network: M) -> M:
-    """A copy whose parameters have no gradient; it is in checkpoints, and no optimiser steps it."""
+    """Return a copy whose parameters have no gradient; it is in checkpoints, and no optimiser steps it."""
     return copy.deepcopy(network).requires_grad_(False)
 
 

@@ -16,7 +16,7 @@ from runner.offline.layout import Leaf
 
 
 def value_type(leaf: Leaf) -> pa.DataType | None:
-    """The Arrow type of one row; None where a row holds nothing."""
+    """Return the Arrow type of one row; None where a row holds nothing."""
     if leaf.num_bytes == 0 and not leaf.is_text:
         return None
     if leaf.size == 0:
@@ -35,12 +35,12 @@ def _in_list(type_: pa.DataType, leaf: Leaf) -> pa.DataType:
 
 
 def not_null(name: str, type_: pa.DataType) -> pa.Field:
-    """A field without nulls."""
+    """Return a field without nulls."""
     return pa.field(name, type_, nullable=False)
 
 
 def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
-    """The rows (rows, ...) of a leaf as an Arrow array of `value_type(leaf)`."""
+    """Return the rows (rows, ...) of a leaf as an Arrow array of `value_type(leaf)`."""
     type_ = value_type(leaf)
     if type_ is None:
         raise ValueError(f"{leaf.column}: rows of shape {leaf.shape} have no values")
@@ -85,7 +85,8 @@ def _widened(flat: Array, leaf: Leaf) -> Array:
 
 
 def _cast_names(values: pa.Array, expected: pa.DataType | None, leaf: Leaf) -> pa.Array:
-    """Lists may differ in the name of their items and in whether these can be null, depending on who wrote them."""
+    """Return lists may differ in the name of their items and in whether these can be null, depending on who wrote
+    them."""
     try:
         if expected is not None and _value_kind(values.type) == _value_kind(expected):
             return values.cast(expected)
@@ -99,7 +100,7 @@ def _value_kind(type_: pa.DataType) -> Any:
 
 
 def concat_arrays(parts: list[Array], leaf: Leaf) -> Array:
-    """All rows; the only part as it is."""
+    """Return all rows; the only part as it is."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty((0, *leaf.shape), leaf.dtype)

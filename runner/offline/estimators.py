@@ -88,7 +88,7 @@ class RecordedSteps:
         return last
 
     def discounted_sums(self, terms: Array, gamma: float) -> Array:
-        """(E,) sum over t of gamma^t terms_t, from (R,) terms."""
+        """Return (E,) sum over t of gamma^t terms_t, from (R,) terms."""
         sums: Array = np.add.reduceat(gamma**self.times * terms, self.first_rows)
         return sums
 
@@ -117,7 +117,7 @@ class Estimator(Protocol):
         """Kish's (sum w)^2 / sum w^2, at most E."""
 
     def at(self, counts: Array) -> Array:
-        """(B,) estimates from episodes that count so often, (B, E); NaN where no episode has any weight."""
+        """Return (B,) estimates from episodes that count so often, (B, E); NaN where no episode has any weight."""
 
 
 def importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
@@ -177,7 +177,7 @@ def weighted_doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: floa
 
 
 def point_estimate(estimator: Estimator, num_episodes: int) -> float:
-    """The estimate from each of E episodes once."""
+    """Return the estimate from each of E episodes once."""
     return float(estimator.at(np.ones((1, num_episodes)))[0])
 
 
@@ -205,7 +205,7 @@ def bootstrap_estimates(
 
 
 def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
-    """The percentile bootstrap's interval (Efron, 1979) of a level such as 0.95, from (B,) estimates.
+    """Return the percentile bootstrap's interval (Efron, 1979) of a level such as 0.95, from (B,) estimates.
 
     Resamples without an estimate (NaN) are left out; NaN if there is no other.
     """
@@ -217,7 +217,8 @@ def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
 
 
 def kish(log_weights: Array) -> Array:
-    """(...) effective sample sizes (sum w)^2 / sum w^2 (Kish, 1965) from logarithms (E, ...); 0 without any weight."""
+    """Return (...) effective sample sizes (sum w)^2 / sum w^2 (Kish, 1965) from logarithms (E, ...); 0 without any
+    weight."""
     weights = np.exp(log_weights - _finite_max(log_weights))
     sums, squares = weights.sum(0), np.square(weights).sum(0)
     sizes: Array = np.square(sums) / np.where(squares > 0, squares, 1.0)
@@ -225,7 +226,7 @@ def kish(log_weights: Array) -> Array:
 
 
 def running_sums(values: Array, lengths: IntArray) -> Array:
-    """(R,) for each row the sum of its episode's values up to it, in log2(T) vectorised passes.
+    """Return (R,) for each row the sum of its episode's values up to it, in log2(T) vectorised passes.
 
     Not one cumulative sum over all rows: it would carry -inf, and the rounding of large numbers, into other episodes.
     """
@@ -238,12 +239,12 @@ def running_sums(values: Array, lengths: IntArray) -> Array:
 
 
 def first_rows_of(lengths: IntArray) -> IntArray:
-    """(E,) row of each episode's first step."""
+    """Return (E,) row of each episode's first step."""
     return np.cumsum(lengths) - lengths
 
 
 def times_of(lengths: IntArray) -> IntArray:
-    """(R,) t of each row."""
+    """Return (R,) t of each row."""
     times: IntArray = np.arange(lengths.sum()) - np.repeat(first_rows_of(lengths), lengths)
     return times
 
@@ -324,7 +325,7 @@ def _parts_of_time(steps: RecordedSteps) -> Iterator[_PartOfTime]:
 
 
 def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
-    """(B, P) means over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
+    """Return (B, P) means over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
     weights = np.exp(log_weights - _finite_max(log_weights))
     sums = counts @ weights  # (B, P), at least 1 where the episode of the largest weight was drawn
     means: Array = counts @ (weights * values)
@@ -346,7 +347,7 @@ def _take_over_own_scale(means: Array, log_weights: Array, values: Array, counts
 
 
 def _finite_max(log_weights: Array) -> Array:
-    """(...) the largest of (E, ...), 0 where all are -inf."""
+    """Return the (...) largest of (E, ...), 0 where all are -inf."""
     largest: Array = log_weights.max(0)
     return np.where(np.isneginf(largest), 0.0, largest)
 
@@ -357,12 +358,12 @@ def _weights(log_ratios: Array) -> Array:
 
 
 def _residuals(steps: RecordedSteps, model: ModelValues, gamma: float) -> Array:
-    """(R,) r_t + gamma V(s_{t+1}) - Q(s_t, a_t)."""
+    """Return (R,) r_t + gamma V(s_{t+1}) - Q(s_t, a_t)."""
     return steps.rewards + gamma * model.next_values - model.q_values
 
 
 def _mean_kish_of_steps(steps: RecordedSteps, gamma: float) -> float:
-    """The effective sample size at each t, averaged over the recorded steps with weights gamma^t."""
+    """Return the effective sample size at each t, averaged over the recorded steps with weights gamma^t."""
     total, total_weight = 0.0, 0.0
     for part in _parts_of_time(steps):
         weights = gamma**part.times * part.is_running.sum(0)
@@ -372,7 +373,7 @@ def _mean_kish_of_steps(steps: RecordedSteps, gamma: float) -> float:
 
 
 def _resample_counts(num_episodes: int, num_resamples: int, stream: np.random.Generator) -> Array:
-    """(B, E) how often each episode is among E drawn with replacement."""
+    """Return (B, E) how often each episode is among E drawn with replacement."""
     draws: npt.NDArray[Any] = stream.integers(num_episodes, size=(num_resamples, num_episodes))
     draws += np.arange(num_resamples)[:, None] * num_episodes
     counts = np.bincount(draws.reshape(-1), minlength=num_resamples * num_episodes)

@@ -91,7 +91,7 @@ class HeldOutEvaluation:
     def evaluate(
         self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
     ) -> Metrics:
-        """The metrics of the policy that is trained now; None where there is no finite number.
+        """Return the metrics of the policy that is trained now; None where there is no finite number.
 
         Equal policies have equal metrics: minibatches, resamples and sampled actions are the same each time.
 
@@ -136,7 +136,7 @@ class HeldOutEvaluation:
         self._parts.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
 
     def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
-        """All episodes as the policy would hold them, each taken into account as it passes."""
+        """Yield all episodes as the policy would hold them, each taken into account as it passes."""
         for block in self._source.blocks():
             held = self._held(block)
             recorded.add(held)

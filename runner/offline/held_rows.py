@@ -54,7 +54,7 @@ class HeldRows:
         return HeldRows({name: nested.take(column, index) for name, column in self.data.items()}, **values)
 
     def joined_with(self, other: HeldRows) -> HeldRows:
-        """These rows, then the others."""
+        """Return these rows, then the others."""
         values = {
             field.name: np.concatenate((getattr(self, field.name), getattr(other, field.name)))
             for field in fields(self)
@@ -69,7 +69,7 @@ class HeldRows:
 
 
 def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | None) -> ColumnBlock:
-    """The block with infos, agents and env time steps of its rows; its column `ROW` says which they are."""
+    """Return the block with infos, agents and env time steps of its rows; its column `ROW` says which they are."""
     columns = dict(block.columns)
     obs_rows = _ObsRows.of(block, columns.pop(ROW), rows)
     agents = obs_rows.agents()
@@ -141,7 +141,8 @@ class _ObsRows:
         return Agents(data["\0agent"][self.first].tolist(), whole_ids, env_t.astype(np.int64))
 
     def _values(self, name: str, next_name: str) -> Array | None:
-        """What the rows hold under a name; of rows that hold what comes after the step, the next observations."""
+        """Return what the rows hold under a name; of rows that hold what comes after the step, the next
+        observations."""
         values, following = self.rows.data.get(name), self.rows.data.get(next_name)
         if values is None:
             return None

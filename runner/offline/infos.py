@@ -104,7 +104,7 @@ class RecordedInfos:
 
 
 def infos_to_arrow(rows: Sequence[list[dict[str, Any]] | None]) -> pa.Array | None:
-    """(E,) list<string> of the infos of E chunks; None where there are none in any."""
+    """Return (E,) list<string> of the infos of E chunks; None where there are none in any."""
     texts = [None if infos is None or not any(infos) else [info_to_json(info) for info in infos] for infos in rows]
     if all(text is None for text in texts):
         return None

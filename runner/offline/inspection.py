@@ -144,7 +144,7 @@ class _Scan:
                 self._columns.setdefault(path, _LeafScan(path)).add(np.asarray(leaf))
 
     def result(self, source: Source) -> Inspection:
-        """The summary."""
+        """Return the summary."""
         names = list(self._columns)
         order = {OBS: 0, ACTIONS: 1, REWARDS: 2}
         names.sort(key=lambda name: order.get(name.partition("/")[0], 3))
@@ -219,7 +219,7 @@ class _LeafScan:
             self._counts = None
 
     def summary(self) -> ColumnSummary:
-        """What was seen."""
+        """Return what was seen."""
         known = self._num > 0
         return ColumnSummary(
             name=self._name,
@@ -255,7 +255,7 @@ def _first_rows(block: ColumnBlock) -> list[dict[str, Any]]:
 
 
 def _short(value: Array) -> Any:
-    """The value, or what it is where it is an image."""
+    """Return the value, or what it is where it is an image."""
     return value.tolist() if value.size <= 16 else f"{value.dtype}{list(value.shape)}"
 
 

@@ -177,7 +177,7 @@ def _values(q_function: QFunction, data: Transitions, obs_rows: IntArray) -> Arr
 
 
 def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
-    """Row numbers in parts that are computed at once."""
+    """Return row numbers in parts that are computed at once."""
     return list(torch.split(torch.from_numpy(rows).to(data.rewards.device), MAX_ROWS_PER_PASS))
 
 

@@ -79,7 +79,7 @@ class ModuleSpec(Protocol):
         """Of the environment."""
 
     def build(self) -> PreLearnerParts:
-        """Module and learner pipeline, anew."""
+        """Return module and learner pipeline, anew."""
 
 
 class OfflinePreLearner:
@@ -123,7 +123,7 @@ class OfflinePreLearner:
         self._version = 0
 
     def __call__(self, batch: Any) -> Rows:
-        """The train rows of a batch of raw rows.
+        """Return the train rows of a batch of raw rows.
 
         Args:
             batch: `pyarrow.Table`; for a subclass with its own `_map_to_episodes`, column -> array.
@@ -154,7 +154,7 @@ class OfflinePreLearner:
 
     @staticmethod
     def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:
-        """The env steps, or with memory the sequences that have one, in random order."""
+        """Return the env steps, or with memory the sequences that have one, in random order."""
         mask = columns.pop(LOSS_MASK, None)
         if mask is None:
             rows = np.arange(nested.row_count(columns))
@@ -190,7 +190,7 @@ class OfflinePreLearner:
 
     @classmethod
     def maps_rows_itself(cls) -> bool:
-        """Whether a subclass has its own `_map_to_episodes`; its batches are column -> array then."""
+        """Return whether a subclass has its own `_map_to_episodes`; its batches are column -> array then."""
         return cls._map_to_episodes is not OfflinePreLearner._map_to_episodes
 
     @staticmethod
@@ -204,7 +204,7 @@ class OfflinePreLearner:
         action_space: gym.Space[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, list[SingleAgentEpisode]]:
-        """Rows of data of your own as `{"episodes": [...]}`; override this.
+        """Return rows of data of your own as `{"episodes": [...]}`; override this.
 
         Args:
             is_multi_agent: always false.
@@ -219,7 +219,7 @@ class OfflinePreLearner:
 
 
 def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
-    """The buffer that the configuration names, if any.
+    """Return the buffer that the configuration names, if any.
 
     Raises:
         ConfigError: it cannot be made with the given arguments.

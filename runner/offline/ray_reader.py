@@ -102,7 +102,7 @@ def read_with_ray(config: OfflineConfig) -> Dataset:
 
 
 def read_rows(config: OfflineConfig) -> Dataset:
-    """Rows of any columns, for a pre-learner that maps them itself; `auto` is by the files' names.
+    """Return rows of any columns, for a pre-learner that maps them itself; `auto` is by the files' names.
 
     Raises:
         ConfigError, DataError: see `read_with_ray`.
@@ -152,7 +152,7 @@ def check_option_names(config: OfflineConfig, method: str, known: Sequence[str],
 
 
 def _find_method(method: str) -> Callable[..., Dataset]:
-    """The function; raises `ConfigError` if there is none that reads files."""
+    """Return the function; raises `ConfigError` if there is none that reads files."""
     import ray.data
 
     functions = {name: getattr(ray.data, name) for name in dir(ray.data) if name.startswith("read_")}

@@ -139,7 +139,8 @@ class RollingFiles:
             self._finish()
 
     def _with_infos(self, rows: pa.Table) -> pa.Table:
-        """Rows with columns for infos once there have been any, so that all files from then on have one schema."""
+        """Return rows with columns for infos once there have been any, so that all files from then on have one
+        schema."""
         if any(name in rows.column_names for name in _INFO_NAMES):
             self._info_fields = {name: rows.schema.field(name) for name in _INFO_NAMES if name in rows.column_names}
             self._names = rows.column_names

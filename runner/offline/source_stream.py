@@ -93,12 +93,12 @@ class Source:
     # -- streams ---------------------------------------------------------------------------------------------------
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows as they are in the files (of HDF5 and Minari: as our episodes), table by table."""
+        """Yield the rows as they are in the files (of HDF5 and Minari: as our episodes), table by table."""
         for table, _ in self._raw_tables():
             yield table
 
     def blocks(self) -> Generator[ColumnBlock, None, None]:
-        """The episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
+        """Return the episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
 
         Raises:
             DataError: data that are damaged, or do not fit those before; with file, row and column.
@@ -114,7 +114,7 @@ class Source:
                     yield block
 
     def decode(self, table: pa.Table) -> ColumnBlock:
-        """The episodes in one table: of raw rows, or of what `dataset` gives.
+        """Return the episodes in one table: of raw rows, or of what `dataset` gives.
 
         Trajectories of raw rows of steps are cut at the table's ends; `dataset` gives whole ones.
 
@@ -135,7 +135,7 @@ class Source:
     # -- Ray Data --------------------------------------------------------------------------------------------------
 
     def dataset(self, **options: Any) -> Dataset:
-        """The data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
+        """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
 
         Files of episodes are read in parallel by Ray, columns and filter pushed down. Rows of steps are put together
         to whole trajectories first, in one task that streams; so are HDF5, Minari and SampleBatches.
@@ -208,7 +208,7 @@ class Source:
         return block
 
     def _file_columns(self) -> list[str] | None:
-        """The columns of the files that are read; None: all."""
+        """Return the columns of the files that are read; None: all."""
         assert self.reader is not None
         if self.format == "episodes" and self.layout is not None:
             return file_columns(self.layout, self.reader.schema, self.with_infos)
@@ -278,7 +278,7 @@ class Source:
                     yield from (self._selected(block) for block in stream)
 
     def _episode_tables(self) -> Iterator[pa.Table]:
-        """The blocks as tables of our episode format."""
+        """Yield the blocks as tables of our episode format."""
         for block in self.blocks():
             yield episodes_to_table(block, layout=layout_of(block, self.spaces, self.env_name))
 

@@ -130,7 +130,7 @@ def pool_size(offline: OfflineConfig) -> tuple[int, int]:
 
 
 def pool_options(offline: OfflineConfig) -> dict[str, Any]:
-    """Options of `map_batches`."""
+    """Return options of `map_batches`."""
     from ray.data import ActorPoolStrategy
 
     least, most = pool_size(offline)
@@ -139,7 +139,7 @@ def pool_options(offline: OfflineConfig) -> dict[str, Any]:
 
 
 def resources_asked_for(offline: OfflineConfig) -> Resources:
-    """What the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
+    """Return what the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
     options, (least, _) = offline.map_batches_kwargs, pool_size(offline)
     return Resources(least * options.get("num_cpus", 1) + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
 
@@ -162,7 +162,7 @@ class ModuleBoard:
         self._actor.post.remote(self._version, parameters)
 
     def __call__(self, version: int) -> tuple[int, npt.NDArray[np.float32]] | None:
-        """The newest version and parameters; None if `version` is the newest."""
+        """Return the newest version and parameters; None if `version` is the newest."""
         import ray
 
         newest: tuple[int, npt.NDArray[np.float32]] | None = ray.get(self._actor.newer_than.remote(version))

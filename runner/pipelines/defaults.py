@@ -72,7 +72,7 @@ def module_to_env_pipeline(
 def default_module_to_env_pieces(
     normalize_actions: bool, clip_actions: bool, has_memory: bool, has_several_agents: bool
 ) -> list[ConnectorPiece]:
-    """The default pieces of `module_to_env_pipeline`."""
+    """Return the default pieces of `module_to_env_pipeline`."""
     return [
         *([RemoveSingleTsTimeRankFromBatch()] if has_memory else []),
         GetActions(),

@@ -54,7 +54,7 @@ class Moments:
         return Moments(count, mean, self.m2 + other.m2 + shift * shift * (self.count * other.count / count))
 
     def std(self) -> npt.NDArray[np.float64]:
-        """The standard deviation of more than one row, nowhere 0."""
+        """Return the standard deviation of more than one row, nowhere 0."""
         return np.maximum(np.sqrt(self.m2 / (self.count - 1)), _SMALLEST_STD)
 
     @classmethod
@@ -110,7 +110,7 @@ class MeanStdFilter(ObservationPiece):
         self._merged = self._own = Moments.of_nothing(())
 
     def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
-        """The space with float Boxes within the clip bounds.
+        """Return the space with float Boxes within the clip bounds.
 
         Raises:
             TypeError: the space has no Box of floats, or a key to leave is not there.
@@ -150,7 +150,7 @@ class MeanStdFilter(ObservationPiece):
         return filtered
 
     def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:
-        """(N, D): all leaves that are filtered, one after the other."""
+        """Return (N, D): all leaves that are filtered, one after the other."""
         vectors = np.empty((nested.row_count(obs), *self._own.mean.shape))
 
         def write(place: slice | None, leaf: npt.NDArray[Any]) -> None:
@@ -171,20 +171,20 @@ class MeanStdFilter(ObservationPiece):
         return rows.astype(np.float32)
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch, in float64 too; it does not learn from what passes."""
+        """Return the same in torch, in float64 too; it does not learn from what passes."""
         places = slice(0, self._merged.mean.size) if self._places is None else self._places
         statistics = self._statistics(self.get_state())
         return StandardisationGraph(places, statistics["mean"], statistics["std"], self._statistics, self._clip)
 
     def _statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """(D,) what is subtracted and what is divided by, in a state of this piece."""
+        """Return (D,) what is subtracted and what is divided by, in a state of this piece."""
         seen = Moments.from_state(state, "merged").merged(Moments.from_state(state, "own"))
         mean = seen.mean if self._centres else np.zeros_like(seen.mean)
         std = seen.std() if self._scales and seen.count > 1 else np.ones_like(seen.mean)
         return {"mean": mean.reshape(-1), "std": std.reshape(-1)}
 
     def get_state(self) -> dict[str, Any]:
-        """Moments at the last merge, and moments of this runner's rows since then."""
+        """Return moments at the last merge, and moments of this runner's rows since then."""
         return self._merged.to_state("merged") | self._own.to_state("own")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ class MeanStdFilter(ObservationPiece):
         self._merged = self._own = Moments.of_nothing(self._merged.mean.shape)
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The moments of all rows of all runners; nothing is counted twice."""
+        """Return the moments of all rows of all runners; nothing is counted twice."""
         merged = Moments.merged_of(states)
         return merged.to_state("merged") | Moments.of_nothing(merged.mean.shape).to_state("own")
 
@@ -207,8 +207,8 @@ def _is_filtered(space: Space) -> bool:
 
 
 def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[Any, int]:
-    """The space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is not);
-    and where the next one starts.
+    """Return the space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is
+    not); and where the next one starts.
     """
     if isinstance(space, gym.spaces.Dict):
         parts: dict[Any, Any] = {}
@@ -229,12 +229,12 @@ def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[An
 
 
 def _nowhere(space: Space) -> Any:
-    """The structure of a space that passes unchanged."""
+    """Return the structure of a space that passes unchanged."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _nowhere(part) for key, part in space.spaces.items()}
     return tuple(map(_nowhere, space.spaces)) if isinstance(space, gym.spaces.Tuple) else None
 
 
 def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """The leaf's columns of the vectors in the leaf's shape, or the leaf itself."""
+    """Return the leaf's columns of the vectors in the leaf's shape, or the leaf itself."""
     return leaf if place is None else vectors[:, place].reshape(leaf.shape)

@@ -153,7 +153,7 @@ class ConnectorPipeline(ConnectorPiece):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """The observation space after the last piece."""
+        """Return the observation space after the last piece."""
         self.input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.observation_space
@@ -161,7 +161,7 @@ class ConnectorPipeline(ConnectorPiece):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """The action space after the last piece."""
+        """Return the action space after the last piece."""
         self.input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.action_space
@@ -221,7 +221,7 @@ class ConnectorPipeline(ConnectorPiece):
             piece.complete_fragment(columns, rl_module)
 
     def to_graph(self) -> PipelineGraph:
-        """The graphs of all pieces, one after the other."""
+        """Return the graphs of all pieces, one after the other."""
         graphs = {name: piece.to_graph() for name, piece in self._named_pieces().items()}
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
@@ -243,7 +243,7 @@ class ConnectorPipeline(ConnectorPiece):
                 piece.freeze()
 
     def _named_pieces(self) -> dict[str, ConnectorPiece]:
-        """Pieces by class name; the second of a class is `Name#2`."""
+        """Return pieces by class name; the second of a class is `Name#2`."""
         named: dict[str, ConnectorPiece] = {}
         for piece in self._pieces:
             name, number = type(piece).__name__, 1

@@ -75,7 +75,7 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
 def pass_through(
     pieces: Iterable[ConnectorPiece], block: ColumnBlock, module: RLModule, batch: Batch | None = None
 ) -> tuple[Batch, Column | None]:
-    """What env-to-module pieces make of every observation of a block, without a time axis and without memory.
+    """Return what env-to-module pieces make of every observation of a block, without a time axis and without memory.
 
     Args:
         pieces: called in order, but those that modules with memory need.

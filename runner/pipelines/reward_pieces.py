@@ -60,7 +60,7 @@ class ClipRewards(_RewardPiece):
         self._sign = sign
 
     def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
-        """Clipped ones; 0 at bootstrap rows."""
+        """Return clipped ones; 0 at bootstrap rows."""
         if self._sign:
             rewards = torch.sign(rewards) if isinstance(rewards, torch.Tensor) else np.sign(rewards)
         clipped = rewards.clip(self._low, self._high)
@@ -91,7 +91,7 @@ class ScaleRewards(_RewardPiece):
         self._open: dict[str, tuple[int, float]] = {}  # id -> time step and discounted return of one that goes on
 
     def change(self, rewards: Any, mask: Any, episodes: ColumnBlock) -> Any:
-        """Scaled ones; the running scale learns from them first."""
+        """Return scaled ones; the running scale learns from them first."""
         if self._factor is not None:
             return rewards * self._factor
         if self.is_training:
@@ -113,7 +113,8 @@ class ScaleRewards(_RewardPiece):
         self._own = self._own.merged(Moments.of_rows(returns))
 
     def _returns_before(self, last: npt.NDArray[np.float64], block: ColumnBlock) -> npt.NDArray[np.float64]:
-        """(E,) discounted returns just before each chunk. `last`: those at its last step, had it started with 0."""
+        """Return (E,) discounted returns just before each chunk. `last`: those at its last step, had it started with
+        0."""
         before = np.zeros(len(block))
         decay = self._gamma**block.lengths
         is_over = block.is_terminated | block.is_truncated
@@ -130,7 +131,8 @@ class ScaleRewards(_RewardPiece):
         return before
 
     def get_state(self) -> dict[str, Any]:
-        """Moments at the last merge and since then, and the returns of episodes that go on; nothing for a factor."""
+        """Return moments at the last merge and since then, and the returns of episodes that go on; nothing for a
+        factor."""
         return {} if self._factor is not None else _state_of(self._merged, self._own, self._open)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -146,7 +148,7 @@ class ScaleRewards(_RewardPiece):
         self._open = {}
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The moments of all learners' steps, each counted once; of an episode, the return that is furthest."""
+        """Return the moments of all learners' steps, each counted once; of an episode, the return that is furthest."""
         if self._factor is not None:
             return {}
         opened: dict[str, tuple[int, float]] = {}
@@ -172,7 +174,7 @@ def _open_returns(state: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
 
 
 def _step_rewards(rewards: Any, mask: Any) -> npt.NDArray[np.float64]:
-    """(R,) without the bootstrap rows, on the host."""
+    """Return (R,) without the bootstrap rows, on the host."""
     rows = rewards if mask is None else rewards[mask]
     host = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
     return np.asarray(host, np.float64)

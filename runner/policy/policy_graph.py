@@ -91,13 +91,13 @@ class PolicyGraph(nn.Module):
         return self.env_to_module.memory() | self.module_to_env.memory()
 
     def example_inputs(self) -> dict[str, Tensor]:
-        """Inputs of a few rows, for tracing."""
+        """Return inputs of a few rows, for tracing."""
         return {port.name: port.blank(_NUM_EXAMPLE_ROWS) for port in self.inputs}
 
     # -- what it computes --------------------------------------------------------------------------------------------
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name from inputs by name, (B, ...) each."""
+        """Return outputs by name from inputs by name, (B, ...) each."""
         return self.compute(inputs, dict(self.variables()))
 
     def compute(self, inputs: Mapping[str, Tensor], variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -147,7 +147,7 @@ class PolicyGraph(nn.Module):
             raise self.export_error(error) from error
 
     def export_error(self, error: Exception) -> ConfigError:
-        """The error of a graph that cannot be computed or exported."""
+        """Return the error of a graph that cannot be computed or exported."""
         last = self.module_to_env.entered or self.env_to_module.entered
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         problem = Problem(

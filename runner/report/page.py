@@ -70,7 +70,7 @@ class Table:
     kind = "table"
 
     def is_number(self, column: int) -> bool:
-        """Whether the column is set to the right."""
+        """Return whether the column is set to the right."""
         known = [row[column] for row in self.rows if row[column].sort is not None]
         return bool(known) and all(cell.is_number for cell in known)
 
@@ -109,7 +109,7 @@ class Figure:
         return {**spec, "width": width, "height": self.height, "datasets": datasets}
 
     def to_png(self) -> bytes:
-        """A picture on a white ground, twice as fine as on the page."""
+        """Return a picture on a white ground, twice as fine as on the page."""
         config = {**THEMES["light"], "background": "#ffffff", "padding": 14}
         spec = self.spec(_PICTURE_WIDTH)
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=config))
@@ -155,7 +155,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as one HTML text that needs nothing else.
+    """Return the page as one HTML text that needs nothing else.
 
     Text from configurations is escaped; besides, only the two scripts of the page may run, by their digests, and
     nothing may be loaded.
@@ -176,7 +176,7 @@ def render(page: Page) -> str:
 
 
 def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Blocks one below the other; small figures that follow each other are together."""
+    """Return blocks one below the other; small figures that follow each other are together."""
     groups: list[list[Block]] = []
     for block in blocks:
         if block.kind == "small" and groups and groups[-1][-1].kind == "small":

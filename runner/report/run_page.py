@@ -54,7 +54,7 @@ Rows = list[dict[str, Any]]
 
 
 def run_page(record: RunRecord) -> Page:
-    """What is known of a run."""
+    """Return what is known of a run."""
     sections = [
         Section("Learning curves", list(_learning_curves(record))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
@@ -112,7 +112,7 @@ class _Line:
 
     @classmethod
     def find(cls, columns: Mapping[str, Column], metric: str, name: str) -> _Line:
-        """The metric with its band, where there is one."""
+        """Return the metric with its band, where there is one."""
         for ending, low_ending, high_ending, band in _BANDS:
             stem = metric.removesuffix(ending)
             low, high = columns.get(stem + low_ending), columns.get(stem + high_ending)
@@ -121,7 +121,7 @@ class _Line:
         return cls(name, columns[metric])
 
     def rows(self, x: Column, num_points: int) -> Rows:
-        """A point for each iteration that has a value, or the means of several."""
+        """Return a point for each iteration that has a value, or the means of several."""
         is_known = np.isfinite(self.y)
         is_marked = int(is_known.sum()) <= _FEW_POINTS
         nothing = np.full_like(self.y, np.nan)
@@ -140,7 +140,7 @@ class _Line:
 
 
 def _main_metrics(record: RunRecord) -> dict[str, str]:
-    """What the first chart shows, with names: returns, else losses."""
+    """Return what the first chart shows, with names: returns, else losses."""
     returns = {RETURN: "training", EVALUATION_RETURN: "evaluation"}
     found = {name: title for name, title in returns.items() if name in record.columns}
     if found:
@@ -193,7 +193,7 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
 
 
 def _learner(record: RunRecord) -> Iterator[Block]:
-    """A chart for each metric, with a line for each module."""
+    """Yield a chart for each metric, with a line for each module."""
     by_metric: dict[str, list[str]] = {}
     for name in record.columns:
         if name.startswith(_LEARNERS):
@@ -206,7 +206,7 @@ def _learner(record: RunRecord) -> Iterator[Block]:
 
 
 def _metrics(record: RunRecord, prefix: str, but: Mapping[str, str]) -> Iterator[Block]:
-    """A chart for each metric of a prefix, its band in the same one."""
+    """Yield a chart for each metric of a prefix, its band in the same one."""
     names = [name for name in record.columns if name.startswith(prefix) and name not in but]
     names = [name for name in names if "_episode_return_mean/" not in name]  # of agents and modules
     lines = {name: _Line.find(record.columns, name, name) for name in names}
@@ -267,7 +267,7 @@ def _time(record: RunRecord) -> Iterator[Block]:
 
 
 def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Seconds of each iteration by phase; what no timer tells is `other`."""
+    """Return seconds of each iteration by phase; what no timer tells is `other`."""
     if _ITERATION_S not in columns:
         return {}
     seconds = {title: np.nan_to_num(columns[name]) for title, name in _PHASES.items() if name in columns}

@@ -13,7 +13,7 @@ def number_cell(value: object) -> Cell:
 
 
 def count_cell(value: object) -> Cell:
-    """A whole number."""
+    """Return a whole number."""
     return Cell(count_text(value), finite_number(value))
 
 
@@ -24,12 +24,12 @@ def duration_cell(seconds: object) -> Cell:
 
 
 def text_cell(text: str) -> Cell:
-    """Text as it is."""
+    """Return text as it is."""
     return Cell(text, text or None)
 
 
 def value_cell(value: object) -> Cell:
-    """The value of a key; ordered as a number where it is one. Numbers that were drawn have four digits."""
+    """Return the value of a key; ordered as a number where it is one. Numbers that were drawn have four digits."""
     if value is None:
         return Cell("-")
     number = as_number(value)
@@ -38,7 +38,7 @@ def value_cell(value: object) -> Cell:
 
 
 def as_number(value: object) -> float | None:
-    """A number, also where it stands as text; None for all else."""
+    """Return a number, also where it stands as text; None for all else."""
     if isinstance(value, str):
         try:
             return finite_number(float(value))

@@ -16,7 +16,7 @@ from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_te
 
 
 def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_trials: int) -> SweepDisplay:
-    """The display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
+    """Return the display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
 
     Args:
         config: of one of the trials.
@@ -95,12 +95,12 @@ class SweepDisplay:
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
     def header(self) -> list[str]:
-        """Names of the columns of `cells`."""
+        """Return names of the columns of `cells`."""
         objectives = [name.rpartition("/")[2] for name in self._objectives]
         return ["trial", "status", *objectives, "env steps", "time", "values"]
 
     def cells(self, trial: Trial) -> list[str]:
-        """A trial as a row of a table."""
+        """Return a trial as a row of a table."""
         return [str(trial.number), trial.status, *self._result_cells(trial), trial.values_text]
 
     def _result_cells(self, trial: Trial) -> list[str]:
@@ -124,6 +124,6 @@ class SweepDisplay:
 
 
 def counts_text(folder: SweepFolder) -> str:
-    """How many trials there are of each status."""
+    """Return how many trials there are of each status."""
     statuses = [trial.status for trial in folder.trials]
     return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "no trials"

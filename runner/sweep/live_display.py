@@ -61,7 +61,7 @@ class LiveSweepDisplay(SweepDisplay):
         super().finish(folder)
 
     def render(self) -> RenderableType:
-        """The table as it stands now."""
+        """Return the table as it stands now."""
         if self._folder is None:
             return Text()
         trials = list(self._folder.trials)

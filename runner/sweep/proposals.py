@@ -15,7 +15,7 @@ class Proposals(Protocol):
     """Combinations without their seeds."""
 
     def propose(self) -> Combination | None:
-        """The next one; None when there are no more."""
+        """Return the next one; None when there are no more."""
 
     def tell(self, combination: Combination, value: float) -> None:
         """What a combination reached, also one of an earlier start."""

@@ -93,7 +93,7 @@ class Reporting(Callback):
         self._change(known, "failed", self._reason(known) or _last_line(trial))
 
     def _reason(self, trial: Trial) -> str:
-        """Why its run says that it failed; empty if it could not say it."""
+        """Return why its run says that it failed; empty if it could not say it."""
         try:
             result = parse_json((self._folder.run_dir(trial) / "result.json").read_text())
         except (OSError, ValueError):
@@ -112,7 +112,7 @@ class Reporting(Callback):
         self._display.mutate(trial, row)
 
     def interrupt_running(self) -> bool:
-        """The sweep has ended, and so have its trials; whether there were any that are not over."""
+        """Return the sweep has ended, and so have its trials; whether there were any that are not over."""
         running = [trial for trial in self._folder.trials if trial.status in ("running", "waiting")]
         for trial in running:
             self._change(trial, "interrupted", self._end_reason or "the sweep was interrupted")
@@ -120,7 +120,7 @@ class Reporting(Callback):
 
 
 def _last_line(trial: Any) -> str:
-    """What Ray says of an actor that is gone."""
+    """Return what Ray says of an actor that is gone."""
     error = trial.get_error()
     text = str(error) if error is not None else "it ended without saying why"
     return next((line for line in reversed(text.splitlines()) if line.strip()), text)

@@ -7,7 +7,8 @@ from runner.config.schemas import ExperimentConfig
 
 
 def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
-    """A CPU for the trainer and the GPUs of its own learner; a bundle for each remote runner, learner, pre-learner."""
+    """Return a CPU for the trainer and the GPUs of its own learner; a bundle for each remote runner, learner,
+    pre-learner."""
     runners = config.env_runners
     num_remote = runners.num_env_runners + config.evaluation.evaluation_num_env_runners
     remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
@@ -24,5 +25,5 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
 
 
 def total(bundles: list[dict[str, float]]) -> dict[str, float]:
-    """The sum of bundles."""
+    """Return the sum of bundles."""
     return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in ("CPU", "GPU")}

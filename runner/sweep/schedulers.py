@@ -17,7 +17,7 @@ from runner.tracking import ProgressLog
 
 
 def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Population) -> TrialScheduler:
-    """The scheduler of `sweep.scheduler`.
+    """Return the scheduler of `sweep.scheduler`.
 
     Args:
         config: of one of the trials.
@@ -38,7 +38,7 @@ def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Popul
 
 
 def read_earlier(config: ExperimentConfig, folder: SweepFolder) -> Earlier:
-    """What the trials of an earlier start reported with the values that they have now."""
+    """Return what the trials of an earlier start reported with the values that they have now."""
     last_mutation = {row["trial"]: row["iteration"] for row in folder.mutations()}
     metric = next(iter(config.objectives))
     return {
@@ -88,7 +88,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
 def _reports(
     results: Iterable[Mapping[str, Any]], metric: str, time_attr: str, after_iteration: int
 ) -> list[dict[str, Any]]:
-    """What a trial reported with these metrics."""
+    """Return what a trial reported with these metrics."""
     reports: list[dict[str, Any]] = []
     value = None
     for result in results:

@@ -153,7 +153,7 @@ def _number(value: Value) -> float | None:
 
 
 def _mutation_rows(mutations: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
-    """A row for each value that a population has changed."""
+    """Yield a row for each value that a population has changed."""
     names = ("trial", "donor", "iteration", "num_env_steps")
     yield [*names, "key", "before", "after"]
     for row in mutations:

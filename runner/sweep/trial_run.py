@@ -25,7 +25,7 @@ class TrialRun(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        """What its experiment asks for."""
+        """Return what its experiment asks for."""
         return tune.PlacementGroupFactory(bundles_of(compose_trial(config[RUN])[1]))
 
     def setup(self, config: Mapping[str, Any]) -> None:
@@ -43,7 +43,7 @@ class TrialRun(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """An iteration: its metrics, the objective where it is known, and the time that schedulers go by.
+        """Return an iteration: its metrics, the objective where it is known, and the time that schedulers go by.
 
         The last one brings `done` and `stop_reason`.
         """

@@ -63,7 +63,7 @@ class TrialSource(Searcher):
                 self._tell(trial)
 
     def suggest(self, trial_id: str) -> Any:
-        """The configuration of the next trial; Tune's FINISHED when there is none.
+        """Return the configuration of the next trial; Tune's FINISHED when there is none.
 
         While others run it is None instead: after FINISHED Tune would give up processes that paused trials need again.
         """
@@ -93,7 +93,7 @@ class TrialSource(Searcher):
         return trial
 
     def _propose(self) -> Combination | None:
-        """The next combination that is not known."""
+        """Return the next combination that is not known."""
         if self._num_left == 0:
             return None
         tries = (self._proposals.propose() for _ in range(_MOST_TRIES))

@@ -96,7 +96,7 @@ class TrialTraining:
         return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
 
     def step(self) -> dict[str, Any]:
-        """An iteration, as `TrialRun.step` reports it."""
+        """Return an iteration, as `TrialRun.step` reports it."""
         run = self._run
         if run.stop_reason is None:  # a run that goes on may have met it already
             try:

@@ -24,7 +24,7 @@ _AXES: Mapping[str, str] = {
 
 
 def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str, Column]:
-    """Metrics of a run by name, float64 [num_iterations]; NaN where one is missing, null or no number.
+    """Return metrics of a run by name, float64 [num_iterations]; NaN where one is missing, null or no number.
 
     Args:
         run_dir: of the run; without progress.jsonl there are no columns.
@@ -37,7 +37,7 @@ def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str,
 
 
 def choose_axis(columns: Mapping[str, Column]) -> str:
-    """The metric that the others are drawn over: env steps where they are counted."""
+    """Return the metric that the others are drawn over: env steps where they are counted."""
     for name in _AXES:
         column = columns.get(name)
         if column is not None and np.nanmax(column) > 0:
@@ -46,12 +46,12 @@ def choose_axis(columns: Mapping[str, Column]) -> str:
 
 
 def axis_title(name: str) -> str:
-    """What stands below the axis."""
+    """Return what stands below the axis."""
     return _AXES[name]
 
 
 def axis_of(columns: Mapping[str, Column], name: str) -> Column:
-    """The axis, never falling; the numbers of the lines where there is no such metric."""
+    """Return the axis, never falling; the numbers of the lines where there is no such metric."""
     length = len(next(iter(columns.values()), ()))
     column = columns.get(name, np.arange(1.0, length + 1))
     rising: Column = np.maximum.accumulate(np.nan_to_num(column, nan=0.0))
@@ -105,7 +105,7 @@ def plain(value: float) -> float | None:
 
 
 def last_values(columns: Mapping[str, Column]) -> dict[str, float]:
-    """The newest number of each metric."""
+    """Return the newest number of each metric."""
     return {name: float(column[np.isfinite(column)][-1]) for name, column in columns.items()}
 
 

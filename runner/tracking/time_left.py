@@ -60,7 +60,7 @@ class TimeLeft:
         self.fraction_done = 1.0 if self._limits else None
 
     def seconds(self, now_s: float) -> float | None:
-        """Seconds left at `now_s`; None while nothing is known."""
+        """Return seconds left at `now_s`; None while nothing is known."""
         return None if self._ends_at_s is None else max(self._ends_at_s - now_s, 0.0)
 
     def text(self, now_s: float) -> str:

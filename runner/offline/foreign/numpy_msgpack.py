@@ -45,12 +45,13 @@ def decode_tree(value: Any, depth: int = 0) -> Any:
 
 
 def is_encoded(value: Any) -> bool:
-    """Whether this is an encoded array or scalar."""
+    """Return whether this is an encoded array or scalar."""
     return isinstance(value, dict) and (b"nd" in value or "nd" in value)
 
 
 def decode_items(items: Sequence[Any]) -> Any:
-    """Columns of `len(items)` rows: of encoded arrays, numbers, bools, text, or dicts and lists (tuples) of such.
+    """Return columns of `len(items)` rows: of encoded arrays, numbers, bools, text, or dicts and lists (tuples) of
+    such.
 
     Encoded arrays of one dtype and shape are decoded at once, from their joined bytes.
 
@@ -76,7 +77,7 @@ def _decode_items(items: Sequence[Any], depth: int) -> Any:
 
 
 def _decode_equal(items: Sequence[Any]) -> Array:
-    """Encoded arrays that differ in their data only: takes these out, so that comparing the rest is one call."""
+    """Return encoded arrays that differ in their data only: takes these out, so that comparing the rest is one call."""
     first = items[0]
     data_key = b"data" if b"data" in first else "data"
     heads = [item for item in items if isinstance(item, dict)]
@@ -133,7 +134,7 @@ def _from_bytes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ar
 
 
 def _plain_column(items: Sequence[Any]) -> Array:
-    """A column of numbers, bools or text, or lists of numbers of one shape."""
+    """Return a column of numbers, bools or text, or lists of numbers of one shape."""
     try:
         column = np.array(items)
     except ValueError as error:
@@ -183,7 +184,7 @@ def _outline(item: Any) -> str:
 
 
 def read_space(state: Any) -> Space[Any] | None:
-    """The gymnasium space that RLlib describes so; None for None and for kinds that gymnasium has not.
+    """Return the gymnasium space that RLlib describes so; None for None and for kinds that gymnasium has not.
 
     Raises:
         EncodedArrayError: the description is damaged.
@@ -229,7 +230,7 @@ def _integer(value: Any) -> int:
 
 
 def _read_bounds(text: Any) -> Array:
-    """An array in numpy's file format, compressed, in base64; never an object array."""
+    """Return an array in numpy's file format, compressed, in base64; never an object array."""
     try:
         inflate = zlib.decompressobj()
         raw = inflate.decompress(base64.b64decode(text, validate=True), _MAX_SPACE_BYTES)
