@@ -1,6 +1,6 @@
 """`python leftovers.py MARK PID`: follow the processes that have a mark, and end them when process PID has ended.
 
-The end of stdin means the same as that of the process. Standard library only: it starts in milliseconds.
+The end of stdin means the same as the end of the process. Standard library only: it starts in milliseconds.
 """
 
 from __future__ import annotations

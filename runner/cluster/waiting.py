@@ -30,7 +30,7 @@ class WaitingActor:
 
 @contextmanager
 def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Within, tell `note` every `interval_s` which actors wait for resources, as long as some do.
+    """Tell `note` within every `interval_s` which actors wait for resources, as long as some do.
 
     A thread looks; each look is one question to the cluster's head, a millisecond.
     """
@@ -61,7 +61,7 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
 
 
 def waiting_actors() -> list[WaitingActor]:
-    """Return the actors that this process has made and that no node has a place for at the moment."""
+    """Return the actors of this process that no node has a place for at the moment."""
     import ray
     from ray._private.state import state
     from ray.core.generated import gcs_pb2

@@ -56,8 +56,7 @@ class Chunks:
 
 
 def _slot_major_rows(mask: BoolArray) -> IntArray:
-    """Return indices of the true entries of a (T, S) mask into the flattened (T * S) rows, ordered by slot, then
-    time."""
+    """Return the flat (T * S) row numbers of a (T, S) mask's true entries, ordered by slot, then time."""
     slot, t = np.divmod(np.flatnonzero(mask.T), mask.shape[0])
     rows: IntArray = t * mask.shape[1] + slot
     return rows
@@ -82,7 +81,7 @@ class PastRows:
 
 
 def flat_rows(column: Column, rows: slice, flat_index: IntArray) -> Column:
-    """Return rows of the (T, S, ...) arrays `column[rows]` by their index into (T * S)."""
+    """Return the rows of the (T, S, ...) arrays `column[rows]` by their index into (T * S)."""
     return nested.map_leaves(lambda array: array[rows].reshape(-1, *array.shape[2:])[flat_index], column)
 
 

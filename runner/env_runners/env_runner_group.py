@@ -72,7 +72,7 @@ class EnvRunnerGroup:
 
     @property
     def num_runners(self) -> int:
-        """W."""
+        """The number of runners, W."""
         return len(self._handles)
 
     @property
@@ -87,7 +87,7 @@ class EnvRunnerGroup:
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def sample(self, num_env_steps: int, explore: bool) -> list[Sample]:
-        """At least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
+        """Sample at least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
         self._record(samples)
@@ -107,7 +107,7 @@ class EnvRunnerGroup:
                 self._recording.add(index, block, sample.to_record)
 
     def addresses(self) -> list[str]:
-        """Return where simulators connect, `host:port` of each runner; of runners that step environments none."""
+        """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
         addresses: list[str] = self._submit_all([("address",)] * self.num_runners)()
         return addresses
 
@@ -196,7 +196,7 @@ class EnvRunnerGroup:
         self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
-        """Replace all runners by ones whose seeds are none of those in `state`; they start new episodes."""
+        """Replace all runners by ones with seeds that `state` has not used; they start new episodes."""
         if self._recording is not None:
             self._recording.set_state(state.get("recording", {}))
         generation = 1 + max(state.get("generations", [0]))  # recorded data have none
@@ -217,12 +217,12 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 
 
 def _shares(total: int, num_parts: int) -> list[int]:
-    """`total` in `num_parts` whole parts that differ by one at most."""
+    """Return `total` in `num_parts` whole parts that differ by one at most."""
     return [total // num_parts + (index < total % num_parts) for index in range(num_parts)]
 
 
 def _writable(sample: Sample) -> Sample:
-    """Return the sample with arrays that may be written to (those out of Ray's object store may not)."""
+    """Return the sample with arrays that may be written to; arrays out of Ray's object store may not."""
     blocks = {
         module_id: replace(block, columns=nested.map_leaves(_writable_array, dict(block.columns)))
         for module_id, block in sample.rollout.blocks.items()

@@ -119,7 +119,7 @@ def _is_within(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
 
 
 def _limits(dtype: np.dtype[Any]) -> Limits:
-    """Lowest and highest finite numbers."""
+    """Return the lowest and highest finite numbers."""
     if dtype.kind == "b":
         return np.array(False), np.array(True)
     limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
@@ -127,7 +127,7 @@ def _limits(dtype: np.dtype[Any]) -> Limits:
 
 
 def _bounds(space: gym.Space[Any]) -> Limits:
-    """Lowest and highest values of the space."""
+    """Return the lowest and highest values of the space."""
     if isinstance(space, gym.spaces.Box):
         return space.low, space.high
     if isinstance(space, gym.spaces.Discrete):

@@ -42,7 +42,7 @@ class MultiAgentEnv:
         raise NotImplementedError(f"{type(self).__name__} has no reset")
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """One env step.
+        """Take one env step.
 
         Args:
             actions: of exactly the agents that were observed last and have not finished.

@@ -171,7 +171,7 @@ class _ModuleRunner:
         return block, check_fragment(block, raw_obs, self.checks)
 
     def get_state(self) -> dict[str, Any]:
-        """Rows, pipelines and the batch of the next forward pass."""
+        """Return the state of rows, of pipelines and the batch of the next forward pass."""
         to_module = self.to_module
         return {
             "rows": self.rows.get_state(),
@@ -340,7 +340,7 @@ class MultiAgentEnvRunner:
         self._take_in(self.env.reset(self._seed_name), explore)
 
     def _step(self, explore: bool) -> int:
-        """One vector step; returns how many sub-environments made an env step (the others were reset)."""
+        """Take one vector step; return how many sub-environments made an env step (the others were reset)."""
         actions: list[AgentDict] = [{} for _ in range(self.env.num_envs)]
         for runner in self._modules.values():
             runner.act(explore, actions)
@@ -394,7 +394,7 @@ class MultiAgentEnvRunner:
             self._sort_in_ends(n, step, observed)
 
     def _sort_in_ends(self, n: int, step: EnvStep, observed: Mapping[str, _Observed]) -> None:
-        """The agents whose episodes this step ended, and the env episode if it was the last."""
+        """End the episodes of agents that this step ended, and the env episode with the last of them."""
         all_terminated, all_truncated = (bool(ends.get(ALL_AGENTS)) for ends in (step.terminateds, step.truncateds))
         for data_name, ends in (("terminateds", step.terminateds), ("truncateds", step.truncateds)):
             for agent in ends:

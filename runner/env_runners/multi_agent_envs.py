@@ -59,7 +59,7 @@ class MultiAgentEnvironments:
         return EnvStep(True, obs, {}, {}, {}, infos)
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
-        """One step of each sub-environment with its agents' actions, or its reset where its episode is over."""
+        """Step each sub-environment with its agents' actions, or reset it where its episode is over."""
         return [self._reset_one(n) if self._is_done[n] else self._step_one(n, own) for n, own in enumerate(actions)]
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
@@ -71,7 +71,7 @@ class MultiAgentEnvironments:
         return step
 
     def end_episode(self, n: int) -> None:
-        """The last agent of sub-environment n has finished: reset it in the next step."""
+        """Note that the last agent of sub-environment n has finished: it is reset in the next step."""
         self._is_done[n] = True
 
     def place(self, n: int) -> str:
@@ -93,7 +93,7 @@ class MultiAgentEnvironments:
         return result
 
     def get_state(self) -> dict[str, Any]:
-        """Episode numbers, and of each running episode its own state or the actions so far."""
+        """Return the episode numbers, and of each running episode its own state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),

@@ -90,7 +90,7 @@ def _leaf(tree: Any, path: Path) -> Any:
 
 
 def outline(obs: Any) -> str:
-    """Type, shape and dtype of an observation, part by part."""
+    """Return type, shape and dtype of an observation, part by part."""
     if isinstance(obs, (dict, tuple)):
         return str(nested.map_leaves(outline, obs))
     dtype = f" and dtype {obs.dtype}" if hasattr(obs, "dtype") else ""

@@ -24,7 +24,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Array, Column, Column
 # What a vector environment returns as infos: one dict a sub-environment, or gymnasium's dict of arrays.
 Infos = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-# Adds columns, computed from those that are there.
+# Adds columns that are computed from the columns it gets.
 AddColumns = Callable[[dict[str, Column]], None]
 
 _GROWTH = 1.5
@@ -142,7 +142,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         return is_first
 
     def newest_step(self, column: str) -> Column | None:
-        """Return (N, ...) a step column's newest row; None while there is none."""
+        """Return the newest row (N, ...) of a step column; None while there is none."""
         if column not in self._steps or self._past + self.t == 0:
             return None
         return nested.take(self._steps[column], self._past + self.t - 1)
@@ -155,7 +155,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         nested.assign(self._written_obs, self._past + self.t, obs)
 
     def add_reset(self, obs: Column, infos: Infos) -> None:
-        """Row 0 of the first fragment: the observations that all sub-environments were reset to."""
+        """Write row 0 of the first fragment: the observations that all sub-environments were reset to."""
         nested.assign(self.obs, self._past + self.t, obs)
         if infos:
             self._infos.append((0, infos))
@@ -169,7 +169,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         infos: Infos,
         outputs: Mapping[str, Column],
     ) -> None:
-        """One vector step: what was done on the newest observations (`outputs`: actions and more), what came of it.
+        """Write one vector step: what was done on the newest observations (`outputs`: actions and more), what came of it.
 
         All arrays are (N, ...) and are copied.
         """
@@ -295,7 +295,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     # -- cutting ---------------------------------------------------------------------------------------------------
 
     def _reset_rows(self) -> npt.NDArray[np.bool_]:
-        """Return (T, N) rows whose vector step was the reset of the sub-environment."""
+        """Return the rows (T, N) whose vector step was the reset of the sub-environment."""
         done = self._is_done[self._past : self._past + self.t]
         resets = np.empty_like(done)
         resets[0] = self._reset_at_start
@@ -391,7 +391,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """State between two fragments: newest observations, lookback rows and the counters of running episodes."""
+        """Return the state between fragments: newest observations, lookback rows and counters of running episodes."""
         past = slice(self._past)
         newest = slice(self._past + 1)
         return {
@@ -462,7 +462,7 @@ def _info_of(infos: Infos, env: int) -> dict[str, Any]:
 
 
 def _history_rows(array: Array, start: int, end: int, is_there: npt.NDArray[np.bool_]) -> Array:
-    """Return (N, end - start, ...) rows of a (T, N, ...) array, 0 where not `is_there`."""
+    """Return the rows (N, end - start, ...) of a (T, N, ...) array, 0 where not `is_there`."""
     rows = array[start:end].swapaxes(0, 1).copy()
     rows[~is_there] = 0
     return rows

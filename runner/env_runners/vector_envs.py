@@ -46,7 +46,7 @@ class SubEnvironments(Protocol):
         """Start new episodes everywhere with seeds of the stream `(seed, *seed_name)`; (N, ...) observations."""
 
     def step(self, actions: Array) -> StepResult:
-        """One vector step with (N, ...) actions."""
+        """Take one vector step with (N, ...) actions."""
 
     def get_state(self) -> dict[str, Any]:
         """Return the running episodes and random generators as arrays and plain values."""
@@ -88,7 +88,7 @@ class BatchedEnvironments:
         return obs, infos
 
     def step(self, actions: Array) -> StepResult:
-        """One vector step."""
+        """Take one vector step."""
         try:
             return self._env.step(actions)
         except Exception as error:
@@ -186,7 +186,7 @@ class SyncEnvironments:
             raise RunFailure(problem) from error
 
     def step(self, actions: Array) -> StepResult:
-        """One step of each sub-environment, or its reset where its episode is over."""
+        """Step each sub-environment, or reset it where its episode is over."""
         infos: list[Mapping[str, Any]] = []
         takes_arrays = isinstance(actions, np.ndarray)
         for n, env in enumerate(self._envs):
@@ -217,7 +217,7 @@ class SyncEnvironments:
         return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def get_state(self) -> dict[str, Any]:
-        """Episode numbers, and of each running episode its own state or the actions so far."""
+        """Return the episode numbers, and of each running episode its own state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),
@@ -304,7 +304,7 @@ def _has_own_state(env: Any) -> bool:
 
 
 def _layers(env: Any) -> list[Any]:
-    """Return wrappers from the outermost to the environment itself."""
+    """Return the wrappers from the outermost to the environment itself."""
     layers = [env]
     while layers[-1] is not layers[-1].unwrapped:
         layers.append(layers[-1].env)
@@ -312,7 +312,7 @@ def _layers(env: Any) -> list[Any]:
 
 
 def _lasting_wrappers(env: Any) -> list[Any]:
-    """Return the wrappers that may keep something over episodes: all but those that each reset begins anew."""
+    """Return the wrappers that may keep something over episodes: all that a reset does not begin anew."""
     return [layer for layer in _layers(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
 
 
@@ -330,7 +330,7 @@ def _restore(layer: Any, state: Mapping[str, Any]) -> None:
 
 
 def _plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
-    """Arrays, numbers, strings and random generators among an object's attributes.
+    """Return the arrays, numbers, strings and random generators among an object's attributes.
 
     Args:
         layer: the object.

@@ -43,7 +43,7 @@ class InfoRows(Protocol):
     """The infos of a block."""
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """`num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Rollout:
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """One rollout with the chunks of all, module by module."""
+    """Return one rollout with the chunks of all, module by module."""
     modules = dict.fromkeys(module_id for rollout in rollouts for module_id in rollout.blocks)
     blocks = {
         module_id: concat_blocks([rollout.blocks[module_id] for rollout in rollouts if module_id in rollout.blocks])
@@ -224,7 +224,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
-    """One block with the chunks of all `blocks`, in order; a single block is returned as it is."""
+    """Return one block with the chunks of all `blocks`, in order; a single block is returned as it is."""
     if len(blocks) == 1:
         return blocks[0]
     if not blocks:
@@ -326,7 +326,7 @@ def take_fragments(
 
 
 def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
+    """Return starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
     num_before = np.cumsum(lengths) - lengths
     rows: npt.NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - num_before, lengths)
     return rows
@@ -382,5 +382,5 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
 
 
 def _columns_of(items: Any) -> Column:
-    """Return columns of what a getter returned: a list of items, or columns already."""
+    """Return what a getter returned (a list of items, or columns already) as columns."""
     return nested.stack(items) if isinstance(items, list) else items

@@ -177,7 +177,7 @@ class LookbackBuffer:
         return map_leaves(lambda leaf: np.zeros((0, *np.shape(leaf)), getattr(leaf, "dtype", np.float32)), blank)
 
     def has_room_for(self, item: Any) -> bool:
-        """Numpy mode: whether `append_fitting` may be used for `item`.
+        """Return whether, in numpy mode, `append_fitting` may be used for `item`.
 
         True for a flat column with spare rows, if the item is one of its rows already or a Python number of its kind.
         """
@@ -264,7 +264,7 @@ class LookbackBuffer:
         return self._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def _get(self, indices: Indices, neg: bool = False, fill: Any = None, one_hot_discrete: bool = False) -> Any:
-        """As `get`; arguments by position take less time than those by name."""
+        """Do as `get` does; arguments by position take less time than by name."""
         data, lookback = self.data, self.lookback
         if not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
             if indices is None:
@@ -356,7 +356,7 @@ class LookbackBuffer:
         return columns if inside.all() else _spread(columns, inside, fill)
 
     def _filled_items(self, count: int, fill: Any, one_hot_discrete: bool) -> list[Any]:
-        """`count` fill values, none of which is another one's array."""
+        """Return `count` fill values that share no array."""
         if not count:
             return []
         template = self.data[0] if self.data else None
@@ -514,14 +514,14 @@ class LookbackBuffer:
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """`{data, lookback, finalized, space}` in the plain form of `runner.episodes.nested`."""
+        """Return `{data, lookback, finalized, space}` in the plain form of `runner.episodes.nested`."""
         space = None if self.space is None else space_to_dict(self.space)
         data = to_plain(self.data, "data")
         return {"data": data, "lookback": self.lookback, "finalized": self.finalized, "space": space}
 
     @classmethod
     def from_state(cls, state: Any, where: str = "buffer") -> LookbackBuffer:
-        """Inverse of `get_state`; `lookback`, `finalized` and `space` may be missing. Raises `StateError`."""
+        """Invert `get_state`; `lookback`, `finalized` and `space` may be missing. Raises `StateError`."""
         data = from_plain(read_key(state, "data", (list, tuple, dict, np.ndarray), where), f"{where}.data")
         finalized = read_key(state, "finalized", (bool,), where, default=not isinstance(data, list))
         if finalized == isinstance(data, list):
@@ -614,7 +614,7 @@ def _fitting(column: Array, where: Any, new: Any) -> Array:
 
 
 def _spread(columns: Any, inside: Array, fill: Any) -> Any:
-    """`columns` at the True places of `inside`, `fill` at the others."""
+    """Return `columns` at the True places of `inside`, `fill` at the others."""
 
     def spread(column: Array, value: Any) -> Array:
         filled = full((len(inside), *column.shape[1:]), value, column.dtype)
@@ -626,7 +626,7 @@ def _spread(columns: Any, inside: Array, fill: Any) -> Any:
 
 
 def _spread_fill(template: Any, fill: Any) -> Any:
-    """`fill` with the structure of `template`; a plain value stands for every leaf."""
+    """Return `fill` with the structure of `template`; a plain value stands for every leaf."""
     return fill if isinstance(fill, (dict, tuple)) else map_leaves(lambda leaf: fill, template)
 
 

@@ -188,7 +188,7 @@ class MultiAgentChunks(MultiAgentGetters):
         return None
 
     def __getitem__(self, item: Slice) -> Self:
-        """`episode[a:b]` is `episode.slice(slice(a, b))`; `TypeError` for an int."""
+        """Return `episode[a:b]`, `episode.slice(slice(a, b))`; `TypeError` for an int."""
         if not isinstance(item, slice):
             raise TypeError(f"an episode is indexed with a slice such as episode[3:4], got {item!r}")
         return self.slice(item)

@@ -32,7 +32,7 @@ class MultiAgentEpisode(MultiAgentChunks):
 
     * an action and the observation after it: a complete step of the agent;
     * an action only: it *hangs*, with its extra model outputs, until the agent's next observation completes the
-      step; all rewards until then (also those before the action) add up to that step's reward;
+      step; all rewards until then (also before the action) add up to that step's reward;
     * an observation only: completes the hanging action, or is the agent's first one;
     * a reward only: it waits for the agent's next complete step. Rewards before an agent's first observation, and
       after it with no action to follow, are in no step: only `get_return(include_hanging_rewards=True)` has them;
@@ -40,7 +40,7 @@ class MultiAgentEpisode(MultiAgentChunks):
       as the final one, which nothing is learned from. Truncated, that is an error: the value of the final
       observation is needed.
 
-    An agent's flags are its own; `__all__` ends those that have none set. The episode is terminated if the
+    An agent's flags are its own; `__all__` ends the agents without a flag. The episode is terminated if the
     environment said so for `__all__` or if every agent terminated; it is truncated if the environment said so, or
     if every agent ended and at least one of them did not terminate.
 
@@ -374,7 +374,7 @@ class MultiAgentEpisode(MultiAgentChunks):
 
     @staticmethod
     def from_state(state: Any, agent_to_module_mapping_fn: ModuleMapping | None = None) -> MultiAgentEpisode:
-        """Inverse of `get_state`; the function is asked for the modules of agents that were not there yet.
+        """Invert `get_state`; the function is asked for the modules of agents that were not there yet.
 
         Raises `StateError` (a `ValueError`) for anything that is wrong with the state.
         """

@@ -90,7 +90,7 @@ class MultiAgentFields:
     # --- lengths, returns, agents ------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Env steps of this chunk, without its lookback."""
+        """Return the env steps of this chunk, without its lookback."""
         return self.env_t - self.env_t_started
 
     def module_for(self, agent_id: AgentID) -> str:
@@ -111,7 +111,7 @@ class MultiAgentFields:
         return {**flags, ALL: self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[AgentID]:
-        """Return the agents with an observation at the newest env step, those that ended there too."""
+        """Return the agents with an observation at the newest env step, also if they ended there."""
         return {agent_id for agent_id, times in self._obs_env_t.items() if times[-1] == self.env_t}
 
     def get_agents_to_act(self) -> set[AgentID]:
@@ -119,7 +119,7 @@ class MultiAgentFields:
         return {a for a in self.get_agents_that_stepped() if not self.agent_episodes[a].is_done}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
+        """Return the sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
 
         With `include_hanging_rewards`: exactly the rewards that were given in this chunk's env steps, so that the
         sum over the chunks of an episode has each of them once.
@@ -137,7 +137,7 @@ class MultiAgentFields:
         return self._last_step_time - self._start_time
 
     def env_steps(self) -> int:
-        """T."""
+        """Return T."""
         return len(self)
 
     def agent_steps(self) -> int:

@@ -34,7 +34,7 @@ class MultiAgentGetters(MultiAgentFields):
     * `env_steps=True`: indices are env steps; an action, reward or extra output is found at the env step of
       the observation it answers. What an agent has begun but not completed is found there too: its hanging
       action, and the rewards so far. An agent without a value at one env step is left out of an int's result,
-      and has fewer rows in that of many. `env_steps=False`: each agent's own steps, hanging action last.
+      and has fewer rows in a list of many. `env_steps=False`: each agent's own steps, hanging action last.
     * `fill`: the value at every env step (or own step) where an agent has none, inside or outside of the range.
     * `return_list=True` (env steps only): a list with one dict per env step, also for an int.
 
@@ -101,7 +101,7 @@ class MultiAgentGetters(MultiAgentFields):
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Rewards by agent, see the class: for each of its steps the sum over the env steps that it took."""
+        """Return rewards by agent, see the class: for each of its steps the sum over the env steps that it took."""
         query = _Query("rewards", indices, neg_index_as_lookback, fill)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -345,7 +345,7 @@ class MultiAgentGetters(MultiAgentFields):
         return steps
 
     def _row_range(self, agent_id: AgentID, column: _Column, env_ts: range) -> tuple[int, int]:
-        """First and last (exclusive) of the agent's rows in consecutive env steps."""
+        """Return first and last (exclusive) of the agent's rows in consecutive env steps."""
         times, rows = self._obs_env_t[agent_id], column.num_rows
         first, last = bisect_left(times, env_ts.start), bisect_left(times, env_ts.stop)
         return first, last if last < rows else rows
@@ -448,7 +448,7 @@ def _is_one(indices: Indices) -> bool:
 
 
 def _swap_levels(by_key: Mapping[str, Any]) -> AgentDict:
-    """`{agent: {key: value}}` from `{key: {agent: value}}`."""
+    """Return `{agent: {key: value}}` from `{key: {agent: value}}`."""
     swapped: AgentDict = {}
     for key, by_agent in by_key.items():
         for agent_id, value in by_agent.items():

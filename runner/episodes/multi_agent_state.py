@@ -155,7 +155,7 @@ def _read_spaces(state: dict[str, Any], name: str) -> dict[AgentID, Space[Any]]:
 
 
 def _check_hanging(episode: MultiAgentFields) -> None:
-    """Whatever a later step relies on: an action hangs together with its outputs and its reward so far."""
+    """Check what a later step relies on: an action hangs together with its outputs and its reward so far."""
     acted = episode._hanging_actions_end.keys()
     if episode._hanging_extra_model_outputs_end.keys() != acted or not acted <= episode._hanging_rewards_end.keys():
         raise StateError(

@@ -449,7 +449,7 @@ class SingleAgentEpisode:
         return chunk
 
     def __getitem__(self, item: Slice) -> SingleAgentEpisode:
-        """`episode[a:b]` is `episode.slice(slice(a, b))`; `TypeError` for an int."""
+        """Return `episode[a:b]`, `episode.slice(slice(a, b))`; `TypeError` for an int."""
         if not isinstance(item, slice):
             raise TypeError(f"an episode is indexed with a slice such as episode[3:4], got {item!r}")
         return self.slice(item)
@@ -471,7 +471,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """One observation at an int, else several; None: all T + 1 from timestep 0 on."""
+        """Return one observation at an int, else several; None: all T + 1 from timestep 0 on."""
         return self.observations._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_actions(
@@ -482,21 +482,21 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """One action at an int, else several; None: all T."""
+        """Return one action at an int, else several; None: all T."""
         return self.actions._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One reward at an int, else several; None: all T."""
+        """Return one reward at an int, else several; None: all T."""
         return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
+        """Return one info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
+        """Return one output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
 
         Without a key: a dict of all outputs by key, each as `indices` says.
         """
@@ -507,7 +507,7 @@ class SingleAgentEpisode:
         }
 
     def get_data_dict(self) -> dict[str, Any]:
-        """T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
+        """Return T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
 
         Keys: obs, infos (both without the last one), actions, rewards, terminateds, truncateds (both False
         but in the last row), t (global timesteps), eps_id, and each extra output.
@@ -527,7 +527,7 @@ class SingleAgentEpisode:
         return data | {key: buffer.get() for key, buffer in self.extra_model_outputs.items()}
 
     def get_return(self) -> float:
-        """Return undiscounted sum of the T rewards (float64)."""
+        """Return the undiscounted sum of the T rewards (float64)."""
         rewards = self.rewards._get(None)
         if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
             total = sum(rewards)
@@ -543,11 +543,11 @@ class SingleAgentEpisode:
         return self._last_step_time - self._start_time
 
     def env_steps(self) -> int:
-        """T."""
+        """Return T."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """T: with one agent the same as `env_steps`."""
+        """Return T, with one agent the same as `env_steps`."""
         return len(self)
 
     # --- writing (see LookbackBuffer.set; the number of rows never changes) -----------------------
@@ -659,7 +659,7 @@ class SingleAgentEpisode:
 
     @staticmethod
     def from_state(state: Any) -> SingleAgentEpisode:
-        """Inverse of `get_state`; the clock is set such that `get_duration_s` goes on from where it was.
+        """Invert `get_state`; the clock is set such that `get_duration_s` goes on from where it was.
 
         Required keys: `id_`, `observations`, `actions`, `rewards`, `is_terminated`, `is_truncated`,
         `t_started`; each of the buffers needs `data` only. Raises `StateError` (a `ValueError`) for anything

@@ -45,7 +45,7 @@ class Claim:
 
     @classmethod
     def of_this_process(cls, member_of: str | None) -> Claim:
-        """Return a new claim."""
+        """Make a new claim."""
         host, pid = socket.gethostname(), os.getpid()
         command = " ".join(sys.argv)[:_MOST_COMMAND_CHARS]
         return cls(
@@ -93,8 +93,7 @@ def is_alive(claim: Claim, folder: Path) -> bool:
 
 
 def heartbeat_age_s(folder: Path) -> float:
-    """Return seconds since the last heartbeat, both times by the clock of the file system: clocks of machines
-    differ."""
+    """Return the seconds since the last heartbeat by the clock of the file system, as clocks of machines differ."""
     with (folder / LOCK_FILE).open("rb") as file:  # opening asks the server anew where attributes are cached
         beat_at = os.fstat(file.fileno()).st_mtime
     try:
@@ -116,7 +115,7 @@ def _this_machine(host: str) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a living process started, in clock ticks after boot; None: there is none, or it cannot be known."""
+    """Return when a living process started, in clock ticks after boot; None if it is dead or the time is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:

@@ -33,7 +33,7 @@ class ActionDistribution(Protocol):
     log_std_inputs: tuple[int, ...]
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Noise for `sample`, (*leading, M)."""
+        """Draw the noise for `sample`, (*leading, M)."""
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
         """Return actions (B, ...) as a function of the noise (B, M)."""

@@ -50,7 +50,7 @@ class ActorCriticModule(RLModule):
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """{} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c"), and {"pi": ..., "vf": ...} with two such
+        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c"), and {"pi": ..., "vf": ...} with two such
         states if policy and value function share no layers.
         """
         if self.memory is None:
@@ -60,7 +60,7 @@ class ActorCriticModule(RLModule):
         return {"pi": self.memory.initial_state(), "vf": self.vf_memory.initial_state()}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`action_dist_inputs` (N, K) from `obs` (N, ...); with memory (N, 1, K) and `state_out` from `obs` (N, 1, ...)
+        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...); with memory (N, 1, K) and `state_out` from `obs` (N, 1, ...)
         and `state_in`. No value is computed.
         """
         obs = batch["obs"]
@@ -70,7 +70,7 @@ class ActorCriticModule(RLModule):
         return {"action_dist_inputs": self._dist_inputs(features, obs), "state_out": state_out}
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory (S, L, K) and (S, L) from
+        """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory (S, L, K) and (S, L) from
         `obs` (S, L, ...) and `state_in`.
         """
         obs = batch["obs"]

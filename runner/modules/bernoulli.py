@@ -24,7 +24,7 @@ class Bernoulli:
         self.num_inputs = self.num_noise = math.prod(shape)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Uniform noise (*leading, A) in [0, 1)."""
+        """Draw uniform noise (*leading, A) in [0, 1)."""
         return stream.random((*leading, self.num_noise), dtype=np.float32)
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
@@ -57,7 +57,7 @@ class Bernoulli:
         return forbid(dist_inputs, mask.reshape(dist_inputs.shape))
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """None: a bit can always be 0."""
+        """Return None: a bit can always be 0."""
         return None
 
     def _bits(self, is_one: Tensor) -> Tensor:

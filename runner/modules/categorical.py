@@ -152,7 +152,7 @@ class MultiCategorical:
         return self._padded(dist_inputs).log_softmax(-1)
 
     def _padded(self, logits: Tensor) -> Tensor:
-        """Return (B, sum(sizes)) -> (B, D, max(sizes))."""
+        """Reshape (B, sum(sizes)) -> (B, D, max(sizes))."""
         if self._is_even:
             return torch.unflatten(logits, -1, (len(self._sizes), -1))
         tables = self._tables_on(logits.device)

@@ -63,7 +63,7 @@ class DiagGaussian:
         return (other_log_std - log_std + 0.5 * squares * (-2 * other_log_std).exp() - 0.5).sum(-1)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Never: `check_mask_space` refuses a mask of a Box.
+        """Raise: `check_mask_space` refuses a mask of a Box.
 
         Raises:
             TypeError: always.
@@ -71,7 +71,7 @@ class DiagGaussian:
         raise TypeError("the actions of a Box cannot be masked")
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """None: nothing of a Box can be forbidden."""
+        """Return None: nothing of a Box can be forbidden."""
         return None
 
     def _shaped(self, flat: Tensor) -> Tensor:

@@ -82,7 +82,7 @@ class MLP(nn.Module):
         self._chain = tuple(chain)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Return (B, num_inputs) -> (B, num_outputs)."""
+        """Compute (B, num_inputs) -> (B, num_outputs)."""
         for weight, bias, norm, activate in self._chain:
             inputs = F.linear(inputs, weight, bias)
             if norm is not None:

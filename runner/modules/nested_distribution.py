@@ -33,7 +33,7 @@ class NestedDistribution:
         self.log_std_inputs = tuple(start + column for start, part in placed for column in part.log_std_inputs)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Noise of all parts (*leading, M)."""
+        """Draw the noise of all parts (*leading, M)."""
         return np.concatenate([part.draw_noise(stream, leading) for part in self._parts], -1)
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
@@ -83,7 +83,7 @@ class NestedDistribution:
         return actions if self._keys is None else [actions[key] for key in self._keys]
 
     def _masks(self, mask: Any) -> list[Any]:
-        """One mask or None for each part; a Dict may leave parts out, a Tuple has empty ones in their place."""
+        """Return one mask or None for each part; a Dict may leave parts out, a Tuple has empty ones in their place."""
         masks = mask if self._keys is None else [mask.get(key) for key in self._keys]
         return [None if isinstance(m, (tuple, dict)) and not m else m for m in masks]
 

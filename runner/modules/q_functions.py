@@ -69,7 +69,7 @@ class WithQFunctions(nn.Module):
         self._bounds = _bounds_of(action_space)
 
     def clamped(self, actions: Any) -> Any:
-        """Return (B, ...) actions, nested as their space; those beyond a Box of floats moved to its bounds.
+        """Return (B, ...) actions, nested as their space, moved to the bounds of a Box of floats where they lie beyond.
 
         A Gaussian policy's recorded actions are as it chose them, not as clipped for the environment: to Q, all that
         had the same effect must be the same.
@@ -100,7 +100,7 @@ class _Bounds:
 
 
 def _bounds_of(space: gym.Space[Any]) -> Any:
-    """Nested as the space, None for all but Boxes of floats."""
+    """Return the bounds nested as the space, None for all but Boxes of floats."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _bounds_of(part) for key, part in space.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -58,7 +58,7 @@ class RLModule(nn.Module):
         return {"default": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def get_initial_state(self) -> dict[str, Any]:
-        """`state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""
+        """Return `state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""
         return {}
 
     def forward_inference(self, batch: Mapping[str, Any]) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class RLModule(nn.Module):
         return values
 
     def outputs_at_steps(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`forward_train` at the env steps only.
+        """Return `forward_train` at the env steps only.
 
         Args:
             batch: for a module with memory it has `loss_mask` (S, L) or `step_rows` (V,) int64, the numbers of the
@@ -109,5 +109,5 @@ def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
 
 
 def _rows_at(rows: Tensor, output: Tensor) -> Tensor:
-    """Return (V, ...) of (S, L, ...)."""
+    """Select (V, ...) of (S, L, ...)."""
     return output.flatten(0, 1).index_select(0, rows)

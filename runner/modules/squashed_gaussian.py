@@ -85,7 +85,7 @@ class SquashedGaussian:
         return self._normal.kl(dist_inputs, other_inputs)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Never: `check_mask_space` refuses a mask of a Box.
+        """Raise: `check_mask_space` refuses a mask of a Box.
 
         Raises:
             TypeError: always.
@@ -93,11 +93,11 @@ class SquashedGaussian:
         return self._normal.masked(dist_inputs, mask)
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """None: nothing of a Box can be forbidden."""
+        """Return None: nothing of a Box can be forbidden."""
         return None
 
     def uniform(self, stream: np.random.Generator, leading: tuple[int, ...], device: torch.device) -> Tensor:
-        """(*leading, *shape) actions from all that there are, with density `exp(-log_volume)`."""
+        """Draw actions (*leading, *shape) from the whole space, with density `exp(-log_volume)`."""
         tables = self._tables_on(device)
         share = torch.from_numpy(stream.random((*leading, *self._shape), np.float32)).to(device)
         return (tables.low + share * (tables.high - tables.low)).to(self._dtype)
@@ -143,7 +143,7 @@ class _Tables:
 
 
 def _log_tanh_slope(x: Tensor) -> Tensor:
-    """log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
+    """Return log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
     return 2.0 * (_LOG_2 - x - F.softplus(-2.0 * x))
 
 

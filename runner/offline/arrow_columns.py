@@ -1,6 +1,6 @@
 """Arrays as Arrow arrays and back, without a copy where Arrow allows it.
 
-A row of rank 0 is a value, of rank 1 a fixed-size list, of higher rank its bytes (Parquet reads those 25 times as fast
+A row of rank 0 is a value, of rank 1 a fixed-size list, of higher rank its bytes (Parquet reads bytes 25 times as fast
 as lists); text is text, complex numbers are bytes. Rows without numbers have no column at all.
 """
 
@@ -56,7 +56,7 @@ def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
 
 
 def values_from_arrow(values: pa.Array, leaf: Leaf) -> Array:
-    """Inverse of `values_to_arrow`, read-only where it is a view of Arrow's memory.
+    """Invert `values_to_arrow`; the array is read-only where it is a view of Arrow's memory.
 
     Raises:
         ValueError: the array has another type than the leaf says, or nulls.
@@ -85,8 +85,7 @@ def _widened(flat: Array, leaf: Leaf) -> Array:
 
 
 def _cast_names(values: pa.Array, expected: pa.DataType | None, leaf: Leaf) -> pa.Array:
-    """Return lists may differ in the name of their items and in whether these can be null, depending on who wrote
-    them."""
+    """Return whether types are equal; lists may differ in the name of their items and in whether these can be null."""
     try:
         if expected is not None and _value_kind(values.type) == _value_kind(expected):
             return values.cast(expected)

@@ -41,7 +41,7 @@ def data_set_of_config(offline: OfflineConfig, context: Context) -> DataSet:
 
 
 def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Context) -> DataSet:
-    """`data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
+    """Return `data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
     if source is not None:
         try:
             return data_set_of(source, context)

@@ -160,7 +160,7 @@ def is_episodes(schema: pa.Schema) -> bool:
 
 
 def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
-    """Return the layout of those columns of which every leaf is among the `names` of a file's columns."""
+    """Return the layout of the columns of which every leaf is among the `names` of a file's columns."""
     present = set(names)
 
     def is_present(leaf: Leaf) -> bool:

@@ -33,7 +33,7 @@ class Location:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def info(self) -> fs.FileInfo:
-        """Return what is there; raises `ConfigError` if that cannot be found out."""
+        """Return what the path leads to; raise `ConfigError` if that cannot be found out."""
         try:
             return self.filesystem.get_file_info(self.path)
         except OSError as error:

@@ -259,7 +259,7 @@ def _make_two(
 
 
 def _offset_and_scale(rewards_to_go: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation; where they do not vary, a scale of their own size."""
+    """Return mean and standard deviation; of values that do not vary, their size as the scale."""
     mean, std = float(rewards_to_go.mean()), float(rewards_to_go.std(correction=0))
     return mean, std if std > _SMALLEST_SCALE * max(1.0, abs(mean)) else max(1.0, abs(mean))
 

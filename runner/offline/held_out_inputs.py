@@ -24,7 +24,7 @@ from runner.pipelines.recorded_episodes import MEMORY_PIECES
 def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> LearnerConnectorPipeline:
     """Return the part of a learner pipeline that makes what the module reads, a row for each of R + E observations.
 
-    Left out are pieces that compute with the module, those that cut sequences, and those that need what these write.
+    Left out are pieces that compute with the module, that cut sequences, or that need columns of such pieces.
 
     Raises:
         ConfigError: one of them writes what the module reads.

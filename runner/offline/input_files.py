@@ -48,7 +48,7 @@ KINDS = ("parquet", "json", "csv", "hdf5", "minari")
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Files of one kind. `paths` are those in the file system, in order; of a Minari data set its folder."""
+    """Files of one kind. `paths`: in the file system, in order; of a Minari data set its folder."""
 
     filesystem: fs.FileSystem
     paths: tuple[str, ...]
@@ -62,7 +62,7 @@ class InputFiles:
 
     @contextmanager
     def open_stream(self, path: str) -> Iterator[Any]:
-        """The bytes of a file, unpacked where its name says that it is packed; `DataError` if they are too many."""
+        """Open the bytes of a file, unpacked where its name says that it is packed; `DataError` if they are too many."""
         with self.filesystem.open_input_stream(path) as stream:
             is_packed = path.lower().endswith(_COMPRESSED)
             size = dict(zip(self.paths, self.sizes, strict=True))[path]
@@ -75,7 +75,7 @@ class InputFiles:
 
 
 def input_paths(config: OfflineConfig) -> list[str]:
-    """`offline.input_` as a list; raises `ConfigError` if it is empty."""
+    """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
     paths = [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
     if not paths:
         raise ConfigError([Problem("there are no data to read", _WHERE, "null", "a file, a folder, a pattern, a URI")])
@@ -176,7 +176,7 @@ def _missing(location: Location) -> DataError:
 def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, str]]:
     """Return the data files in a folder and the folders in it; hidden ones are left out.
 
-    Of a given kind: those whose names say so, or all if none does.
+    Of a given kind: the files whose names say so, or all if no name does.
     """
     if kind is None and location.is_local and minari.recognises(location.path):
         return [(location.info(), "minari")]
@@ -201,7 +201,7 @@ def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, s
 
 
 def _natural_order(path: str) -> list[tuple[int, int, str]]:
-    """part-2 before part-10."""
+    """Order part-2 before part-10."""
     parts: Sequence[str] = re.split(r"(\d+)", path)
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 

@@ -40,7 +40,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Distribution:
-        """Of at least one value."""
+        """Describe at least one value."""
         values = values.astype(np.float64)
         low, high = float(values.min()), float(values.max())
         edges = _bin_edges(low, high, np.array_equal(values, np.round(values)))
@@ -99,7 +99,7 @@ class Inspection:
     counts: ReadCounts = field(default_factory=ReadCounts)
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-able values."""
+        """Return JSON-able values."""
         import dataclasses
 
         return dataclasses.asdict(self)
@@ -204,7 +204,7 @@ class _LeafScan:
         self._num += leaf.size
 
     def _count(self, leaf: Array) -> None:
-        """How often each value occurs, as long as there are few."""
+        """Count how often each value occurs, as long as there are few."""
         if self._counts is None or leaf.size > 2**22 or self._name == OBS or self._name.startswith(f"{OBS}/"):
             self._counts = None
             return
@@ -260,7 +260,7 @@ def _short(value: Array) -> Any:
 
 
 def _bin_edges(low: float, high: float, are_integers: bool) -> npt.NDArray[np.float64]:
-    """At most ten bins with round edges."""
+    """Return at most ten bins with round edges."""
     if low == high:
         return np.array([low, low + 1.0])
     raw = (high - low) / _MAX_BINS

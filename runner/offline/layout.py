@@ -128,7 +128,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, content: bytes) -> Layout:
-        """Inverse of `to_json`; raises `StateError` naming what is wrong."""
+        """Invert `to_json`; raises `StateError` naming what is wrong."""
         try:
             state = json.loads(content)
         except ValueError as error:
@@ -177,7 +177,7 @@ def _escape(key: Any) -> str:
 
 
 def rows_per_chunk(name: str) -> int:
-    """Return rows that a column has beyond one a step: the final observation of a chunk."""
+    """Return how many rows a column has beyond one a step: one for the final observation of a chunk."""
     return 1 if name == OBS else 0
 
 

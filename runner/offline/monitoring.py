@@ -24,7 +24,7 @@ QUEUED_PRELEARNER = "offline_data/queued_blocks_prelearner"
 QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 
 _PATIENCE_S = 10.0
-_FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to those that fetch and format batches
+_FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to threads that fetch and format batches
 
 _log = logging.getLogger(__name__)
 
@@ -133,4 +133,4 @@ class PipelineMonitor:
 
 
 def _nothing() -> None:
-    """Stands for a reference to nothing."""
+    """Stand for a reference to nothing."""

@@ -191,7 +191,7 @@ class OfflineData:
         return found
 
     def _raw_rows(self) -> Dataset:
-        """One pass over the raw rows, or as many as a stream has."""
+        """Return one pass over the raw rows, or as many as a stream has."""
         offline = self.config.offline
         if offline.materialize_data:
             parts = parts_in_memory(self.data, self._rows_per_call)

@@ -116,7 +116,7 @@ class _TextSink:
         self._is_first = False
 
     def close(self) -> None:
-        """Nothing ends such a file but the compression."""
+        """End the compression; nothing else ends such a file."""
         if hasattr(self._stream, "closed") and not self._stream.closed:
             self._stream.flush()
             self._stream.close()

@@ -129,7 +129,7 @@ class ParquetReader:
                 row += batch.num_rows
 
     def column_bytes(self, column: str) -> int:
-        """Compressed bytes of a column and its leaves, in all files."""
+        """Return the compressed bytes of a column and its leaves, in all files."""
         total = 0
         for metadata in read_parquet_schemas(self.files):
             for group in range(metadata.num_row_groups):

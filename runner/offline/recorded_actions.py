@@ -97,7 +97,7 @@ class BlockReader:
 
     @torch.no_grad()
     def read(self, block: ColumnBlock) -> RecordedData:
-        """One block's part of the data.
+        """Read one block's part of the data.
 
         Raises:
             ConfigError: chunks that do not start at time step 0, no `action_logp`, numbers that are not finite.
@@ -147,18 +147,18 @@ def device_of(module: RLModule) -> torch.device:
 
 
 def _log_probs(module: RLModule, dist_inputs: Tensor, actions: Any, block: ColumnBlock) -> Array:
-    """Return (R,) log probabilities of the recorded actions, -inf for those that a mask forbids."""
+    """Return the log probabilities (R,) of the recorded actions, -inf for actions that a mask forbids."""
     at_steps = dist_inputs.index_select(0, torch.from_numpy(step_rows_of_obs(block)).to(dist_inputs.device))
     log_probs = module.action_dist.log_prob(at_steps, actions).double().cpu().numpy()
     return np.where(log_probs <= _IMPOSSIBLE_LOGP, -np.inf, log_probs)
 
 
 def compute_dist_inputs(module: RLModule, inputs: ModuleInputs, lengths: IntArray) -> Tensor:
-    """(R + E, K) a policy's `action_dist_inputs` at every observation.
+    """Return a policy's `action_dist_inputs` (R + E, K) at every observation.
 
     Args:
         module: the policy; one with memory starts each episode from its initial state.
-        inputs: columns (R + E, ...) of tensors, those that the module reads at least.
+        inputs: columns (R + E, ...) of tensors, at least the ones that the module reads.
         lengths: (E,) steps of each episode.
     """
     read = {name: inputs[name] for name in module.inputs if name != STATE_IN}
@@ -196,7 +196,7 @@ def _padded(columns: Any, is_row: Tensor) -> Any:
 
 
 def _initial_states(module: RLModule, is_row: Tensor) -> Any:
-    """`state_in` (S, ...) of S sequences that start an episode."""
+    """Return `state_in` (S, ...) of S sequences that start an episode."""
     size, device = len(is_row), is_row.device
     return nested.map_leaves(
         lambda leaf: leaf.to(device).expand(size, *leaf.shape).contiguous(), module.get_initial_state()

@@ -28,7 +28,7 @@ class RollingFiles:
     """The files of one module, of which at most one is open.
 
     Attributes:
-        written: those that are whole.
+        written: whole files.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RollingFiles:
         env_name: str | None,
         file_list: FileList | None = None,
     ) -> None:
-        """Nothing is written yet.
+        """Begin without a file.
 
         Args:
             config: the `output...` options.
@@ -71,7 +71,7 @@ class RollingFiles:
 
         Raises:
             WriteFailed: the file system says so.
-            TypeError, ValueError: the block cannot be recorded, or does not fit those before.
+            TypeError, ValueError: the block cannot be recorded, or does not fit the blocks before.
             ConfigError: columns to compress that it does not have.
         """
         table = self._table_of(block)

@@ -101,7 +101,7 @@ class Source:
         """Return the episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
 
         Raises:
-            DataError: data that are damaged, or do not fit those before; with file, row and column.
+            DataError: data that are damaged, or do not fit the data before; with file, row and column.
         """
         if self.format in ("hdf5", "minari"):
             yield from self._foreign_blocks()
@@ -175,7 +175,7 @@ class Source:
         return Description(name, digest, self.format, self.schema(), self.files.paths, self.files.num_bytes)
 
     def schema(self) -> dict[str, str]:
-        """Column of the files -> its type."""
+        """Return column of the files -> its type."""
         if self.reader is not None:
             return {column.name: str(column.type) for column in self.reader.schema}
         layout = self.layout
@@ -310,7 +310,7 @@ class Source:
         return replace(rows, columns=fitted, new_obs=new_obs)
 
     def _compressed_columns(self) -> list[str]:
-        """RLlib's rule: naming `obs` names `new_obs` too."""
+        """Apply RLlib's rule: naming `obs` names `new_obs` too."""
         names = list(self.config.input_compress_columns)
         return [*names, "new_obs"] if OBS in names and "new_obs" not in names else names
 
@@ -339,7 +339,7 @@ def _digest(files: InputFiles) -> str:
 
 
 def stream_with_ray(source: Source, options: dict[str, Any]) -> Dataset:
-    """One read task that yields tables of episodes."""
+    """Make one read task that yields tables of episodes."""
     import ray.data
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata

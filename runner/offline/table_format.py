@@ -114,7 +114,7 @@ def _text_of(texts: Any, chunk: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _info_texts(block: ColumnBlock) -> tuple[pa.Array, pa.Array] | None:
-    """`infos` and `new_infos` of all rows; None where there are none."""
+    """Return `infos` and `new_infos` of all rows; None where there are none."""
     if block.infos is None:
         return None
     texts: list[str | None] = []
@@ -242,7 +242,7 @@ class _StepReader:
         return self.place.of(self.schema.names[name])
 
     def column(self, name: str) -> Column:
-        """obs, new_obs or actions."""
+        """Return obs, new_obs or actions."""
         file_name = self.schema.names[name]
         tree = None if self.layout is None else self.layout.columns.get(OBS if name == NEW_OBS else name)
         if tree is None:
@@ -378,7 +378,7 @@ class _StepReader:
 
 
 def _nest(parts: Mapping[str, Array]) -> Column:
-    """`{"a": x, "b/0": y, "b/1": z}` -> `{"a": x, "b": (y, z)}`."""
+    """Nest `{"a": x, "b/0": y, "b/1": z}` -> `{"a": x, "b": (y, z)}`."""
     heads = top_level_names(parts)
     branches: dict[str, Column] = {}
     for head in heads:

@@ -1,4 +1,4 @@
-"""Which column of a table is what: names as RLlib's, those that other libraries use, and the user's own mapping."""
+"""Which column of a table is what: RLlib's names, names of other libraries, and the user's own mapping."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TableSchema:
 
 
 def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterable[str] | None = None) -> TableSchema:
-    """Return the schema of a table of ours: its names are those here."""
+    """Return the schema of a table of ours, whose columns have the names here."""
     wanted_names = None if wanted is None else set(wanted)
     fixed = {name: name for name in ALIASES if name in file_columns}
     required = {name: name for name in _REQUIRED}

@@ -16,7 +16,7 @@ from runner.offline.table_format import METADATA_KEY, new_obs_column
 
 
 def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
-    """A JSON object a row; columns without a value in a row are left out of it. The first column has no nulls."""
+    """Write a JSON object a row; columns without a value in a row are left out of it. The first column has no nulls."""
     pieces: list[pa.Array] = []
     for index, name in enumerate(table.column_names):
         texts = _as_json(table, name)
@@ -27,7 +27,7 @@ def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
 
 
 def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) -> None:
-    """A line a row; columns without any value are left out, but for infos."""
+    """Write a line a row; columns without any value are left out, but for infos."""
     arrays, names = [], []
     for name in table.column_names:
         type_ = table.schema.field(name).type

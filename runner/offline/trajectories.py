@@ -112,7 +112,7 @@ class TrajectoryAssembler:
         try:
             return held.joined_with(new)
         except ValueError as error:
-            raise data_error(f"rows do not fit those before them: {error}", self._place) from None
+            raise data_error(f"rows do not fit the rows before them: {error}", self._place) from None
 
     def _by_id(self, rows: StepRows) -> IntArray:
         encoded = rows.eps_ids.dictionary_encode()  # type: ignore[union-attr]
@@ -185,7 +185,7 @@ class TrajectoryAssembler:
     # --- which episodes are over ----------------------------------------------------------------------------------
 
     def _find_done(self, held: HeldRows, new: HeldRows) -> npt.NDArray[np.bool_]:
-        """Return (R,) whether the row's episode is complete."""
+        """Return whether (R,) the row's episode is complete."""
         ids, row_index = np.unique(held.episode, return_inverse=True)
         ends = held.is_terminated | held.is_truncated
         has_end = np.zeros(len(ids), np.bool_)
@@ -259,7 +259,7 @@ class TrajectoryAssembler:
 
     @staticmethod
     def _with_t(rows: HeldRows) -> HeldRows:
-        """Without `t`, time steps are counted by order."""
+        """Count time steps by order where there is no `t`."""
         if (rows.t >= 0).all():
             return rows
         starts = np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
@@ -292,7 +292,7 @@ class TrajectoryAssembler:
     # --- tables without trajectories ------------------------------------------------------------------------------
 
     def _single_steps(self, rows: StepRows) -> ColumnBlock:
-        """Each row as an episode of one step; without `new_obs` its own observation stands for the next one."""
+        """Return each row as an episode of one step; without `new_obs` its own observation stands for the next one."""
         count = len(rows)
         obs = rows.columns["obs"]
         following = obs if rows.new_obs is None else rows.new_obs

@@ -66,7 +66,7 @@ def limited_stream(block_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
-    """What fails in the pipeline's processes fails here, with what went wrong and where.
+    """Raise here what fails in the pipeline's processes, with what went wrong and where.
 
     Raises:
         RunnerError: as it was raised there.
@@ -87,7 +87,7 @@ def pipeline_errors() -> Iterator[None]:
 
 @contextmanager
 def native_messages_to_log() -> Iterator[None]:
-    """What this process writes to stderr goes to the run's log for a while.
+    """Send what this process writes to stderr to the run's log within.
 
     Ray's C++ part warns on the terminal whenever a pool is started whose actors may be started again.
     """
@@ -122,7 +122,7 @@ class Resources:
 
 
 def pool_size(offline: OfflineConfig) -> tuple[int, int]:
-    """Least and greatest number of pre-learners; one, if `map_batches_kwargs.concurrency` does not say otherwise."""
+    """Return least and greatest number of pre-learners; one, if `map_batches_kwargs.concurrency` does not say otherwise."""
     concurrency = offline.map_batches_kwargs.get("concurrency", 1)
     if isinstance(concurrency, list):
         return concurrency[0], concurrency[1]

@@ -101,7 +101,7 @@ class FlatEncoding:
         return vectors
 
     def in_graph(self) -> nn.Module:
-        """`encode` on tensors: (B, ...) items, nested -> (B, D)."""
+        """Return `encode` on tensors: (B, ...) items, nested -> (B, D)."""
         return _FlatEncodingGraph(self._leaves)
 
 

@@ -29,7 +29,7 @@ class FrameStacking(ConnectorPiece):
     (H, W) becomes (H, W, num_frames). In a Dict or Tuple every Box is stacked.
 
     Frames are what the episodes hold: in the env-to-module pipeline what the environment returned, so the piece stands
-    before those that change observations. Have it in the learner pipeline, too (episodes then hold single frames,
+    before the pieces that change observations. Have it in the learner pipeline, too (episodes then hold single frames,
     which saves memory), or `WriteObservationsToEpisodes` behind it.
 
     Args:

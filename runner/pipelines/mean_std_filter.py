@@ -30,12 +30,12 @@ class Moments:
 
     @classmethod
     def of_nothing(cls, shape: tuple[int, ...]) -> Moments:
-        """Of no row."""
+        """Return the moments of no row."""
         return cls(0.0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
     def of_rows(cls, rows: npt.NDArray[Any]) -> Moments:
-        """Of (B, ...) rows."""
+        """Return the moments of (B, ...) rows."""
         if len(rows) == 0:
             return cls.of_nothing(rows.shape[1:])
         mean = np.add.reduce(rows, axis=0, dtype=np.float64) / len(rows)
@@ -43,7 +43,7 @@ class Moments:
         return cls(float(len(rows)), mean, np.add.reduce(shifts * shifts, axis=0))
 
     def merged(self, other: Moments) -> Moments:
-        """Of both sets of rows together (Chan et al., 1979)."""
+        """Return the moments of both sets of rows together (Chan et al., 1979)."""
         if other.count == 0:
             return self
         if self.count == 0:
@@ -66,12 +66,12 @@ class Moments:
         return merged
 
     def to_state(self, name: str) -> dict[str, Any]:
-        """As arrays under `<name>_count`, `<name>_mean`, `<name>_m2`."""
+        """Return arrays under `<name>_count`, `<name>_mean`, `<name>_m2`."""
         return {f"{name}_count": self.count, f"{name}_mean": self.mean, f"{name}_m2": self.m2}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str) -> Moments:
-        """From `to_state`."""
+        """Invert `to_state`."""
         return cls(float(state[f"{name}_count"]), np.asarray(state[f"{name}_mean"]), np.asarray(state[f"{name}_m2"]))
 
 

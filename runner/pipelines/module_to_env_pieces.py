@@ -110,7 +110,7 @@ class TensorToNumpy(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: columns stay tensors there."""
+        """Return an empty graph: columns stay tensors there."""
         return None
 
 
@@ -151,7 +151,7 @@ class UnBatchToIndividualItems(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: it only checks."""
+        """Return an empty graph: it only checks."""
         return None
 
 
@@ -174,14 +174,14 @@ class NormalizeAndClipActions(ConnectorPiece):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Remembers the bounds; the space stays."""
+        """Remember the bounds; the space stays."""
         self._scalings = self._scaling_of(input_action_space)
         if not any(nested.leaves(self._scalings)):
             self._scalings = None
         return input_action_space
 
     def _scaling_of(self, space: gym.Space[Any]) -> Any:
-        """For each leaf of the space what is done to its actions; None for nothing."""
+        """Return for each leaf of the space what is done to its actions; None for nothing."""
         if isinstance(space, gym.spaces.Dict):
             return {key: self._scaling_of(part) for key, part in space.spaces.items()}
         if isinstance(space, gym.spaces.Tuple):
@@ -293,7 +293,7 @@ class ModuleToAgentUnmapping(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: the graph acts for one agent a row."""
+        """Return an empty graph: the graph acts for one agent a row."""
         return None
 
 
@@ -310,5 +310,5 @@ class ListifyDataForVectorEnv(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: columns are tensors there."""
+        """Return an empty graph: columns are tensors there."""
         return None

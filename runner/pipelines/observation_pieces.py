@@ -87,7 +87,7 @@ class WriteObservationsToEpisodes(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: there are no episodes."""
+        """Return an empty graph: there are no episodes."""
         return None
 
 

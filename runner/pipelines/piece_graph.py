@@ -155,7 +155,7 @@ class AddObservationsGraph(PieceGraph):
     """Adds `obs`."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Return a column that is there is left."""
+        """Return columns with the ones that are missing."""
         return {OBS: step.obs, **columns}
 
 
@@ -163,7 +163,7 @@ class AddTimeGraph(PieceGraph):
     """(B, ...) -> (B, 1, ...)."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Of every column."""
+        """Compute on every column."""
         return {name: nested.map_leaves(lambda leaf: leaf.unsqueeze(1), rows) for name, rows in columns.items()}
 
 
@@ -171,7 +171,7 @@ class RemoveTimeGraph(PieceGraph):
     """(B, 1, ...) -> (B, ...)."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Of every column but the states."""
+        """Compute on every column but the states."""
         return {
             name: rows if name == STATE_OUT else nested.map_leaves(lambda leaf: leaf.squeeze(1), rows)
             for name, rows in columns.items()
@@ -190,7 +190,7 @@ class GreedyActionsGraph(PieceGraph):
     """Adds `actions`, the distribution's mode."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """From `action_dist_inputs`."""
+        """Compute from `action_dist_inputs`."""
         return {**columns, ACTIONS: step.module.action_dist.mode(columns["action_dist_inputs"])}
 
 
@@ -236,7 +236,7 @@ class StandardisationGraph(PieceGraph):
         return rows.float()
 
     def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """`mean` and `std`."""
+        """Return `mean` and `std`."""
         return self._statistics_of(state)
 
 
@@ -256,7 +256,7 @@ class FrameStackGraph(PieceGraph):
         self._num_past = num_frames - 1
 
     def memory(self) -> dict[str, Remembered]:
-        """(num_frames - 1, *shape) frames of each stacked leaf, oldest first."""
+        """Return (num_frames - 1, *shape) frames of each stacked leaf, oldest first."""
         if not self._num_past:
             return {}
         return {
@@ -373,7 +373,7 @@ class ScalingGraph(PieceGraph):
         self.scalings = scalings
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """From `actions`."""
+        """Compute from `actions`."""
         actions = columns[ACTIONS]
         if self.scalings is not None:
             actions = nested.map_leaves(

@@ -26,7 +26,7 @@ class ConnectorPipeline(ConnectorPiece):
 
     Args:
         pieces: in the order of their calls.
-        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline those
+        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline the spaces
             that the piece before it leaves.
     """
 
@@ -123,7 +123,7 @@ class ConnectorPipeline(ConnectorPiece):
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer(self) -> None:
-        """Spaces after each piece, and the columns that the pieces together read and write."""
+        """Infer the spaces after each piece, and the columns that the pieces together read and write."""
         obs_space, action_space = self.input_spaces
         self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for piece in self._pieces:
@@ -136,7 +136,7 @@ class ConnectorPipeline(ConnectorPiece):
         self._infer_columns()
 
     def _infer_columns(self) -> None:
-        """What the pieces together read, write and need."""
+        """Infer what the pieces together read, write and need."""
         reads: list[str] = []
         writes: list[str] = []
         for piece in self._pieces:
@@ -167,7 +167,7 @@ class ConnectorPipeline(ConnectorPiece):
         return self.action_space
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Check that every piece is in its place and finds the columns it reads; return those after the last piece.
+        """Check that every piece is in its place and finds the columns it reads; return the columns after the last one.
 
         Args:
             available: columns in the batch before the first piece.
@@ -255,7 +255,7 @@ class ConnectorPipeline(ConnectorPiece):
         return named
 
     def get_state(self) -> dict[str, Any]:
-        """Piece name -> its state, for pieces that have one."""
+        """Return piece name -> its state, for pieces that have one."""
         states = {name: piece.get_state() for name, piece in self._named_pieces().items()}
         return {name: state for name, state in states.items() if state}
 

@@ -59,7 +59,7 @@ def find_unmatched_piece(
 
     Args:
         acting, learning: the pieces of the env-to-module and of the learner pipeline, in the order of their calls.
-        may_augment: the learner pipeline may change more observations than those that are acted on, to make more of
+        may_augment: the learner pipeline may change more observations than are acted on, to make more of
             recorded data.
     """
     to_match: list[str] = []

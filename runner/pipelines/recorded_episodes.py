@@ -41,7 +41,7 @@ class ObservationRows(Sequence[SingleAgentEpisode]):
         return self._block.columns[OBS]
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """(R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
+        """Return (R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
         return self._block.history(column, length)
 
     def write_obs(self, obs: Column) -> None:
@@ -78,7 +78,7 @@ def pass_through(
     """Return what env-to-module pieces make of every observation of a block, without a time axis and without memory.
 
     Args:
-        pieces: called in order, but those that modules with memory need.
+        pieces: called in order, except the ones that modules with memory need.
         block: R + E observations.
         module: what pieces are given as such.
         batch: columns (R + E, ...) to begin with.

@@ -40,7 +40,7 @@ class _RewardPiece(ConnectorPiece):
         return batch
 
     def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
-        """New rewards (rows,) of the same kind; `mask` is false at bootstrap rows, None if there are none."""
+        """Return new rewards (rows,) of the same kind; `mask` is false at bootstrap rows, None if there are none."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ class ClipRewards(_RewardPiece):
         self._sign = sign
 
     def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
-        """Return clipped ones; 0 at bootstrap rows."""
+        """Return clipped rewards; 0 at bootstrap rows."""
         if self._sign:
             rewards = torch.sign(rewards) if isinstance(rewards, torch.Tensor) else np.sign(rewards)
         clipped = rewards.clip(self._low, self._high)
@@ -91,7 +91,7 @@ class ScaleRewards(_RewardPiece):
         self._open: dict[str, tuple[int, float]] = {}  # id -> time step and discounted return of one that goes on
 
     def change(self, rewards: Any, mask: Any, episodes: ColumnBlock) -> Any:
-        """Return scaled ones; the running scale learns from them first."""
+        """Return scaled rewards; the running scale learns from them first."""
         if self._factor is not None:
             return rewards * self._factor
         if self.is_training:
@@ -113,8 +113,10 @@ class ScaleRewards(_RewardPiece):
         self._own = self._own.merged(Moments.of_rows(returns))
 
     def _returns_before(self, last: npt.NDArray[np.float64], block: ColumnBlock) -> npt.NDArray[np.float64]:
-        """Return (E,) discounted returns just before each chunk. `last`: those at its last step, had it started with
-        0."""
+        """Return the discounted returns (E,) just before each chunk.
+
+        `last`: returns at its last step, had it started with 0.
+        """
         before = np.zeros(len(block))
         decay = self._gamma**block.lengths
         is_over = block.is_terminated | block.is_truncated

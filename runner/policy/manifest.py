@@ -74,12 +74,12 @@ class Manifest:
         return replace(self, content={**self.content, "weights_seq_no": weights_seq_no, "statistics": values})
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the manifest as text."""
         return json.dumps(self.content, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """From `to_json`."""
+        """Invert `to_json`."""
         return cls(json.loads(text))
 
     def __getitem__(self, key: str) -> Any:
@@ -125,7 +125,7 @@ def _shape_and_dtype(space: gym.Space[Any]) -> Json:
 
 
 def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
-    """Number and first of the values of each component of a MultiDiscrete or an integer Box."""
+    """Return number and first of the values of each component of a MultiDiscrete or an integer Box."""
     if isinstance(space, gym.spaces.MultiDiscrete):
         return space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
     assert isinstance(space, gym.spaces.Box)  # as `distribution_for` has found

@@ -101,7 +101,7 @@ class PolicyGraph(nn.Module):
         return self.compute(inputs, dict(self.variables()))
 
     def compute(self, inputs: Mapping[str, Tensor], variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`forward` with other tensors in the place of the variables."""
+        """Compute `forward` with other tensors in the place of the variables."""
         with _Substituted({id(original): variables[name] for name, original in self._originals.items()}):
             return self._compute(inputs)
 
@@ -138,7 +138,7 @@ class PolicyGraph(nn.Module):
 
     @contextmanager
     def _naming_pieces(self) -> Iterator[None]:
-        """What goes wrong while the graph is computed is told with the piece in which it happened."""
+        """Name in errors of the graph the piece in which they happened."""
         try:
             yield
         except ConfigError:
@@ -205,9 +205,9 @@ class PolicyGraph(nn.Module):
 
 
 class _Substituted(TorchFunctionMode):
-    """Torch functions get other tensors than those that they are called with, by the identity of these.
+    """Gives torch functions other tensors in the place of the ones they are called with, by identity.
 
-    Modules may keep references to their parameters wherever they like: `functional_call` would not find those.
+    Modules may keep references to their parameters wherever they like: `functional_call` would not find them.
     """
 
     def __init__(self, by_id: Mapping[int, Tensor]) -> None:

@@ -43,7 +43,7 @@ class Port:
     next_from: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the port as JSON has it."""
         content: dict[str, Any] = {
             "name": self.name,
             "role": self.role,
@@ -64,7 +64,7 @@ class Port:
 
 
 def plain_array(array: npt.NDArray[Any]) -> Any:
-    """Nested lists, or one number where all are equal; infinities as "inf" and "-inf"."""
+    """Return nested lists, or one number where all are equal; infinities as "inf" and "-inf"."""
     if array.size and (array == array.flat[0]).all():
         return _plain_number(array.flat[0].item())
     return _plain(array.tolist())
@@ -99,7 +99,7 @@ def state_ports(prefix: str, initial: Any) -> list[Port]:
 
 
 def join(prefix: str, path: Sequence[Any]) -> str:
-    """Return a name of a leaf."""
+    """Return the name of a leaf."""
     return "/".join([prefix, *map(str, path)])
 
 

@@ -31,7 +31,7 @@ class _WithVariables(nn.Module):
 
 
 def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
-    """Return the ONNX model of a graph; initializers are its variables, under their names, those that are used.
+    """Return the ONNX model of a graph; initializers are the variables that it uses, under their names.
 
     Raises:
         ConfigError: torch cannot trace or export it; names the piece.
@@ -113,7 +113,7 @@ def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters tell their own developers."""
+    """Silence what the exporters tell their developers."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

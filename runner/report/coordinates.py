@@ -59,7 +59,7 @@ class Axis:
         return cls(title, min(numbers), max(numbers))
 
     def position(self, value: Value) -> float | None:
-        """From 0 to 1; None for what does not lie on it."""
+        """Return a position from 0 to 1; None for what does not lie on the axis."""
         if self.categories is not None:
             text = str(value)
             if text not in self.categories:

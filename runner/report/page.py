@@ -50,7 +50,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Cell:
-    """A field of a table; `sort` is what it is ordered by: a number, a text, None for those that come last."""
+    """A field of a table; `sort` is what it is ordered by: a number, a text, None to come last."""
 
     text: str
     sort: float | str | None = None
@@ -102,7 +102,7 @@ class Figure:
         return "small" if self.is_small else "figure"
 
     def spec(self, width: int | str = "container") -> dict[str, Any]:
-        """As Vega-Lite, data included, without colours of a theme."""
+        """Return the chart as Vega-Lite, data included, without colours of a theme."""
         spec = self.chart.to_dict(format="vega-lite")
         spec.pop("config", None)
         datasets = {name: list(rows) for name, rows in self.points.items()}
@@ -201,7 +201,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as a script in a page may hold it; it takes two seconds to bundle."""
+    """Return Vega, Vega-Lite and Vega-Embed as a script in a page may hold it; bundling takes two seconds."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

@@ -157,11 +157,11 @@ def _learning_curves(record: RunRecord) -> Iterator[Block]:
     first = next(iter(main))
     title = "mean episode return" if first in (RETURN, EVALUATION_RETURN) else "total loss"
     yield _figure(record, "learning_curves", [_Line.find(record.columns, *names) for names in main.items()], title)
-    yield from _own_returns(record)
+    yield from _returns_by_part(record)
 
 
-def _own_returns(record: RunRecord) -> Iterator[Block]:
-    """Returns of agents and of modules, where there are several."""
+def _returns_by_part(record: RunRecord) -> Iterator[Block]:
+    """Yield the returns of agents and of modules, where there are several."""
     for kind in ("agent", "module"):
         prefix = f"env_runners/{kind}_episode_return_mean/"
         names = [name for name in record.columns if name.startswith(prefix)]
@@ -229,7 +229,7 @@ def _others(record: RunRecord) -> Iterator[Block]:
 
 
 def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
-    """Those that change as charts, the others in a sentence."""
+    """Yield charts of the metrics that change, and a sentence with the others."""
     x, constant = axis_of(record.columns, record.axis), []
     for title, panel in lines.items():
         values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in panel]))

@@ -63,7 +63,7 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
             **({charts.OTHERS: [row for name in others for row in _rows(name, *estimated[name])]} if others else {}),
         },
         caption=_curves_caption(num_seeds, len(others), any(row["part"] == charts.DASHED for row in rows))
-        + (" Values are those that a trial began with." if record.mutations else ""),
+        + (" Values are what a trial began with." if record.mutations else ""),
         title="" if len(record.objectives) == 1 else metric,
         height=380,
     )

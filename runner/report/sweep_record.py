@@ -36,7 +36,7 @@ class SweepRecord:
     Attributes:
         path: its folder.
         experiment, objectives, searched, arguments: as of `SweepFolder`.
-        trials: best first; those that are not over have the metrics of their last iteration.
+        trials: best first; unfinished ones have the metrics of their last iteration.
         columns: of each trial by number: the objectives, env steps and iterations.
         keys: what is searched, without the seed.
         duration_s: from the start of the first trial to the last change of one.
@@ -114,5 +114,5 @@ def _mutation(row: Mapping[str, Any], path: Path) -> Mutation:
 
 
 def total(record: SweepRecord, metric: str) -> float:
-    """Return the sum over trials; those that do not know it count nothing."""
+    """Return the sum over trials; trials that do not know it count nothing."""
     return sum(float(trial.result.get(metric) or 0.0) for trial in record.trials)

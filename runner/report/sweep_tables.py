@@ -19,7 +19,7 @@ from runner.tracking.summary import resume_command
 
 
 def best_trial(record: SweepRecord) -> Iterator[Block]:
-    """Its values, what it reached, and what to type to go on with it."""
+    """Yield the best trial: its values, what it reached, and what to type to go on with it."""
     best = record.best
     if best is None:
         yield Text(f"No trial has a value of {record.metric} yet.")

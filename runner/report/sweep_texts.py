@@ -37,7 +37,7 @@ def last_part(name: str) -> str:
 
 
 def large_text(number: float) -> str:
-    """At most four digits."""
+    """Return at most four digits."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"

@@ -8,7 +8,7 @@ from runner.tracking.plain_values import finite_number
 
 
 def number_cell(value: object) -> Cell:
-    """Four digits."""
+    """Return a number with four digits."""
     return Cell(number_text(value), finite_number(value))
 
 
@@ -18,7 +18,7 @@ def count_cell(value: object) -> Cell:
 
 
 def duration_cell(seconds: object) -> Cell:
-    """Hours, minutes, seconds."""
+    """Return a duration as hours, minutes, seconds."""
     number = finite_number(seconds)
     return Cell("-" if number is None else duration_text(number), number)
 

@@ -58,7 +58,7 @@ class SweepDisplay:
         self._print(text)
 
     def change(self, folder: SweepFolder, trial: Trial) -> None:
-        """A trial has begun or ended."""
+        """Take in that a trial has begun or ended."""
         texts = [f"trial {trial.number:>3}  {trial.status:<11}"]
         if trial.status == "running":
             texts.append(trial.values_text)
@@ -69,12 +69,12 @@ class SweepDisplay:
         self._print("  ".join(texts))
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
         changes = [f"{key} {value_text(row['before'][key])} -> {value_text(new)}" for key, new in row["after"].items()]
         self._print(f"trial {trial.number:>3}  takes over trial {row['donor']}  {', '.join(changes)}")
 
     def update(self, folder: SweepFolder, trial: Trial) -> None:
-        """A trial has done an iteration."""
+        """Take in an iteration of a trial."""
 
     def finish(self, folder: SweepFolder) -> None:
         """Show the closing tables."""

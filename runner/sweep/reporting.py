@@ -49,7 +49,7 @@ class Reporting(Callback):
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Once an end is asked for, remember which trials are in the middle of an iteration."""
+        """Remember which trials are in the middle of an iteration once an end is asked for."""
         if self._last_to_end is None and reason_to_end() is not None:
             self._end_reason = reason_to_end()
             self._last_to_end = [trial for trial in trials if trial.status == "RUNNING"]
@@ -107,7 +107,7 @@ class Reporting(Callback):
         self._display.change(self._folder, trial)
 
     def tell_mutation(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
         self._tracking.mutate(trial, row)
         self._display.mutate(trial, row)
 

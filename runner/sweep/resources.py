@@ -7,8 +7,7 @@ from runner.config.schemas import ExperimentConfig
 
 
 def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Return a CPU for the trainer and the GPUs of its own learner; a bundle for each remote runner, learner,
-    pre-learner."""
+    """Return bundles: a CPU and a local learner's GPUs for the trainer, one more for each remote actor."""
     runners = config.env_runners
     num_remote = runners.num_env_runners + config.evaluation.evaluation_num_env_runners
     remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}

@@ -76,7 +76,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
                 self.on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """A trial that goes on keeps its place in the rungs."""
+        """Keep the place in the rungs of a trial that goes on."""
         super().on_trial_add(tune_controller, trial)
         earlier_id = _earlier_id(trial.config[RUN].number)
         for bracket in self._brackets:

@@ -43,7 +43,7 @@ def without_seed(combination: Combination) -> Combination:
 
 
 def combination_key(combination: Combination) -> tuple[tuple[str, str], ...]:
-    """Equal for equal combinations, in whatever order they name their keys."""
+    """Return a key that is equal for equal combinations, in whatever order they name their keys."""
     return tuple(sorted((key, str(value)) for key, value in combination.items()))
 
 
@@ -71,7 +71,7 @@ class Choices:
         return self.values[int(generator.integers(len(self.values)))]
 
     def to_dict(self) -> Any:
-        """For `sweep.json`."""
+        """Return the domain for `sweep.json`."""
         return list(self.values)
 
 
@@ -116,7 +116,7 @@ class Interval:
         return round(nearest) if self.is_integer else float(nearest)
 
     def to_dict(self) -> Any:
-        """For `sweep.json`."""
+        """Return the domain for `sweep.json`."""
         described: dict[str, Any] = {"interval": [self.start, self.end]}
         return described | ({"log": True} if self.is_log else {}) | ({"int": True} if self.is_integer else {})
 
@@ -196,7 +196,7 @@ class SearchSpace:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For `sweep.json`: what two sweeps must agree on to be one."""
+        """Return for `sweep.json` what two sweeps must agree on to be one."""
         described = {domain.key: domain.to_dict() for domain in self.domains}
         if self.seeds:
             described[SEED] = list(self.seeds)
@@ -294,7 +294,7 @@ def _values(parsed: Override, dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _without_shuffle(sweep: Any) -> Any:
-    """Hydra shuffles by the clock; the same command must mean the same trials."""
+    """Remove a shuffle: Hydra shuffles by the clock, and the same command must mean the same trials."""
     if isinstance(sweep, ChoiceSweep):
         return ChoiceSweep(sweep.tags, sweep.list, sweep.simple_form)
     if isinstance(sweep, RangeSweep):

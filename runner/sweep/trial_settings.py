@@ -52,7 +52,7 @@ def clone_folder(run_dir: Path) -> Path:
 
 
 def remove_clone(run_dir: Path) -> None:
-    """It has been taken over. A kill in the middle leaves nothing that looks like one."""
+    """Remove a clone that has been taken over. A kill in the middle leaves nothing that looks like one."""
     removed = run_dir / ".clone.removed.tmp"
     shutil.rmtree(removed, ignore_errors=True)
     clone_folder(run_dir).rename(removed)

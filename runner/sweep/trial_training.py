@@ -143,7 +143,7 @@ class TrialTraining:
         self._run.end(status, reason)
 
     def _save_for_population(self) -> None:
-        """A checkpoint wherever it may be paused, give its state to another trial, or lose it."""
+        """Write a checkpoint wherever the trial may be paused, give its state to another one, or lose it."""
         interval = self._experiment.perturbation_interval
         if interval is None:
             return

@@ -79,7 +79,7 @@ class SweepFolder:
         experiment: its name.
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of what is searched.
-        arguments: of the command line that began it, those that all trials share and a run of its own takes.
+        arguments: of the command line that began it, as far as all trials share them and a run takes them.
         trials: by number.
         foreign: number of a trial -> why its line counts as somebody else's.
         origin: why what is searched counts as somebody else's; None if this installation wrote it.
@@ -136,7 +136,7 @@ class SweepFolder:
             path: the folder.
             experiment, objectives, searched, arguments: as of the attributes.
             may_change: whether a sweep that searches something else goes on as this one.
-            is_trusted: whoever wrote what is there.
+            is_trusted: read an existing sweep whoever wrote it.
 
         Raises:
             UserError: it cannot be written, or holds something else.
@@ -178,7 +178,7 @@ class SweepFolder:
         return [trials[number] for number in sorted(trials)]
 
     def _catch_up(self, is_running: bool) -> None:
-        """What trials reached that are not over is in their own files; without a process they have been killed."""
+        """Read what unfinished trials reached from their files; without a process they have been killed."""
         for trial in unfinished(self.trials):
             for line in ProgressLog(self.run_dir(trial) / "progress.jsonl").read():
                 trial.result |= {name: value for name, value in line.items() if value is not None}
@@ -233,7 +233,7 @@ class SweepFolder:
 
 
 def _append(log: ProgressLog, row: Mapping[str, Any], kind: str) -> None:
-    """With the time and a signature; lines are rare, so the file does not stay open."""
+    """Append a line with the time and a signature; lines are rare, so the file does not stay open."""
     log.append(signed({name: json_value(value) for name, value in {**row, "time": time.time()}.items()}, kind))
     log.close()
 
@@ -276,7 +276,7 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that go on when the sweep is started again."""
+    """Return the trials that go on when the sweep is started again."""
     return [trial for trial in trials if not trial.is_over]
 
 
@@ -290,7 +290,7 @@ def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None
 
 
 def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
-    """Return trials by the first objective; those without a value last."""
+    """Return trials by the first objective; trials without a value last."""
     metric, mode = next(iter(objectives.items()))
     sign = -1 if mode == "max" else 1
 

@@ -31,7 +31,7 @@ class DisplayInfo:
     samples_episodes: bool = True
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Title, facts and stop criteria, one per line, aligned.
+        """Return title, facts and stop criteria, one per line, aligned.
 
         In a terminal of `width` columns a criterion that does not fit starts a line; what is to be copied stays whole.
         """

@@ -56,7 +56,7 @@ def _find_losses(metrics: Mapping[str, Any], labels: Mapping[str, str]) -> dict[
 
 
 def number_text(value: object) -> str:
-    """Four significant digits; "-" where there is no number yet."""
+    """Return four significant digits; "-" where there is no number yet."""
     number = finite_number(value)
     return "-" if number is None else f"{number:.4g}"
 
@@ -75,7 +75,7 @@ def queued_text(metrics: Mapping[str, Any]) -> str | None:
 
 
 def bytes_text(num_bytes: int) -> str:
-    """Four digits at most, in the unit that fits."""
+    """Return four digits at most, in the unit that fits."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{num_bytes / size:,.1f} {unit}"
@@ -83,7 +83,7 @@ def bytes_text(num_bytes: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """h:mm:ss, with days in front where there are some."""
+    """Return h:mm:ss, with days in front where there are some."""
     minutes, whole_seconds = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)

@@ -80,7 +80,7 @@ def ui_command(tracking_uri: str) -> str:
 
 
 def python_command() -> str:
-    """`python` where that is this interpreter, else its path: for commands that are printed to be typed."""
+    """Return `python` where that is this interpreter, else its path, for commands that a reader is to type."""
     found = shutil.which("python")
     return "python" if found and Path(found) == Path(sys.executable) else shlex.quote(sys.executable)
 

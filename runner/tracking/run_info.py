@@ -23,7 +23,7 @@ GIT_TIMEOUT_S = 5.0
 
 
 def run_info(directory: str | os.PathLike[str] = ".", packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, Any]:
-    """Git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
+    """Return the git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
     return {
         "git": git_revision(directory),
         "versions": package_versions(packages),
@@ -37,7 +37,7 @@ def run_info(directory: str | os.PathLike[str] = ".", packages: Iterable[str] = 
 
 
 def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
-    """`{"revision": sha or None, "dirty": bool or None}`; None where there is no git or no repository.
+    """Return `{"revision": sha or None, "dirty": bool or None}`; None where there is no git or no repository.
 
     Dirty means that a tracked file differs from the revision.
     """

@@ -59,7 +59,7 @@ def axis_of(columns: Mapping[str, Column], name: str) -> Column:
 
 
 def thin(columns: Sequence[Column], num_points: int) -> list[Column]:
-    """At most `num_points` points: means of as many neighbours as it takes; NaN where all of them are."""
+    """Return at most `num_points` points: means of as many neighbours as it takes; NaN where all of them are."""
     length = len(columns[0])
     if length <= num_points:
         return list(columns)
@@ -77,7 +77,7 @@ def _means(column: Column, starts: NDArray[np.int64]) -> Column:
 
 
 def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> tuple[Column, Column]:
-    """Several lines at the same places: the grid [num_points], the values [num_lines, num_points].
+    """Put several lines on one grid; return the grid [num_points], the values [num_lines, num_points].
 
     A line is interpolated between its own points, and holds for one step of its own beyond its ends, since seeds never
     end on the very same step. Further out it is NaN.
@@ -99,7 +99,7 @@ def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> t
 
 
 def plain(value: float) -> float | None:
-    """For JSON: NaN is null; six digits are more than a screen shows."""
+    """Return the number for JSON: NaN as null, with six digits, more than a screen shows."""
     number = finite_number(float(value))
     return None if number is None else float(f"{number:.6g}")
 

@@ -43,7 +43,7 @@ class Place:
         return replace(self, row=row + (self.row or 0))
 
     def of(self, column: str) -> Place:
-        """That column here."""
+        """Return the place of a column here."""
         return replace(self, column=column)
 
     def __str__(self) -> str:

@@ -54,7 +54,7 @@ def recognises(path: str | Path) -> bool:
 
 
 def count_steps(file: str | Path | BinaryIO, name: str | None = None) -> int:
-    """N, the steps in the file, from its header alone."""
+    """Return N, the steps in the file, from its header alone."""
     with open_file(file, name) as (root, place):
         return len(_dataset(root, _NAMES[REWARDS], place))
 
@@ -149,13 +149,13 @@ class _Layout:
         return layout
 
     def selected(self, extra: Collection[str] | None) -> _Layout:
-        """Without the columns that nobody reads."""
+        """Return the layout without the columns that nobody reads."""
         if extra is None:
             return self
         return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
 
     def check(self, place: Place) -> None:
-        """Every field has as many rows as there are rewards."""
+        """Check that every field has as many rows as there are rewards."""
         fields = {**self.columns, _NEXT: self.next_obs, _TERMINALS: self.terminals, _TIMEOUTS: self.timeouts}
         for column, tree in fields.items():
             for leaf in () if tree is None else nested.leaves(tree):

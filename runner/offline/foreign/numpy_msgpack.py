@@ -1,7 +1,7 @@
 """Arrays in msgpack as the package msgpack-numpy encodes them, and the spaces that RLlib stores beside them.
 
 An array is `{nd: True, type: "<f4", kind: "", shape: [...], data: bytes}`, a numpy scalar `{nd: False, type, data}`;
-keys are bytes or text. For object arrays `data` is a pickle: those are refused.
+keys are bytes or text. For object arrays `data` is a pickle: they are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EncodedArrayError(ValueError):
 
 
 def decode_tree(value: Any, depth: int = 0) -> Any:
-    """`value` with all encoded arrays and scalars in it decoded; `EncodedArrayError` for one that cannot be."""
+    """Return `value` with all encoded arrays and scalars in it decoded; `EncodedArrayError` for one that cannot be."""
     if depth > _MAX_DEPTH:
         raise EncodedArrayError(f"nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def _decode_items(items: Sequence[Any], depth: int) -> Any:
 
 
 def _decode_equal(items: Sequence[Any]) -> Array:
-    """Return encoded arrays that differ in their data only: takes these out, so that comparing the rest is one call."""
+    """Take the data out of encoded arrays that differ in nothing else, so that comparing the rest is one call."""
     first = items[0]
     data_key = b"data" if b"data" in first else "data"
     heads = [item for item in items if isinstance(item, dict)]
@@ -104,7 +104,7 @@ def _decode_array(value: Mapping[Any, Any]) -> Any:
 
 
 def _check_array(value: Mapping[Any, Any], kind: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """dtype and shape of an encoded array; both are checked."""
+    """Return dtype and shape of an encoded array, both checked."""
     is_array = _field(value, "nd")
     if type(is_array) is not bool:
         raise EncodedArrayError(f"an array's mark is {is_array!r:.40}, expected true or false")

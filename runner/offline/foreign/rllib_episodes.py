@@ -73,7 +73,7 @@ class EpisodeInfos:
 
 @dataclass(frozen=True)
 class _Episode:
-    """One row: the chunk's own rows of each column, those before, and what else its state says."""
+    """One row: the chunk's rows of each column, the rows before it, and what else its state says."""
 
     columns: dict[str, Column]
     past: dict[str, Column]
@@ -324,7 +324,7 @@ def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:
 
 
 def _agents_of(episodes: Sequence[_Episode], place: Place) -> dict[str, Any]:
-    """`agents` and `module_id` of the block, where the states name them."""
+    """Return `agents` and `module_id` of the block, where the states name them."""
     modules = sorted({episode.module_id for episode in episodes if episode.module_id is not None})
     if len(modules) > 1:
         raise data_error("episodes of several modules in one file are not read", place, got=", ".join(modules))

@@ -177,7 +177,7 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
 
 
 def rows_equal(a: Column, b: Column) -> BoolArray:
-    """Return (R,) whether the rows are equal in every leaf; NaN equals NaN."""
+    """Return whether (R,) the rows are equal in every leaf; NaN equals NaN."""
 
     def leaf(x: Array, y: Array) -> Array:
         same = x == y
@@ -221,7 +221,7 @@ def content_id(steps: Steps, start: int, length: int) -> str:
 
 
 def _codes(ids: Array | None, num_rows: int) -> IntArray:
-    """Return (R,) number of each row's episode id, by first appearance."""
+    """Return the number (R,) of each row's episode id, by first appearance."""
     if ids is None or not num_rows:
         return np.zeros(num_rows, np.int64)
     changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # runs are long: sort their heads only
@@ -232,7 +232,7 @@ def _codes(ids: Array | None, num_rows: int) -> IntArray:
 
 
 def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:
-    """Return (R,) whether each row continues the trajectory of the row before it."""
+    """Return whether (R,) each row continues the trajectory of the row before it."""
     follows = np.ones(len(code), np.bool_)
     if len(code):
         follows[0] = False
@@ -282,7 +282,7 @@ def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tu
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """start, start + 1, ... of each range, one range after the other."""
+    """Return start, start + 1, ... of each range, one range after the other."""
     offsets = np.cumsum(lengths) - lengths
     ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)
     return ranges

@@ -17,7 +17,7 @@ _ratio = OfflineConfig().input_max_unpacked_ratio
 
 
 def allow(ratio: float) -> None:
-    """Set the ratio for what this process reads from now on: that of the data that it has opened last."""
+    """Set the ratio for all that this process reads from now on, by the data that it has opened last."""
     global _ratio
     _ratio = ratio
 
@@ -78,4 +78,4 @@ class BoundedStream:
         return True
 
     def close(self) -> None:
-        """The file is closed by who opened it."""
+        """Leave the file open: who opened it closes it."""
