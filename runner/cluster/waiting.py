@@ -69,13 +69,13 @@ def waiting_actors() -> list[WaitingActor]:
     if not ray.is_initialized():
         return []
     table_row: Any = gcs_pb2  # generated without types
-    own_id = bytes.fromhex(ray.get_runtime_context().get_worker_id())
+    this_worker = bytes.fromhex(ray.get_runtime_context().get_worker_id())
     table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
     actors = [table_row.ActorTableData.FromString(row) for row in table]
     return [
         WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), dict(actor.required_resources))
         for actor in actors
-        if actor.owner_address.worker_id == own_id and not actor.address.ip_address
+        if actor.owner_address.worker_id == this_worker and not actor.address.ip_address
     ]
 
 

@@ -431,5 +431,5 @@ class _SlotInfos:
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
         """Return the infos of a chunk's observations."""
         slot, first = int(self._slots[chunk]), int(self._first_row[chunk])
-        own = [dict(self._infos.get((row, slot), {})) for row in range(first, first + num_rows)]
-        return [{} for _ in range(num_before)] + own
+        infos = [dict(self._infos.get((row, slot), {})) for row in range(first, first + num_rows)]
+        return [{} for _ in range(num_before)] + infos

@@ -213,7 +213,7 @@ class EnvRunnerGroup:
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(own[name] for own in counts) for name in counts[0]}
+    return {name: sum(counted[name] for counted in counts) for name in counts[0]}
 
 
 def _shares(total: int, num_parts: int) -> list[int]:

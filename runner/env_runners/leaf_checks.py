@@ -54,7 +54,7 @@ class LeafChecks:
         # Values beyond `allowed` are errors; beyond `watched`, which are as tight or tighter, they are found.
         self._allowed = of_dtype if is_box and observation_check != "error" else finite
         self._watched = of_dtype if is_box and observation_check == "off" else finite
-        admits_dtype = all((own == limit).all() for own, limit in zip(self._watched, of_dtype, strict=True))
+        admits_dtype = all((bound == limit).all() for bound, limit in zip(self._watched, of_dtype, strict=True))
         self._fits_always = admits_dtype and self.dtype.kind != "f"
 
     def check_shape(self, rows: Any, num_rows: int, method: str) -> None:

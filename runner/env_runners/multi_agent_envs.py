@@ -60,7 +60,10 @@ class MultiAgentEnvironments:
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
         """Step each sub-environment with its agents' actions, or reset it where its episode is over."""
-        return [self._reset_one(n) if self._is_done[n] else self._step_one(n, own) for n, own in enumerate(actions)]
+        return [
+            self._reset_one(n) if self._is_done[n] else self._step_one(n, by_agent)
+            for n, by_agent in enumerate(actions)
+        ]
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
         if not self._has_own_state:
@@ -101,8 +104,8 @@ class MultiAgentEnvironments:
             "is_done": list(self._is_done),
         }
         for n, env in enumerate(self.envs):
-            own: Any = env
-            state[f"env_{n}"] = own.get_state() if self._has_own_state else list(self._actions[n])
+            stateful: Any = env
+            state[f"env_{n}"] = stateful.get_state() if self._has_own_state else list(self._actions[n])
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -111,9 +114,9 @@ class MultiAgentEnvironments:
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         for n, env in enumerate(self.envs):
             self._restart_one(n)
-            own: Any = env
+            stateful: Any = env
             if self._has_own_state:
-                own.set_state(state[f"env_{n}"])
+                stateful.set_state(state[f"env_{n}"])
             else:
                 for actions in state[f"env_{n}"]:
                     self._actions[n].append(dict(actions))

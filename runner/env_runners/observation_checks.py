@@ -61,7 +61,9 @@ class ObservationChecks:
 
     def find_misfit(self, obs: Column) -> Misfit | None:
         """Return what does not fit among (rows, ...) observations of the right shapes; first of all an error."""
-        found = [own for checks in self._leaves if (own := checks.find_misfit(_leaf(obs, checks.path))) is not None]
+        found = [
+            misfit for checks in self._leaves if (misfit := checks.find_misfit(_leaf(obs, checks.path))) is not None
+        ]
         if not found:
             return None
         first = next((misfit for misfit in found if misfit.is_error), found[0])

@@ -169,7 +169,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         infos: Infos,
         outputs: Mapping[str, Column],
     ) -> None:
-        """Write one vector step: what was done on the newest observations (`outputs`: actions and more), what came of it.
+        """Write one vector step: what was done on the newest observations (`outputs`: actions and more) and the result.
 
         All arrays are (N, ...) and are copied.
         """
@@ -450,15 +450,15 @@ def _info_of(infos: Infos, env: int) -> dict[str, Any]:
     holds)."""
     if not isinstance(infos, Mapping):
         return dict(infos[env])
-    own: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     for key, values in infos.items():
         is_valid = infos.get(f"_{key}")
         if key.startswith("_") and key[1:] in infos:
             continue
         if is_valid is not None and not is_valid[env]:
             continue
-        own[key] = _info_of(values, env) if isinstance(values, Mapping) else values[env]
-    return own
+        info[key] = _info_of(values, env) if isinstance(values, Mapping) else values[env]
+    return info
 
 
 def _history_rows(array: Array, start: int, end: int, is_there: npt.NDArray[np.bool_]) -> Array:

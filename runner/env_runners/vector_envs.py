@@ -96,31 +96,31 @@ class BatchedEnvironments:
 
     def get_state(self) -> dict[str, Any]:
         """Return the environment's own state or its attributes, and every wrapper's around it."""
-        own: Any = self._env.unwrapped
-        self._warn_of_unsaved(own)
+        bare: Any = self._env.unwrapped
+        self._warn_of_unsaved(bare)
         state: dict[str, Any] = {
-            str(depth): _state_of(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not own
+            str(depth): _state_of(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not bare
         }
-        return state | {"own": _state_of(own)}
+        return state | {"own": _state_of(bare)}
 
-    def _warn_of_unsaved(self, own: Any) -> None:
+    def _warn_of_unsaved(self, bare: Any) -> None:
         """Say once which attributes a checkpoint leaves out, so that "goes on exactly" is not believed wrongly."""
-        if self._has_warned or _has_own_state(own):
+        if self._has_warned or _has_own_state(bare):
             return
         self._has_warned = True
-        saved = _plain_attributes(own)
+        saved = _plain_attributes(bare)
         kinds = (list, dict, set, bytearray, random.Random)
-        unsaved = [n for n, value in vars(own).items() if n not in saved and isinstance(value, kinds) and value]
+        unsaved = [n for n, value in vars(bare).items() if n not in saved and isinstance(value, kinds) and value]
         if unsaved:
             what = "%s: the attributes %s are no part of checkpoints; give it get_state and set_state"
-            _log.warning(what, type(own).__name__, ", ".join(unsaved))
+            _log.warning(what, type(bare).__name__, ", ".join(unsaved))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Put the attributes back."""
         self._env.reset(seed=0)  # makes what the environment makes at its first reset
-        own: Any = self._env.unwrapped
+        bare: Any = self._env.unwrapped
         for depth, layer in enumerate(_layers(self._env)):
-            _restore(layer, state["own"] if layer is own else state[str(depth)])
+            _restore(layer, state["own"] if layer is bare else state[str(depth)])
 
     def close(self) -> None:
         """Close the environment."""
@@ -228,8 +228,8 @@ class SyncEnvironments:
         for n, env in enumerate(self._envs):
             if self._has_own_state:
                 wrappers = [_state_of(layer) for layer in _layers(env)[:-1]]
-                own: Any = env.unwrapped
-                state[f"env_{n}"] = {"own": own.get_state(), "wrappers": wrappers}
+                bare: Any = env.unwrapped
+                state[f"env_{n}"] = {"own": bare.get_state(), "wrappers": wrappers}
                 continue
             if self._wrapper_states[n]:
                 state[f"wrappers_{n}"] = self._wrapper_states[n]
@@ -246,8 +246,8 @@ class SyncEnvironments:
                 _restore(wrapper, wrapper_state)
             self._reset_one(n)
             if self._has_own_state:
-                own: Any = env.unwrapped
-                own.set_state(state[f"env_{n}"]["own"])
+                bare: Any = env.unwrapped
+                bare.set_state(state[f"env_{n}"]["own"])
                 for layer, layer_state in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     _restore(layer, layer_state)
             for action in nested.unstack(state[f"actions_{n}"]) if f"actions_{n}" in state else ():

@@ -18,7 +18,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 
 def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
-    """Return all agents are played by one module."""
+    """Let one module play all agents."""
     return DEFAULT_MODULE_ID
 
 

@@ -50,8 +50,9 @@ class ActorCriticModule(RLModule):
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c"), and {"pi": ..., "vf": ...} with two such
-        states if policy and value function share no layers.
+        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c").
+
+        If policy and value function share no layers: {"pi": ..., "vf": ...} with two such states.
         """
         if self.memory is None:
             return {}
@@ -60,8 +61,9 @@ class ActorCriticModule(RLModule):
         return {"pi": self.memory.initial_state(), "vf": self.vf_memory.initial_state()}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...); with memory (N, 1, K) and `state_out` from `obs` (N, 1, ...)
-        and `state_in`. No value is computed.
+        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...), and no value.
+
+        With memory: (N, 1, K) and `state_out` from `obs` (N, 1, ...) and `state_in`.
         """
         obs = batch["obs"]
         if self.memory is None:
@@ -70,8 +72,9 @@ class ActorCriticModule(RLModule):
         return {"action_dist_inputs": self._dist_inputs(features, obs), "state_out": state_out}
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory (S, L, K) and (S, L) from
-        `obs` (S, L, ...) and `state_in`.
+        """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...).
+
+        With memory: (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
         """
         obs = batch["obs"]
         if self.memory is None:

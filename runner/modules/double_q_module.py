@@ -45,7 +45,7 @@ class DoubleQModule(RLModule):
         self.target_qf = target_of(self.qf)
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `qf_preds` (B, A), also as `action_dist_inputs`, from `obs` (B, ...); what a mask forbids is far below."""
+        """Compute `qf_preds` (B, A), also `action_dist_inputs`, of `obs` (B, ...); far below where a mask forbids."""
         q = self._masked(self.qf(batch["obs"]), batch["obs"])
         return {"action_dist_inputs": q, "qf_preds": q}
 

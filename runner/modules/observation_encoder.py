@@ -52,7 +52,7 @@ class ObservationEncoder(MLP):
         self._encoders = tuple((path, encoder.forward) for (path, _), encoder in zip(leaves, encoders, strict=True))
 
     def forward(self, obs: Any) -> Tensor:
-        """Encode observations (..., *shape), nested as the space, as (B, num_outputs); B: product of the leading dims."""
+        """Encode observations (..., *shape), nested as the space, as (B, num_outputs), B all leading rows."""
         if not (self._is_vector and obs.ndim == 2 and obs.dtype == torch.float32):  # else they are the features
             obs = self._features(obs)
         return MLP.forward(self, obs)

@@ -128,7 +128,7 @@ def importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
 
 
 def weighted_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
-    """Estimate WIS: sum_e rho_{0:H-1} G_e / sum_e rho_{0:H-1}. Consistent and biased (Precup et al., 2000, section 2)."""
+    """Estimate WIS: sum_e rho_{0:H-1} G_e / sum_e rho_{0:H-1}. Consistent, biased (Precup et al., 2000, section 2)."""
     returns = steps.discounted_sums(steps.rewards, gamma)
     return _WeightedReturns(steps.episode_log_ratios, returns, float(kish(steps.episode_log_ratios)))
 
@@ -153,7 +153,7 @@ def weighted_per_decision_importance_sampling(steps: RecordedSteps, gamma: float
 
 
 def direct_method(initial_values: Array) -> Estimator:
-    """Estimate DM: 1/E sum_e V(s_0), from (E,) values of a model. As good as the model; the interval does not know its error."""
+    """Estimate DM: 1/E sum_e V(s_0), from values (E,) of a model, whose error the interval does not know."""
     return _EpisodeMean(initial_values, float(len(initial_values)))
 
 
@@ -325,7 +325,7 @@ def _parts_of_time(steps: RecordedSteps) -> Iterator[_PartOfTime]:
 
 
 def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
-    """Return (B, P) means over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
+    """Return means (B, P) over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
     weights = np.exp(log_weights - _finite_max(log_weights))
     sums = counts @ weights  # (B, P), at least 1 where the episode of the largest weight was drawn
     means: Array = counts @ (weights * values)
@@ -333,12 +333,12 @@ def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
     means[sums <= 0] = np.nan
     is_too_small = (sums < _SMALLEST_WEIGHT_SUM) & (log_weights.max(0) > -np.inf)
     for resample in np.flatnonzero(is_too_small.any(1)):
-        _take_over_own_scale(means[resample], log_weights, values, counts[resample])
+        _rescale_means(means[resample], log_weights, values, counts[resample])
     return means
 
 
-def _take_over_own_scale(means: Array, log_weights: Array, values: Array, counts: Array) -> None:
-    """Write the means (P,) of one resample, counts (E,), relative to its largest weight, where larger ones are missing."""
+def _rescale_means(means: Array, log_weights: Array, values: Array, counts: Array) -> None:
+    """Write the means (P,) of a resample, counts (E,), without the largest weights: relative to its own largest."""
     is_drawn = counts > 0
     drawn = log_weights[is_drawn]
     weights = np.exp(drawn - _finite_max(drawn)) * counts[is_drawn, None]

@@ -62,7 +62,7 @@ class InputFiles:
 
     @contextmanager
     def open_stream(self, path: str) -> Iterator[Any]:
-        """Open the bytes of a file, unpacked where its name says that it is packed; `DataError` if they are too many."""
+        """Open the bytes of a file, unpacked if its name says that it is packed; `DataError` if they are too many."""
         with self.filesystem.open_input_stream(path) as stream:
             is_packed = path.lower().endswith(_COMPRESSED)
             size = dict(zip(self.paths, self.sizes, strict=True))[path]

@@ -196,7 +196,7 @@ class _JoinedInfos:
         self._episodes = episodes
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of an episode's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_rows` infos of an episode's observations after `num_before` empty ones; None: all empty."""
         parts = self._episodes[chunk]
         rows: list[dict[str, Any]] = [{} for _ in range(num_before)]
         for part in parts:

@@ -122,7 +122,7 @@ class Resources:
 
 
 def pool_size(offline: OfflineConfig) -> tuple[int, int]:
-    """Return least and greatest number of pre-learners; one, if `map_batches_kwargs.concurrency` does not say otherwise."""
+    """Return least and greatest number of pre-learners; one, unless `map_batches_kwargs.concurrency` is set."""
     concurrency = offline.map_batches_kwargs.get("concurrency", 1)
     if isinstance(concurrency, list):
         return concurrency[0], concurrency[1]

@@ -50,7 +50,7 @@ def compute_gae(
     lambda_: float,
     longest: int,
 ) -> Tensor:
-    """Compute A[t] = delta[t] + gamma lambda A[t + 1], delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]); eq. 16 of the paper.
+    """Compute A[t] = delta[t] + gamma lambda A[t + 1], delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]) (eq. 16).
 
     Rows are chunks one after the other, each followed by one bootstrap row (`is_step` false) that holds the value of
     its last observation. A terminated chunk ends with V = 0 and A = 0 there, a truncated or cut one with this value.
@@ -134,7 +134,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
 
 
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
-    """Return the values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation is at least 1e-4)."""
+    """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation: at least 1e-4)."""
     count = is_valid.sum()
     mean = torch.where(is_valid, values, 0.0).sum() / count
     variance = torch.where(is_valid, (values - mean).square(), 0.0).sum() / count

@@ -69,7 +69,7 @@ class BatchIndividualItems(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: columns are tensors there."""
+        """Return None: columns are tensors there."""
         return None
 
 
@@ -87,7 +87,7 @@ class NumpyToTensor(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: columns are tensors there."""
+        """Return None: columns are tensors there."""
         return None
 
     def _converted(self, value: Any) -> Any:

@@ -48,7 +48,7 @@ def env_to_module_pipeline(
     make_piece: MakePiece,
     max_seq_len: int | None = None,
 ) -> EnvToModulePipeline:
-    """Make the pipeline from running episodes to the batch of the next forward pass; `max_seq_len` for modules with memory."""
+    """Make the pipeline from running episodes to the next forward pass; `max_seq_len` for modules with memory."""
     memory = [] if max_seq_len is None else [AddTimeDimToBatchAndZeroPad(), AddStatesFromEpisodesToBatch()]
     pieces = [AddObservationsFromEpisodesToBatch(), *memory, BatchIndividualItems(), NumpyToTensor(device)]
     return edited(EnvToModulePipeline(pieces, observation_space, action_space), edits, make_piece)
@@ -93,7 +93,7 @@ def learner_pipeline(
     recorded_columns: Sequence[str] = (),
     max_seq_len: int | None = None,
 ) -> LearnerConnectorPipeline:
-    """Make the pipeline from episode chunks, which hold the extra model outputs `recorded_columns`, to the train batch."""
+    """Make the pipeline from episode chunks to the train batch; `recorded_columns`: their extra model outputs."""
     memory: list[ConnectorPiece] = []
     if max_seq_len is not None:
         time_dim = AddTimeDimToBatchAndZeroPad(max_seq_len, as_learner_connector=True)

@@ -107,7 +107,7 @@ class MeanStdFilter(ObservationPiece):
         self._clip = clip_by_value
         self._updates = update_stats
         self._places: Any = None
-        self._merged = self._own = Moments.of_nothing(())
+        self._merged = self._since_merge = Moments.of_nothing(())
 
     def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
         """Return the space with float Boxes within the clip bounds.
@@ -124,7 +124,7 @@ class MeanStdFilter(ObservationPiece):
             shape = (num_floats,)
         if not (_is_filtered(space) or (self._places is not None and shape != (0,))):
             raise TypeError(f"MeanStdFilter needs float observations (a Box), the space here is {space}")
-        self._merged = self._own = Moments.of_nothing(shape)
+        self._merged = self._since_merge = Moments.of_nothing(shape)
         return self._filtered_space(space, self._left)
 
     def _filtered_space(self, space: Space, left: Collection[str] = ()) -> Space:
@@ -141,7 +141,7 @@ class MeanStdFilter(ObservationPiece):
         rows = obs if self._places is None else self._as_vectors(obs)
         if self._updates and self.is_training:
             mask = batch.get(LOSS_MASK)
-            self._own = self._own.merged(Moments.of_rows(rows if mask is None else rows[mask]))
+            self._since_merge = self._since_merge.merged(Moments.of_rows(rows if mask is None else rows[mask]))
         filtered = self._standardised(rows)
         if self._places is not None:
             filtered = nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
@@ -151,7 +151,7 @@ class MeanStdFilter(ObservationPiece):
 
     def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:
         """Return (N, D): all leaves that are filtered, one after the other."""
-        vectors = np.empty((nested.row_count(obs), *self._own.mean.shape))
+        vectors = np.empty((nested.row_count(obs), *self._since_merge.mean.shape))
 
         def write(place: slice | None, leaf: npt.NDArray[Any]) -> None:
             if place is not None:
@@ -161,7 +161,7 @@ class MeanStdFilter(ObservationPiece):
         return vectors
 
     def _standardised(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        seen = self._merged.merged(self._own)
+        seen = self._merged.merged(self._since_merge)
         if self._centres:
             rows = rows - seen.mean
         if self._scales and seen.count > 1:
@@ -185,16 +185,16 @@ class MeanStdFilter(ObservationPiece):
 
     def get_state(self) -> dict[str, Any]:
         """Return moments at the last merge, and moments of this runner's rows since then."""
-        return self._merged.to_state("merged") | self._own.to_state("own")
+        return self._merged.to_state("merged") | self._since_merge.to_state("own")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._merged = Moments.from_state(state, "merged")
-        self._own = Moments.from_state(state, "own")
+        self._since_merge = Moments.from_state(state, "own")
 
     def reset_state(self) -> None:
         """Forget all rows."""
-        self._merged = self._own = Moments.of_nothing(self._merged.mean.shape)
+        self._merged = self._since_merge = Moments.of_nothing(self._merged.mean.shape)
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Return the moments of all rows of all runners; nothing is counted twice."""

@@ -125,7 +125,7 @@ class AddStatesFromEpisodesToBatch(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return the states are inputs of the graph."""
+        """Return a graph that takes the states as its inputs."""
         return AddStatesGraph()
 
 

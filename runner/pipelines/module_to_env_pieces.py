@@ -110,7 +110,7 @@ class TensorToNumpy(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: columns stay tensors there."""
+        """Return None: columns stay tensors there."""
         return None
 
 
@@ -151,7 +151,7 @@ class UnBatchToIndividualItems(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: it only checks."""
+        """Return None: it only checks."""
         return None
 
 
@@ -293,7 +293,7 @@ class ModuleToAgentUnmapping(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: the graph acts for one agent a row."""
+        """Return None: the graph acts for one agent a row."""
         return None
 
 
@@ -310,5 +310,5 @@ class ListifyDataForVectorEnv(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: columns are tensors there."""
+        """Return None: columns are tensors there."""
         return None

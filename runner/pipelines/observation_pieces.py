@@ -87,7 +87,7 @@ class WriteObservationsToEpisodes(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Return an empty graph: there are no episodes."""
+        """Return None: there are no episodes."""
         return None
 
 

@@ -155,7 +155,7 @@ class AddObservationsGraph(PieceGraph):
     """Adds `obs`."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Return columns with the ones that are missing."""
+        """Return the columns with `obs`, if they have none yet."""
         return {OBS: step.obs, **columns}
 
 

@@ -26,8 +26,8 @@ class ConnectorPipeline(ConnectorPiece):
 
     Args:
         pieces: in the order of their calls.
-        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline the spaces
-            that the piece before it leaves.
+        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline what
+            the piece before it leaves.
     """
 
     name = "pipeline"

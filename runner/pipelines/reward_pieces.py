@@ -87,7 +87,7 @@ class ScaleRewards(_RewardPiece):
         self._factor = factor
         self._gamma = gamma
         self._clip = clip
-        self._merged = self._own = Moments.of_nothing(())
+        self._merged = self._since_merge = Moments.of_nothing(())
         self._open: dict[str, tuple[int, float]] = {}  # id -> time step and discounted return of one that goes on
 
     def change(self, rewards: Any, mask: Any, episodes: ColumnBlock) -> Any:
@@ -96,7 +96,7 @@ class ScaleRewards(_RewardPiece):
             return rewards * self._factor
         if self.is_training:
             self._learn(_step_rewards(rewards, mask), episodes)
-        seen = self._merged.merged(self._own)
+        seen = self._merged.merged(self._since_merge)
         variance = float(seen.m2) / max(seen.count, 1.0)
         scaled = rewards * (variance**-0.5 if variance > _SMALLEST_VARIANCE else 1.0)
         return scaled if self._clip is None else scaled.clip(-self._clip, self._clip)
@@ -110,7 +110,7 @@ class ScaleRewards(_RewardPiece):
         if before.any():
             steps = np.arange(1, len(rewards) + 1) - np.repeat(block.offsets[:-1], block.lengths)
             returns = returns + np.repeat(before, block.lengths) * self._gamma**steps
-        self._own = self._own.merged(Moments.of_rows(returns))
+        self._since_merge = self._since_merge.merged(Moments.of_rows(returns))
 
     def _returns_before(self, last: npt.NDArray[np.float64], block: ColumnBlock) -> npt.NDArray[np.float64]:
         """Return the discounted returns (E,) just before each chunk.
@@ -135,18 +135,18 @@ class ScaleRewards(_RewardPiece):
     def get_state(self) -> dict[str, Any]:
         """Return moments at the last merge and since then, and the returns of episodes that go on; nothing for a
         factor."""
-        return {} if self._factor is not None else _state_of(self._merged, self._own, self._open)
+        return {} if self._factor is not None else _state_of(self._merged, self._since_merge, self._open)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         if state:
             self._merged = Moments.from_state(state, "merged")
-            self._own = Moments.from_state(state, "own")
+            self._since_merge = Moments.from_state(state, "own")
             self._open = _open_returns(state)
 
     def reset_state(self) -> None:
         """Forget all rewards."""
-        self._merged = self._own = Moments.of_nothing(())
+        self._merged = self._since_merge = Moments.of_nothing(())
         self._open = {}
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -160,10 +160,10 @@ class ScaleRewards(_RewardPiece):
         return _state_of(Moments.merged_of(states), Moments.of_nothing(()), opened)
 
 
-def _state_of(merged: Moments, own: Moments, opened: Mapping[str, tuple[int, float]]) -> dict[str, Any]:
+def _state_of(merged: Moments, since_merge: Moments, opened: Mapping[str, tuple[int, float]]) -> dict[str, Any]:
     return {
         **merged.to_state("merged"),
-        **own.to_state("own"),
+        **since_merge.to_state("own"),
         "open_ids": list(opened),
         "open_t": np.array([t for t, _ in opened.values()], np.int64),
         "open_returns": np.array([value for _, value in opened.values()], np.float64),

@@ -97,7 +97,7 @@ def random_observations(space: gym.Space[Any], num_rows: int) -> Any:
 
 
 def _moderate(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return bounds such as 3e38 mean that there are none."""
+    """Return items by their logarithms where bounds such as 3e38, which mean that there are none, made them huge."""
     is_huge = leaf.dtype.kind == "f" and np.abs(leaf).max(initial=0.0) > _HUGE
     return np.sign(leaf) * np.log1p(np.abs(leaf)) if is_huge else leaf
 

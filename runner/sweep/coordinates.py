@@ -22,7 +22,7 @@ def to_coordinates(domains: Mapping[str, Domain], values: Combination, are_logar
 
 
 def to_coordinate(domain: Domain, value: Value, are_logarithms: bool) -> Value:
-    """Return numbers of intervals are real ones for Tune; PB2 calculates with logarithms where the domain does."""
+    """Return numbers of intervals as real ones; their logarithms where PB2 calculates and the domain is logarithmic."""
     if isinstance(domain, Choices):
         return value
     return math.log(float(value)) if are_logarithms and domain.is_log else float(value)

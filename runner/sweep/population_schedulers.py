@@ -96,5 +96,5 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
 
 
 def _mutation(domain: Domain, generator: np.random.Generator) -> Any:
-    """Return a list is walked to its neighbours, a function draws anew."""
+    """Return how Tune mutates: it walks to the neighbours in a list, a function draws anew."""
     return list(domain.values) if isinstance(domain, Choices) else lambda: domain.sample(generator)

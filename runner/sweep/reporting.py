@@ -112,7 +112,7 @@ class Reporting(Callback):
         self._display.mutate(trial, row)
 
     def interrupt_running(self) -> bool:
-        """Return the sweep has ended, and so have its trials; whether there were any that are not over."""
+        """Mark the unfinished trials of a sweep that has ended; return whether there were any."""
         running = [trial for trial in self._folder.trials if trial.status in ("running", "waiting")]
         for trial in running:
             self._change(trial, "interrupted", self._end_reason or "the sweep was interrupted")

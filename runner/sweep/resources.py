@@ -12,8 +12,8 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
     num_remote = runners.num_env_runners + config.evaluation.evaluation_num_env_runners
     remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
     learners = config.learners
-    own_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
-    bundles = [{"CPU": 1.0, "GPU": own_gpus}, *([remote] * (0 if config.engine == "inline" else num_remote))]
+    local_learner_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
+    bundles = [{"CPU": 1.0, "GPU": local_learner_gpus}, *([remote] * (0 if config.engine == "inline" else num_remote))]
     bundles += [{"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}] * learners.num_learners
     if learns_offline(config):
         from runner.offline.workers import resources_asked_for  # imports Ray Data's libraries

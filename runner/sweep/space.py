@@ -223,8 +223,8 @@ def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.
         if not line.parsed.is_sweep_override():
             fixed.append(line.text)
             continue
-        domain, own_problems = _read_domain(line, dirs, generator)
-        problems += own_problems
+        domain, line_problems = _read_domain(line, dirs, generator)
+        problems += line_problems
         if domain is not None:
             domains.append(domain)
     keys = [domain.key for domain in domains] + [text.partition("=")[0] for text in fixed]
