@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def table(results: dict[str, list[bc.Result]]) -> str:
-    """A row a measurement: steps per second, against RLlib, and what else was seen."""
+    """Return a row a measurement: steps per second, against RLlib, and what else was seen."""
     speeds = {title: [run["steps_per_s"] for run in runs] for title, runs in results.items()}
     rows = []
     for title, measured in speeds.items():

@@ -27,8 +27,8 @@ Process = tuple[int, int]  # pid and start in clock ticks since boot: pids are u
 class MarkedProcesses:
     """The processes with the mark in their environment, and all that descend from one.
 
-    A program may overwrite its environment with its title, as Ray's workers do, and lose its parent; it is known by
-    then.
+    A program may overwrite its environment with its title, as Ray's workers do, and lose its parent; it has been
+    found before that.
     """
 
     def __init__(self, mark: str) -> None:

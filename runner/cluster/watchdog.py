@@ -20,7 +20,7 @@ from runner.cluster import leftovers
 
 
 class Watchdog:
-    """The process that waits for the end of this one; elsewhere than on Linux there is none."""
+    """The process that waits for the end of this one; exists on Linux only."""
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)

@@ -210,12 +210,12 @@ class AgentRows(Sequence[SingleAgentEpisode]):
 
     @property
     def current_obs(self) -> Column:
-        """(K, ...) the newest observations as the environment returned them."""
+        """The newest observations (K, ...) as the environment returned them."""
         return nested.take(self._obs, (self._row[self.slots], self.slots))
 
     @property
     def starts_episode(self) -> BoolArray:
-        """(K,) whether the newest observation is the agent's first."""
+        """Whether (K,) the newest observation is the agent's first."""
         is_first: BoolArray = self._episode_start[self.slots] == self._row[self.slots]
         return is_first
 

@@ -51,7 +51,7 @@ class Chunks:
 
     @property
     def lengths(self) -> IntArray:
-        """(E,) steps."""
+        """The steps (E,) of each chunk."""
         return self.t_end - self.t_start + 1
 
 

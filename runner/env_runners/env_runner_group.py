@@ -77,7 +77,7 @@ class EnvRunnerGroup:
 
     @property
     def num_restarts(self) -> int:
-        """Lost runners that were replaced so far."""
+        """The number of lost runners that were replaced so far."""
         return self._restarts.count
 
     def set_weights(self, weights: Weights) -> None:

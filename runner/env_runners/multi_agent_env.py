@@ -117,7 +117,7 @@ class DeclaredAgents:
 
     @property
     def possible_agents(self) -> list[str]:
-        """Their ids."""
+        """The ids of all agents."""
         return list(self.observation_spaces)
 
 

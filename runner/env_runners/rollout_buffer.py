@@ -132,12 +132,12 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     @property
     def current_obs(self) -> Column:
-        """(N, ...) the newest observations as the environment returned them."""
+        """The newest observations (N, ...) as the environment returned them."""
         return nested.take(self.obs, self._past + self.t)
 
     @property
     def starts_episode(self) -> npt.NDArray[np.bool_]:
-        """(N,) whether the newest observation is an episode's first."""
+        """Whether (N,) the newest observation is an episode's first."""
         is_first: npt.NDArray[np.bool_] = self._episode_start == self._past + self.t
         return is_first
 
@@ -253,7 +253,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     @property
     def _held_obs(self) -> Column:
-        """What the episodes hold: the environment's observations, or what a piece wrote in their place."""
+        """The observations that the episodes hold: the environment's, or what a piece wrote in their place."""
         return self.obs if self._written_obs is None else self._written_obs
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:

@@ -195,7 +195,7 @@ class MultiAgentFields:
 
     @property
     def is_done(self) -> bool:
-        """Terminated or truncated, as a whole."""
+        """Whether the episode is terminated or truncated, as a whole."""
         return self.is_terminated or self.is_truncated
 
     def __repr__(self) -> str:

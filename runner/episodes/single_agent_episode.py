@@ -610,7 +610,7 @@ class SingleAgentEpisode:
 
     @property
     def is_done(self) -> bool:
-        """Terminated or truncated."""
+        """Whether the episode is terminated or truncated."""
         return self.is_terminated or self.is_truncated
 
     def _buffers(self) -> list[LookbackBuffer]:

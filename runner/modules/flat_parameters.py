@@ -50,7 +50,7 @@ class FlatParameters:
 
     @property
     def gradient(self) -> Tensor:
-        """(P,) the gradient that `backward` adds to."""
+        """The gradient (P,) that `backward` adds to."""
         assert self.parameter.grad is not None  # set in __init__, never taken away
         return self.parameter.grad
 

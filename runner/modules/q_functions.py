@@ -90,7 +90,7 @@ class WithQFunctions(nn.Module):
 
 
 class _Bounds:
-    """Of a Box."""
+    """The bounds of a Box."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._low, self._high = (torch.from_numpy(bound.copy()) for bound in (space.low, space.high))

@@ -83,7 +83,7 @@ class HeldOutEvaluation:
 
     @property
     def source(self) -> Source:
-        """Of the held-out data."""
+        """The source of the held-out data."""
         return self._source
 
     # -- evaluation ------------------------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ class MeanLoss:
 
     @property
     def mean(self) -> float:
-        """NaN without any env step."""
+        """The mean so far; NaN without any env step."""
         return self._sum / self._num_env_steps if self._num_env_steps else float("nan")
 
     @torch.no_grad()

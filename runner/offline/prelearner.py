@@ -72,11 +72,11 @@ class ModuleSpec(Protocol):
 
     @property
     def observation_space(self) -> gym.Space[Any]:
-        """Of the environment."""
+        """The environment's observation space."""
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """Of the environment."""
+        """The environment's action space."""
 
     def build(self) -> PreLearnerParts:
         """Return module and learner pipeline, anew."""
@@ -92,7 +92,7 @@ class OfflinePreLearner:
         config: the experiment.
         module_spec: makes module and learner pipeline.
         decode: Arrow table of raw rows -> column block; None where `_map_to_episodes` is your own.
-        module_state: (P,) parameters to begin with; None: those that the run's seed gives.
+        module_state: (P,) parameters to begin with; None: the ones that the run's seed gives.
         newest_module_state: where newer parameters come from: (version that is there) -> (version, (P,) parameters), or
             None if there are none; None for pipelines that do not read the module.
         **kwargs: `offline.prelearner_kwargs`, which `_map_to_episodes` gets, too.

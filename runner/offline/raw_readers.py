@@ -33,7 +33,7 @@ class RawReader(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the first rows; files that hold the same kind of data may differ in detail."""
+        """The schema of the first rows; files that hold the same kind of data may differ in detail."""
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """Return the rows, table by table, each with its file and the number of its first row in it."""

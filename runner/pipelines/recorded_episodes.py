@@ -37,7 +37,7 @@ class ObservationRows(Sequence[SingleAgentEpisode]):
 
     @property
     def current_obs(self) -> Column:
-        """(R + E, ...)."""
+        """The observations (R + E, ...)."""
         return self._block.columns[OBS]
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:

@@ -32,7 +32,7 @@ def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_t
 
 
 class SweepDisplay:
-    """Plain lines.
+    """Shows plain lines.
 
     Args:
         config: of one of its trials.

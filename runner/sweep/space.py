@@ -93,7 +93,7 @@ class Interval:
 
     @property
     def examples(self) -> tuple[Value, ...]:
-        """Its ends."""
+        """The ends of the interval."""
         return self.start, self.end
 
     @property
@@ -169,7 +169,7 @@ class SearchSpace:
 
     @property
     def num_combinations(self) -> int | None:
-        """How many there are, without seeds; None: without end."""
+        """The number of combinations, without seeds; None: without end."""
         values = [domain.values for domain in self.domains]
         return None if None in values else math.prod(len(choices) for choices in values if choices is not None)
 
@@ -188,7 +188,7 @@ class SearchSpace:
 
     @property
     def mutable(self) -> tuple[Domain, ...]:
-        """Those whose values a population may change while a trial goes on: settings of the algorithm."""
+        """The domains whose values a population may change while a trial goes on: settings of the algorithm."""
         return tuple(
             domain
             for domain in self.domains

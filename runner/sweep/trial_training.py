@@ -92,7 +92,7 @@ class TrialTraining:
 
     @property
     def _time(self) -> float:
-        """What schedulers go by."""
+        """The time that schedulers go by."""
         return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
 
     def step(self) -> dict[str, Any]:

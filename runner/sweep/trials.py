@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def values(self) -> Combination:
-        """What it runs with now."""
+        """The values that it runs with now."""
         return {**self.combination, **self.changed}
 
     @property
