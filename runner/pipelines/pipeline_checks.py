@@ -80,7 +80,7 @@ def find_unmatched_piece(
 def _unmatched(piece: str, what: str, where: str, acting: Sequence[str], learning: Sequence[str]) -> Problem:
     other = "learns on" if what == "acts on" else "acts on"
     return Problem(
-        f"{piece} changes the observations that the module {what}, but nothing changes those that it {other} alike",
+        f"{piece} changes the observations that the module {what}, but nothing changes the ones that it {other} alike",
         where=where,
         got=f"changed for acting by: {', '.join(acting) or 'none'}; for learning by: {', '.join(learning) or 'none'}",
         allowed="WriteObservationsToEpisodes after the pieces in connectors.env_to_module, or the same pieces in the "
