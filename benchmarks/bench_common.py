@@ -35,7 +35,7 @@ class Peer:
 
 
 def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> argparse.ArgumentParser:
-    """The flags all drivers that run peers have; unknown ones go to the peers.
+    """Return the flags all drivers that run peers have; unknown ones go to the peers.
 
     Args:
         out: name of the file with the raw results.
@@ -66,7 +66,7 @@ def add_repeats(p: argparse.ArgumentParser) -> None:
 
 
 def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
-    """Repeats, iterations and iterations of warm-up."""
+    """Return repeats, iterations and iterations of warm-up."""
     repeats, iterations, warmup = (
         small if given is None and args.quick else full if given is None else given
         for given, full, small in ((args.repeats, 3, 1), (args.iterations, 20, 2), (args.warmup, 3, 1))
@@ -75,7 +75,7 @@ def repeats_of(args: argparse.Namespace) -> tuple[int, int, int]:
 
 
 def select_peers(args: argparse.Namespace) -> list[Peer]:
-    """The systems that `--peers` names, on CartPole."""
+    """Return the systems that `--peers` names, on CartPole."""
     return named_peers(
         args,
         [
@@ -89,7 +89,7 @@ def select_peers(args: argparse.Namespace) -> list[Peer]:
 
 
 def named_peers(args: argparse.Namespace, known: Iterable[Peer]) -> list[Peer]:
-    """Those of `known` that `--peers` names, in that order."""
+    """Return the systems of `known` that `--peers` names, in that order."""
     by_name = {peer.name: peer for peer in known}
     names = args.peers.split(",")
     if unknown := [name for name in names if name not in by_name]:
@@ -151,7 +151,7 @@ def cpu_model() -> str:
 
 
 def versions(peer: Peer) -> dict[str, str]:
-    """Versions that matter, as the interpreter of a peer sees them."""
+    """Return the versions that matter, as the interpreter of a peer sees them."""
     code = (
         "import importlib.metadata as m, json, platform\n"
         "v = {'python': platform.python_version()}\n"
@@ -177,7 +177,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Median with the smallest and the largest value."""
+    """Return the median with the smallest and the largest value."""
     if not values:
         return "-"
     low, middle, high = (f"{x:,.{digits}f}" for x in (min(values), statistics.median(values), max(values)))
@@ -185,7 +185,7 @@ def spread(values: Sequence[float], digits: int = 0) -> str:
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Median against median; a dash where one of them was not run."""
+    """Return the ratio of medians; a dash where one of them was not run."""
     if not ours or not theirs:
         return "-"
     return f"{statistics.median(ours) / statistics.median(theirs):.2f}"

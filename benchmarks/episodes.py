@@ -160,12 +160,12 @@ def add_joint_steps(episode: Episode, steps: int) -> None:
 
 
 def add_turns(episode: Episode) -> None:
-    """50 env steps in which one agent acts, another one is observed, and all get rewards."""
+    """Add 50 env steps in which one agent acts, another one is observed, and all get rewards."""
     rewards = dict.fromkeys(AGENTS, 1.0)
     episode.add_env_step({AGENTS[0]: OBSERVATION}, dict.fromkeys(AGENTS, 1), rewards)
     for step in range(49):
-        acting, observed = AGENTS[step % len(AGENTS)], AGENTS[(step + 1) % len(AGENTS)]
-        episode.add_env_step({observed: OBSERVATION}, {acting: 1}, rewards)
+        actor, observed = AGENTS[step % len(AGENTS)], AGENTS[(step + 1) % len(AGENTS)]
+        episode.add_env_step({observed: OBSERVATION}, {actor: 1}, rewards)
 
 
 def turned(cls: Any) -> Callable[[], Episode]:
@@ -185,7 +185,7 @@ def get_filled(episode: Episode) -> object:
 
 
 def measure_peer(peer: str, budget_s: float) -> dict[str, float]:
-    """Microseconds of each case."""
+    """Return the microseconds of each case."""
     if peer == "ours":
         from runner.episodes import MultiAgentEpisode, SingleAgentEpisode
     else:
@@ -196,7 +196,7 @@ def measure_peer(peer: str, budget_s: float) -> dict[str, float]:
 
 
 def measure_case(case: Case, budget_s: float) -> float:
-    """Microseconds of one of the case's calls: the fastest of at least 5 batches."""
+    """Return the microseconds of one of the case's calls: the fastest of at least 5 batches."""
     size, fastest, end = batch_size(case), float("inf"), time.perf_counter() + budget_s
     gc.collect()
     gc.disable()
@@ -209,7 +209,7 @@ def measure_case(case: Case, budget_s: float) -> float:
 
 
 def batch_size(case: Case) -> int:
-    """As many calls as take 5 ms; few of those that each need a new episode, which takes longer to make."""
+    """Return as many calls as take 5 ms; few where each needs a new episode, which takes longer to make."""
     once = min(batch_seconds(case, 1) for _ in range(3))
     return max(1, min(10 if case.is_fresh else 10_000, int(0.005 / once)))
 

@@ -95,7 +95,7 @@ def main() -> None:
 
 
 def table(results: dict[str, dict[str, list[bc.Result]]]) -> str:
-    """A row a comparison: each system's speed, ours against theirs, seconds to the first batch."""
+    """Return a row a comparison: each system's speed, ours against theirs, seconds to the first batch."""
 
     def speeds(title: str, name: str) -> list[float]:
         runs = results.get(title, {}).get(name, [])

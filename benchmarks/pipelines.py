@@ -51,7 +51,7 @@ Results = dict[tuple[Variant, int], list[bc.Result]]
 
 
 def measure_all(variants: Sequence[Variant], repeats: int, flags: Sequence[str]) -> Results:
-    """The variants take turns, a process each."""
+    """Measure all variants, which take turns, a process each."""
     results: Results = {(variant, size): [] for variant in variants for size in SIZES}
     for repeat in range(repeats):
         for (variant, size), found in results.items():

@@ -62,22 +62,22 @@ def main() -> None:
 
 
 def table(results: dict[str, list[bc.Result]]) -> str:
-    """A row a measurement: steps per second, against RLlib, and what else was seen."""
+    """Return a row a measurement: steps per second, against RLlib, and what else was seen."""
     speeds = {title: [run["steps_per_s"] for run in runs] for title, runs in results.items()}
     rows = []
-    for title, own in speeds.items():
-        if not own:
+    for title, measured in speeds.items():
+        if not measured:
             continue
         note = "-"
         if title == MANY and speeds[ONE]:
-            note = f"{bc.ratio(own, speeds[ONE])} of one client"
+            note = f"{bc.ratio(measured, speeds[ONE])} of one client"
         if title == ACTIONS:
             note = "answers in {:.1f} ms (median), {:.1f} ms (99 %)".format(
                 *(statistics.median(run[name] for run in results[title]) for name in ("median_ms", "p99_ms"))
             )
         is_compared = title not in (RLLIB, ACTIONS)
-        against = bc.ratio(own, speeds[RLLIB]) if is_compared and speeds[RLLIB] else "-"
-        rows.append([title, bc.spread(own), against, note])
+        against = bc.ratio(measured, speeds[RLLIB]) if is_compared and speeds[RLLIB] else "-"
+        rows.append([title, bc.spread(measured), against, note])
     return bc.markdown_table(["what", "env steps/s", "ours/RLlib", ""], rows)
 
 

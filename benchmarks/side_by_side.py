@@ -34,7 +34,7 @@ class Column:
         return [self.scale * r[self.key] / (r[self.per] if self.per else 1) for r in runs]
 
     def ratio(self, ours: Sequence[float], theirs: Sequence[float]) -> str:
-        """How many times as fast ours is; of what is no speed, ours / theirs."""
+        """Return how many times as fast ours is; of what is no speed, ours / theirs."""
         return bc.ratio(theirs, ours) if self.is_better_high is False else bc.ratio(ours, theirs)
 
 
@@ -51,7 +51,7 @@ COLUMNS = (
 
 
 def measure_all(peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str]) -> list[bc.Result]:
-    """The systems take turns, a process each."""
+    """Measure all systems, which take turns, a process each."""
     results = []
     for repeat in range(repeats):
         for peer in peers:
@@ -62,7 +62,7 @@ def measure_all(peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str]) ->
 
 
 def table(results: Sequence[bc.Result], peers: Sequence[bc.Peer]) -> str:
-    """A row for each system, and one for each other system with what ours is to it."""
+    """Return a row for each system, and one for each other system with what ours is to it."""
     rows = []
     for peer in peers:
         cells = [column.values(results, peer.name) for column in COLUMNS]

@@ -34,7 +34,7 @@ def runner_command(run_dir: Path, extra: list[str]) -> list[str]:
 
 
 def first_result_seconds(extra: list[str]) -> float:
-    """From the start of the process until progress.jsonl holds a whole line."""
+    """Return seconds from the start of the process until progress.jsonl holds a whole line."""
     with tempfile.TemporaryDirectory(prefix="bench-startup-") as tmp:
         run_dir, log_path = Path(tmp) / "run", Path(tmp) / "output.txt"
         with log_path.open("w") as output:

@@ -43,7 +43,7 @@ class Trial:
 
 
 def run(overrides: Sequence[str], folder: Path) -> float:
-    """Seconds of a command in `folder`."""
+    """Return seconds of a command in `folder`."""
     with (folder / "output.txt").open("w") as output:
         start = time.perf_counter()
         done = subprocess.run(
@@ -62,7 +62,7 @@ def run(overrides: Sequence[str], folder: Path) -> float:
 
 
 def experiment(num_steps: int) -> tuple[str, ...]:
-    """The experiment as it is, to a number of steps instead of to its return."""
+    """Return the experiment with a number of steps to stop at, instead of its return."""
     return (
         "+experiment=ppo_cartpole",
         "stop.env_runners.episode_return_mean=100000",
@@ -76,7 +76,7 @@ def read_progress(run_dir: Path) -> list[dict[str, Any]]:
 
 
 def plain_runs(num_runs: int, num_steps: int) -> tuple[list[float], list[float]]:
-    """Training seconds and seconds of the whole command of single runs, one after the other."""
+    """Return training seconds and seconds of the whole command of single runs, one after the other."""
     training, whole = [], []
     for seed in range(num_runs):
         with tempfile.TemporaryDirectory(prefix="bench-sweeps-") as tmp:
@@ -86,14 +86,14 @@ def plain_runs(num_runs: int, num_steps: int) -> tuple[list[float], list[float]]
 
 
 def side_by_side(num_steps: int) -> list[float]:
-    """Training seconds of two single runs at the same time: what the machine takes from two of anything."""
+    """Return training seconds of two single runs at the same time: what the machine takes from two of anything."""
     with ThreadPoolExecutor(2) as pool:
         pair = [pool.submit(plain_runs, 1, num_steps) for _ in range(2)]
         return [seconds for future in pair for seconds in future.result()[0]]
 
 
 def sweep(overrides: Sequence[str]) -> tuple[float, list[Trial]]:
-    """Seconds of the whole command, and its trials in the order in which they ended."""
+    """Return seconds of the whole command, and its trials in the order in which they ended."""
     with tempfile.TemporaryDirectory(prefix="bench-sweeps-") as tmp:
         folder, began = Path(tmp) / "sweep", time.time()
         seconds = run(("-m", *overrides, f"hydra.sweep.dir={folder}"), Path(tmp))
@@ -109,7 +109,7 @@ def sweep(overrides: Sequence[str]) -> tuple[float, list[Trial]]:
 
 
 def steps_until(trials: Sequence[Trial], value: float) -> int | None:
-    """Env steps of all trials, in the order of their training time, when the first of them reaches a return."""
+    """Return env steps of all trials, in the order of their training time, when the first of them reaches a return."""
     reached: list[tuple[float, int, int]] = []
     for trial in trials:
         began_s = trial.ended_s - trial.training_s

@@ -43,7 +43,7 @@ def row(results: Sequence[bc.Result], peer: str) -> list[str]:
 
 
 def faster(theirs: Sequence[float], ours: Sequence[float]) -> str:
-    """How many times the seconds of ours a system needs, where both medians exist."""
+    """Return how many times the seconds of ours a system needs, where both medians exist."""
     if not theirs or not ours or math.inf in (statistics.median(theirs), statistics.median(ours)):
         return "-"
     return bc.ratio(theirs, ours)

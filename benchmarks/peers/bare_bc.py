@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 
 def load(folder: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The table's observations (R, 4) and actions (R,)."""
+    """Return the table's observations (R, 4) and actions (R,)."""
     table = pq.read_table(folder, columns=["obs", "actions"])
     flat = table["obs"].combine_chunks().flatten().to_numpy()
     obs = flat.reshape(table.num_rows, -1)

@@ -123,7 +123,7 @@ class Sampler:
 
 
 def advantages_of(buf: Rollout, gamma: float, lambda_: float) -> np.ndarray:
-    """GAE. The observation after a done step is the episode's last one (the env
+    """Compute GAE. The observation after a done step is the episode's last one (the env
     resets a step later), so the next row's value is the right bootstrap for a
     truncated episode too."""
     delta = buf.rewards + gamma * buf.values[1:] * ~buf.terminated - buf.values[:-1]
@@ -137,7 +137,7 @@ def advantages_of(buf: Rollout, gamma: float, lambda_: float) -> np.ndarray:
 
 
 def update(model: ActorCritic, optimizer: torch.optim.Adam, buf: Rollout, cfg: Settings) -> int:
-    """All epochs over one rollout; returns its number of env steps."""
+    """Run all epochs over one rollout; return its number of env steps."""
     valid = torch.from_numpy(buf.valid.reshape(-1))
     advantages = advantages_of(buf, cfg.gamma, cfg.lambda_)
     columns = (buf.obs, buf.actions, buf.logp, advantages, advantages + buf.values[:-1])

@@ -25,7 +25,7 @@ def main() -> None:
     ]
     config = build_experiment_config(compose_experiment(overrides, None))
     runner = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
-    weights = {module_id: own.weights() for module_id, own in build_parts(config).items()}
+    weights = {module_id: parts.weights() for module_id, parts in build_parts(config).items()}
 
     def sample() -> int:
         return runner.sample(STEPS_PER_SAMPLE, True, weights, {}).rollout.num_env_steps

@@ -91,7 +91,7 @@ class Sampling:
 
 
 def measure_whole(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, float]:
-    """Microseconds of a vector step.
+    """Return microseconds of a vector step.
 
     `total_us`: both pipelines (median), with what is done for many steps at once, `other_us`. `mean_us`: the same as a
     mean, which a busy machine disturbs.
@@ -131,7 +131,7 @@ def measure_whole(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, 
 
 
 def noise_seconds(get_actions: Any, dist: Any, num_envs: int) -> float:
-    """Of drawing the noise of a vector step; `GetActions` draws that of many at once, which no median shows."""
+    """Return seconds of drawing the noise of a vector step, which `GetActions` does for many steps at once."""
     num_steps = len(get_actions._noise)
     seconds = []
     for _ in range(NOISE_DRAWS):
@@ -142,7 +142,7 @@ def noise_seconds(get_actions: Any, dist: Any, num_envs: int) -> float:
 
 
 def measure_pieces(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, dict[str, float]]:
-    """Pipeline -> name of a piece -> its median microseconds."""
+    """Return pipeline -> name of a piece -> its median microseconds."""
     sampling = Sampling(config)
     pipelines = sampling.runner.pipelines_of(DEFAULT_MODULE_ID)
     names = {pipeline.name: [type(piece).__name__ for piece in pipeline] for pipeline in pipelines}
@@ -164,7 +164,7 @@ def median_us(seconds: Sequence[float]) -> float:
 
 
 def piece_edits(pieces: str) -> str:
-    """The override that puts the pieces behind the observations, in their order."""
+    """Return the override that puts the pieces behind the observations, in their order."""
     edits = []
     for piece in reversed(pieces.split("+")):
         name, *argument = piece.split(":")

@@ -26,7 +26,7 @@ class TwoCartPoles(MultiAgentEnv):
     """Each agent balances a pole of its own; the episode ends when the last one has ended.
 
     The same work as `runner.environments.MultiAgentCartPole`: a Python CartPole without gymnasium's checker for each
-    agent, and a step for those that have not ended. RLlib wants `__all__` flags besides.
+    agent, and a step for agents that have not ended. RLlib wants `__all__` flags besides.
     """
 
     def __init__(self, config: dict[str, Any] | None = None) -> None:
@@ -62,7 +62,10 @@ class TwoCartPoles(MultiAgentEnv):
 
 
 def multi_agent_config(cfg: MultiAgentSettings) -> PPOConfig:
-    """`count_steps_by` says in what unit `train_batch_size_per_learner` is; env steps are RLlib's default and ours."""
+    """Return the configuration.
+
+    `count_steps_by`: the unit of `train_batch_size_per_learner`; env steps are RLlib's default and ours.
+    """
     return ppo_config(cfg, TwoCartPoles).multi_agent(
         policies=set(POLICY_OF.values()),
         policy_mapping_fn=lambda agent_id, episode, **kwargs: POLICY_OF[agent_id],

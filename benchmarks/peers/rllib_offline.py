@@ -80,7 +80,7 @@ def record(settings: Settings) -> None:
 
 
 def convert(source: str, target: str) -> None:
-    """Our episode file as one of RLlib's: a msgpack blob an episode."""
+    """Convert our episode file to one of RLlib's: a msgpack blob an episode."""
     Path(target).mkdir(parents=True)
     spaces = gymnasium.make("CartPole-v1")
     for number, path in enumerate(sorted(Path(source).glob("*.parquet"))):

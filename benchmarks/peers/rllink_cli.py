@@ -26,7 +26,7 @@ class Settings:
 
 
 def parse_settings(description: str | None) -> Settings:
-    """From the command line; flags of other benchmarks are ignored."""
+    """Read the command line; flags of other benchmarks are ignored."""
     p = argparse.ArgumentParser(description=description)
     p.add_argument("--kind", default="json", choices=("json", "columns", "rllib", "actions"))
     p.add_argument("--clients", type=int, default=1)

@@ -22,7 +22,7 @@ EPISODES, STEPS = 20, 200
 
 
 def episodes(seed: int) -> list[dict[str, Any]]:
-    """20 CartPole-like episodes of 200 steps."""
+    """Return 20 CartPole-like episodes of 200 steps."""
     rng = np.random.default_rng(seed)
     return [
         {
@@ -39,7 +39,7 @@ def episodes(seed: int) -> list[dict[str, Any]]:
 
 
 def json_body(seed: int) -> bytes:
-    """The base protocol: what every client can send."""
+    """Return a message of the base protocol, which every client can send."""
     names = ("obs", "actions", "rewards")
     chunks = [
         {**one, **{name: one[name].tolist() for name in names}, "action_logp": None, "action_dist_inputs": None}
@@ -50,7 +50,7 @@ def json_body(seed: int) -> bytes:
 
 
 def columns_body(seed: int) -> bytes:
-    """Array blocks, one a column."""
+    """Return array blocks, one a column."""
     from runner.rllink.packing import pack
 
     every = episodes(seed)
@@ -61,7 +61,7 @@ def columns_body(seed: int) -> bytes:
 
 
 def rllib_body(seed: int) -> bytes:
-    """RLlib's own format, as its bundled client makes it: states of episodes that were filled step by step."""
+    """Return a message of RLlib, as its bundled client makes it: states of episodes that were filled step by step."""
     import msgpack
     import msgpack_numpy
     from ray.rllib.env.single_agent_episode import SingleAgentEpisode
@@ -89,13 +89,13 @@ def rllib_body(seed: int) -> bytes:
 
 
 def action_body(obs: list[float], is_first: bool) -> bytes:
-    """A step of the one episode of a client."""
+    """Return a step of the one episode of a client."""
     episode = {"id": "a", "obs": obs} | ({} if is_first else {"reward": 1.0})
     return json.dumps({"type": "GET_ACTIONS", "episodes": [episode]}).encode()
 
 
 def framed(body: bytes) -> bytes:
-    """With its header."""
+    """Return a body with its header."""
     return b"%08d%b" % (len(body), body)
 
 
@@ -134,7 +134,7 @@ class Connection:
         return not self._left
 
     def read(self) -> bool:
-        """Whether an answer is there."""
+        """Return whether an answer is there."""
         self._received += self.socket.recv(65536)
         if len(self._received) < 8 or len(self._received) < 8 + int(self._received[:8]):
             return False

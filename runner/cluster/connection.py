@@ -32,7 +32,7 @@ def connected(
     asked_by: str,
     note: Callable[[str], None] = _log.info,
 ) -> Iterator[None]:
-    """Within, this process uses a Ray cluster: the one it is connected to, else the named one, else a new one here.
+    """Use a Ray cluster within: the one this process is connected to, else the named one, else a new one here.
 
     A new one gets as many logical CPUs as the job needs, also above the machine's, and ends with the block. A cluster
     that merely runs on this machine is not joined: nobody has offered it.
@@ -134,7 +134,7 @@ def _connect(config: RayConfig, num_local_cpus: int, note: Callable[[str], None]
 
 
 def _init(**arguments: Any) -> str:
-    """`ray.init` that leaves signals to `interrupts`, here and in Ray's processes; the cluster's address."""
+    """Call `ray.init`, leaving signals to `interrupts` here and in Ray's processes; return the cluster's address."""
     import ray
 
     with _signals_kept():
@@ -173,5 +173,5 @@ def _resources_text() -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error's text, its class where there is none."""
+    """Return the first line of an error's text, its class where there is none."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

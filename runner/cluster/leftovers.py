@@ -1,6 +1,6 @@
 """`python leftovers.py MARK PID`: follow the processes that have a mark, and end them when process PID has ended.
 
-The end of stdin means the same as that of the process. Standard library only: it starts in milliseconds.
+The end of stdin means the same as the end of the process. Standard library only: it starts in milliseconds.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Process = tuple[int, int]  # pid and start in clock ticks since boot: pids are u
 class MarkedProcesses:
     """The processes with the mark in their environment, and all that descend from one.
 
-    A program may overwrite its environment with its title, as Ray's workers do, and lose its parent; it is known by
-    then.
+    A program may overwrite its environment with its title, as Ray's workers do, and lose its parent; it has been
+    found before that.
     """
 
     def __init__(self, mark: str) -> None:
@@ -66,7 +66,7 @@ class MarkedProcesses:
 
 
 def _processes() -> Iterator[tuple[Process, int]]:
-    """All living processes, each with the pid of its parent."""
+    """Yield all living processes, each with the pid of its parent."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue

@@ -30,7 +30,7 @@ class WaitingActor:
 
 @contextmanager
 def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> Iterator[None]:
-    """Within, tell `note` every `interval_s` which actors wait for resources, as long as some do.
+    """Tell `note` within every `interval_s` which actors wait for resources, as long as some do.
 
     A thread looks; each look is one question to the cluster's head, a millisecond.
     """
@@ -61,7 +61,7 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
 
 
 def waiting_actors() -> list[WaitingActor]:
-    """The actors that this process has made and that no node has a place for at the moment."""
+    """Return the actors of this process that no node has a place for at the moment."""
     import ray
     from ray._private.state import state
     from ray.core.generated import gcs_pb2
@@ -69,18 +69,18 @@ def waiting_actors() -> list[WaitingActor]:
     if not ray.is_initialized():
         return []
     table_row: Any = gcs_pb2  # generated without types
-    own_id = bytes.fromhex(ray.get_runtime_context().get_worker_id())
+    this_worker = bytes.fromhex(ray.get_runtime_context().get_worker_id())
     table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
     actors = [table_row.ActorTableData.FromString(row) for row in table]
     return [
         WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), dict(actor.required_resources))
         for actor in actors
-        if actor.owner_address.worker_id == own_id and not actor.address.ip_address
+        if actor.owner_address.worker_id == this_worker and not actor.address.ip_address
     ]
 
 
 def waiting_text(waiting: list[WaitingActor], seconds: float) -> str:
-    """A line that says who waits, what each asks for, and what is free."""
+    """Return a line that says who waits, what each asks for, and what is free."""
     import ray
 
     counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)

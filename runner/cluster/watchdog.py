@@ -20,7 +20,7 @@ from runner.cluster import leftovers
 
 
 class Watchdog:
-    """The process that waits for the end of this one; elsewhere than on Linux there is none."""
+    """The process that waits for the end of this one; exists on Linux only."""
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)
@@ -28,7 +28,7 @@ class Watchdog:
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """Processes that are started within have the mark, and so have their children."""
+        """Mark the processes that are started within, and so their children."""
         os.environ[leftovers.VARIABLE] = self._mark
         try:
             yield
@@ -36,7 +36,7 @@ class Watchdog:
             del os.environ[leftovers.VARIABLE]  # MLflow's process, for example, outlives this one on purpose
 
     def end(self) -> None:
-        """The cluster has been stopped: end what is left of it, in the background."""
+        """End what is left of the stopped cluster, in the background."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # it is gone
                 self._process.stdin.close()
@@ -45,7 +45,7 @@ class Watchdog:
 
 
 def _start(mark: str) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that a signal to the group of this process does not reach it."""
+    """Start the process in a new session, so that a signal to the group of this one does not reach it."""
     command = [sys.executable, "-I", "-S", str(Path(leftovers.__file__)), mark, str(os.getpid())]
     return subprocess.Popen(
         command,

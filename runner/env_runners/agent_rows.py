@@ -69,7 +69,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
     def clear(self) -> None:
         """Forget everything: all sub-environments are about to be reset."""
         num_slots = self.max_rows
-        self.slots: IntArray = np.zeros(0, np.int64)  # observed last, those that just finished included
+        self.slots: IntArray = np.zeros(0, np.int64)  # observed last, also if they have just finished
         self._row = np.full(num_slots, self._past, np.int64)  # of the newest observation
         self.is_running = np.zeros(num_slots, np.bool_)
         self._is_used = np.zeros(num_slots, np.bool_)  # the row of the newest observation holds one
@@ -85,7 +85,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
     # -- writing -------------------------------------------------------------------------------------------------
 
     def begin(self, slots: IntArray, obs: Column, env_t: IntArray, numbers: IntArray) -> None:
-        """First observations (K, ...) of agents in env episodes with these numbers, at these env time steps."""
+        """Write the first observations (K, ...) of agents in env episodes of these numbers, at these env steps."""
         self._reserve_one_more(slots)
         follows = slots[self._is_used[slots]]
         self._is_gap[self._row[follows], follows] = True
@@ -101,7 +101,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
             self._infos.pop((int(self._row[slot]), slot), None)
 
     def act(self, slots: IntArray, outputs: Mapping[str, Column]) -> None:
-        """What running agents (K,) do on their newest observations: actions and more, (K, ...) each."""
+        """Write what running agents (K,) do on their newest observations: actions and more, (K, ...) each."""
         if not self._knows_outputs:
             self._add_columns(outputs)
         at = (self._row[slots], slots)
@@ -113,7 +113,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self.is_waiting[slots] = True
 
     def add_rewards(self, slots: IntArray, rewards: npt.NDArray[np.float64], numbers: IntArray) -> None:
-        """Rewards for the action that an agent waits for; before its first action, for that one.
+        """Add rewards to the action that an agent waits for; before its first action, to that one.
 
         An agent that has finished gets it for its last action, if that is still in this fragment.
         """
@@ -127,7 +127,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self._reward_before[slots[is_late]] += rewards[is_late]
 
     def observe(self, slots: IntArray, obs: Column, env_t: IntArray) -> None:
-        """Observations (K, ...) of agents that waited for one; completes their steps."""
+        """Write observations (K, ...) of agents that waited for one; complete their steps."""
         self._reserve_one_more(slots)
         self._row[slots] += 1
         at = (self._row[slots], slots)
@@ -138,7 +138,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self.is_waiting[slots] = False
 
     def repeat_last(self, slots: IntArray, env_t: IntArray) -> None:
-        """The last observations again, for agents that ended without a final one."""
+        """Write the last observations again, for agents that ended without a final one."""
         at = (self._row[slots], slots)
         written = None if self._written_obs is None else nested.take(self._written_obs, at)
         self.observe(slots, nested.take(self._obs, at), env_t)
@@ -146,7 +146,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
             nested.assign(self._written_obs, (self._row[slots], slots), written)
 
     def end(self, slots: IntArray, is_terminated: BoolArray, is_truncated: BoolArray) -> None:
-        """The episodes of these agents end; none of them waits."""
+        """End the episodes of these agents, none of which waits."""
         has_step = self._row[slots] > self._episode_start[slots]
         at = (self._row[slots][has_step] - 1, slots[has_step])
         self._is_terminated[at] = is_terminated[has_step]
@@ -155,11 +155,11 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         self.is_running[slots] = False
 
     def end_env(self, env: int) -> None:
-        """The env episode of a sub-environment is over: rewards of agents that were never observed end with it."""
+        """End the env episode of a sub-environment; rewards of agents that were never observed end with it."""
         self._reward_before[env * len(self.agents) : (env + 1) * len(self.agents)] = 0.0
 
     def add_info(self, slot: int, info: Mapping[str, Any]) -> None:
-        """The info that came with the slot's newest observation."""
+        """Keep the info that came with the slot's newest observation."""
         if info:
             self._infos[(int(self._row[slot]), slot)] = info
 
@@ -187,7 +187,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         )
 
     def add_slots(self, more: int) -> None:
-        """Make room for `more` slots behind those that are there; nobody is in them yet."""
+        """Make room for `more` slots behind the present ones; no agent is in them yet."""
         first, self.max_rows = self.max_rows, self.max_rows + more
 
         def widen(array: Array) -> Array:
@@ -210,17 +210,17 @@ class AgentRows(Sequence[SingleAgentEpisode]):
 
     @property
     def current_obs(self) -> Column:
-        """(K, ...) the newest observations as the environment returned them."""
+        """The newest observations (K, ...) as the environment returned them."""
         return nested.take(self._obs, (self._row[self.slots], self.slots))
 
     @property
     def starts_episode(self) -> BoolArray:
-        """(K,) whether the newest observation is the agent's first."""
+        """Whether (K,) the newest observation is the agent's first."""
         is_first: BoolArray = self._episode_start[self.slots] == self._row[self.slots]
         return is_first
 
     def newest_step(self, column: str) -> Column | None:
-        """(K, ...) a step column's newest row; None while there is none."""
+        """Return the newest row (K, ...) of a step column; None while there is none."""
         if column not in self._steps or self._past == 0:
             return None
         return nested.take(self._steps[column], (self._row[self.slots] - 1, self.slots))
@@ -233,7 +233,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         nested.assign(self._written_obs, (self._row[self.slots], self.slots), obs)
 
     def history(self, column: str, length: int) -> tuple[Column, BoolArray]:
-        """What the agents saw or did last; see `RolloutBuffer.history`. K rows."""
+        """Return what the agents saw or did last; see `RolloutBuffer.history`. K rows."""
         is_obs = column == OBS
         if length > self._past + is_obs:
             raise ValueError(f"a history of {length} {column} needs a longer lookback than {self._past} steps")
@@ -254,7 +254,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         return self.running_episode(int(self.slots[index]))
 
     def running_episode(self, slot: int) -> SingleAgentEpisode:
-        """The chunk so far of the agent in a slot, without the step it waits for."""
+        """Return the chunk so far of the agent in a slot, without the step it waits for."""
         end = int(self._row[slot])
         start = int(self._episode_start[slot])
         first = max(start, self._past)
@@ -284,11 +284,11 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         return episode
 
     def agent_of(self, slot: int) -> str:
-        """The agent of a slot."""
+        """Return the agent of a slot."""
         return self.agents[slot % len(self.agents)]
 
     def env_of(self, slot: int) -> int:
-        """The sub-environment of a slot."""
+        """Return the sub-environment of a slot."""
         return slot // len(self.agents)
 
     def _env_episode_id(self, slot: int, number: int) -> str:
@@ -300,7 +300,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
     # -- cutting ---------------------------------------------------------------------------------------------------
 
     def cut(self, complete: AddColumns = lambda columns: None) -> tuple[ColumnBlock, Column]:
-        """The completed steps so far as a block, and its observations as the environment returned them.
+        """Return the completed steps so far as a block, and its observations as the environment returned them.
 
         Nothing is lost: running episodes go on in the next fragment, steps that still wait included.
         """
@@ -376,7 +376,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """State between two fragments: newest observations, lookback rows and the counters of running episodes."""
+        """Return the state between fragments: newest observations, lookback rows and counters of running episodes."""
         first = slice(self._past + 1)
         return {
             "obs": copied(nested.take(self._obs, first)),
@@ -389,7 +389,7 @@ class AgentRows(Sequence[SingleAgentEpisode]):
         }
 
     def _saved_steps(self) -> dict[str, Column]:
-        """Lookback rows of the running episodes' steps, and the row of steps that wait for their end; else zeros.
+        """Return the lookback rows of running episodes and the row of steps that wait for their end, else zeros.
 
         Elsewhere the memory holds older steps, and a resumed run would have another state than a straight one.
         """
@@ -429,7 +429,7 @@ class _SlotInfos:
         self._infos, self._slots, self._first_row = infos, slots, first_row
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Infos of a chunk's observations."""
+        """Return the infos of a chunk's observations."""
         slot, first = int(self._slots[chunk]), int(self._first_row[chunk])
-        own = [dict(self._infos.get((row, slot), {})) for row in range(first, first + num_rows)]
-        return [{} for _ in range(num_before)] + own
+        infos = [dict(self._infos.get((row, slot), {})) for row in range(first, first + num_rows)]
+        return [{} for _ in range(num_before)] + infos

@@ -37,7 +37,7 @@ class Chunks:
 
     @classmethod
     def of(cls, is_step: BoolArray) -> Chunks:
-        """The chunks of (T, S) rows: each run of steps without a gap."""
+        """Return the chunks of (T, S) rows: each run of steps without a gap."""
         is_start, is_end = is_step.copy(), is_step.copy()
         is_start[1:] &= ~is_step[:-1]
         is_end[:-1] &= ~is_step[1:]
@@ -51,12 +51,12 @@ class Chunks:
 
     @property
     def lengths(self) -> IntArray:
-        """(E,) steps."""
+        """The steps (E,) of each chunk."""
         return self.t_end - self.t_start + 1
 
 
 def _slot_major_rows(mask: BoolArray) -> IntArray:
-    """Indices of the true entries of a (T, S) mask into the flattened (T * S) rows, ordered by slot, then time."""
+    """Return the flat (T * S) row numbers of a (T, S) mask's true entries, ordered by slot, then time."""
     slot, t = np.divmod(np.flatnonzero(mask.T), mask.shape[0])
     rows: IntArray = t * mask.shape[1] + slot
     return rows
@@ -71,22 +71,22 @@ class PastRows:
     num_before: IntArray
 
     def num_steps_before(self, chunk: int) -> int:
-        """How many steps before the chunk can be seen."""
+        """Return how many steps before the chunk can be seen."""
         return int(self.num_before[chunk])
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """These steps, column by column."""
+        """Return these steps, column by column."""
         rows = slice(-int(self.num_before[chunk]), None)
         return {name: nested.take(column, (rows, self.slot[chunk])) for name, column in self.columns.items()}
 
 
 def flat_rows(column: Column, rows: slice, flat_index: IntArray) -> Column:
-    """Rows of the (T, S, ...) arrays `column[rows]` by their index into (T * S)."""
+    """Return the rows of the (T, S, ...) arrays `column[rows]` by their index into (T * S)."""
     return nested.map_leaves(lambda array: array[rows].reshape(-1, *array.shape[2:])[flat_index], column)
 
 
 def grown(column: Column, more: int) -> Column:
-    """The column with `more` rows of zeros at its end."""
+    """Return the column with `more` rows of zeros at its end."""
 
     def grow(array: Array) -> Array:
         return np.concatenate((array, np.zeros((more, *array.shape[1:]), array.dtype)))
@@ -95,5 +95,5 @@ def grown(column: Column, more: int) -> Column:
 
 
 def copied(column: Column) -> Column:
-    """A copy of every array."""
+    """Return a copy of every array."""
     return nested.map_leaves(np.copy, column)

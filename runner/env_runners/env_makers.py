@@ -23,11 +23,11 @@ _KIND_NAMES = "a gymnasium.Env, a gymnasium.vector.VectorEnv or a MultiAgentEnv"
 
 
 def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -> Environment:
-    """The environment with its wrappers: a `MultiAgentEnv`, a `gymnasium.Env`, or a `VectorEnv` of `num_envs`.
+    """Make the environment with its wrappers: a `MultiAgentEnv`, a `gymnasium.Env`, or a `VectorEnv` of `num_envs`.
 
     Args:
         config: the `env` block.
-        num_envs: sub-environments of those that are stepped together.
+        num_envs: sub-environments, where they are stepped together.
         mode: `env_runners.gym_env_vectorize_mode`: auto, sync or vector_entry_point.
 
     Raises:
@@ -44,7 +44,7 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
 
 
 def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> SubEnvironments:
-    """N sub-environments with a single agent.
+    """Make N sub-environments with a single agent.
 
     Args:
         config: the `env` block.
@@ -66,7 +66,7 @@ def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> S
 def sub_environments(
     env: Environment, make_another: Callable[[], Environment], num_envs: int, seed: int
 ) -> SubEnvironments:
-    """N sub-environments, of which the first one, or all together, are made already."""
+    """Return N sub-environments, of which the first one, or all together, are made already."""
     if isinstance(env, gym.vector.VectorEnv):
         return BatchedEnvironments(env, seed)
     envs = itertools.chain([env], iter(make_another, None))
@@ -74,7 +74,7 @@ def sub_environments(
 
 
 def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
-    """An environment with several agents.
+    """Make an environment with several agents.
 
     Raises:
         ConfigError: it cannot be made, or has a single agent.
@@ -87,7 +87,7 @@ def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
 
 
 def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any]) -> Environment:
-    """The environment without wrappers."""
+    """Make the environment without wrappers."""
     arguments = dict(config.env_config)
     if config._target_ is not None:
         target = import_target(config._target_, "env._target_", *_KINDS, or_function=True)
@@ -100,7 +100,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
 
 
 def _makes_all_at_once(target: Any) -> bool:
-    """Whether all sub-environments are made by one call: a class of such, or a function that asks how many."""
+    """Return whether all sub-environments are made by one call: a class of such, or a function that asks how many."""
     if inspect.isclass(target):
         return issubclass(target, gym.vector.VectorEnv)
     return "num_envs" in inspect.signature(target).parameters
@@ -125,7 +125,7 @@ def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any
 
 
 def _hint(env: Environment, wrapper: Any) -> str | None:
-    """What goes together, where an environment and a wrapper step different numbers of them."""
+    """Return what goes together, where an environment and a wrapper step different numbers of them."""
     steps_all = isinstance(env, gym.vector.VectorEnv)
     if not inspect.isclass(wrapper) or steps_all == _makes_all_at_once(wrapper) or isinstance(env, MultiAgentEnv):
         return None

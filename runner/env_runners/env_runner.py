@@ -153,7 +153,7 @@ class SingleAgentEnvRunner:
         return _first_of_each(parts, quotas)
 
     def _cut_checked(self, with_outputs_per_fragment: bool = True) -> Fragment:
-        """The fragment so far. Its `action_logp` would say nothing of how likely greedy actions were."""
+        """Return the fragment so far, checked; without `action_logp`, which says nothing, where actions were greedy."""
 
         def complete(columns: dict[str, Column]) -> None:
             if with_outputs_per_fragment:
@@ -164,7 +164,7 @@ class SingleAgentEnvRunner:
         return replace(fragment, finished=replace(fragment.finished, outside=outside))
 
     def _record(self, fragment: Fragment, is_recorded: npt.NDArray[np.bool_] | None = None) -> None:
-        """Observations are recorded as the environment returned them, whatever the pipeline made of them."""
+        """Record observations as the environment returned them, whatever the pipeline made of them."""
         if self.recorder is not None:
             columns = {**fragment.block.columns, OBS: fragment.raw_obs}
             self.recorder.add(replace(fragment.block, columns=columns), is_recorded)
@@ -179,8 +179,10 @@ class SingleAgentEnvRunner:
         self._to_module = self._run_env_to_module(explore)
 
     def _step(self, explore: bool) -> None:
-        """One vector step. `_to_module` was made right after the step before, so that a fragment's last observation
-        has passed the pipeline when the fragment is cut, and none passes it twice.
+        """Take one vector step.
+
+        `_to_module` was made right after the step before, so that a fragment's last observation has passed the pipeline
+        when the fragment is cut, and no observation passes it twice.
         """
         assert self._to_module is not None
         forward = self.module.forward_exploration if explore else self.module.forward_inference
@@ -227,7 +229,7 @@ class SingleAgentEnvRunner:
         self.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next `sample` depends on, except the weights; empty before the first one."""
+        """Return everything that the next `sample` depends on, except the weights; empty before the first one."""
         if self._to_module is None:
             return {}
         return {
@@ -251,7 +253,7 @@ class SingleAgentEnvRunner:
         self.module_to_env.set_state(state["module_to_env"])
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The pipelines around the module."""
+        """Return the pipelines around the module."""
         return self.env_to_module, self.module_to_env
 
     def finish_recording(self) -> Recorded:
@@ -267,12 +269,12 @@ class SingleAgentEnvRunner:
 
 
 def episode_quotas(num_episodes: int, num_envs: int) -> npt.NDArray[np.int64]:
-    """(N,) episodes that each sub-environment runs, `num_episodes` in all."""
+    """Return the number of episodes (N,) that each sub-environment runs, `num_episodes` in all."""
     return num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs).astype(np.int64)
 
 
 def _first_of_each(parts: list[FinishedEpisodes], quotas: npt.NDArray[np.int64]) -> FinishedEpisodes:
-    """The first `quotas[n]` finished episodes of each sub-environment n."""
+    """Return the first `quotas[n]` finished episodes of each sub-environment n."""
     every = FinishedEpisodes.concatenated(parts)
     counted = np.concatenate([np.flatnonzero(every.env_of == n)[:quota] for n, quota in enumerate(quotas)])
     return replace(every, returns=every.returns[counted], lengths=every.lengths[counted], env_of=every.env_of[counted])

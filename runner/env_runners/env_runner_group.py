@@ -72,12 +72,12 @@ class EnvRunnerGroup:
 
     @property
     def num_runners(self) -> int:
-        """W."""
+        """The number of runners, W."""
         return len(self._handles)
 
     @property
     def num_restarts(self) -> int:
-        """Lost runners that were replaced so far."""
+        """The number of lost runners that were replaced so far."""
         return self._restarts.count
 
     def set_weights(self, weights: Weights) -> None:
@@ -87,7 +87,7 @@ class EnvRunnerGroup:
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def sample(self, num_env_steps: int, explore: bool) -> list[Sample]:
-        """At least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
+        """Sample at least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
         samples: list[Sample] = self._submit("sample", shares, explore)()
         self._record(samples)
@@ -107,7 +107,7 @@ class EnvRunnerGroup:
                 self._recording.add(index, block, sample.to_record)
 
     def addresses(self) -> list[str]:
-        """Where simulators connect, `host:port` of each runner; of runners that step environments none."""
+        """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
         addresses: list[str] = self._submit_all([("address",)] * self.num_runners)()
         return addresses
 
@@ -165,7 +165,7 @@ class EnvRunnerGroup:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The states of all runners."""
+        """Return the states of all runners."""
         states = self._submit_all([("get_state",)] * self.num_runners)()
         recording = {} if self._recording is None else {"recording": self._recording.get_state()}
         return {
@@ -196,7 +196,7 @@ class EnvRunnerGroup:
         self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
-        """Replace all runners by ones whose seeds are none of those in `state`; they start new episodes."""
+        """Replace all runners by ones with seeds that `state` has not used; they start new episodes."""
         if self._recording is not None:
             self._recording.set_state(state.get("recording", {}))
         generation = 1 + max(state.get("generations", [0]))  # recorded data have none
@@ -213,16 +213,16 @@ class EnvRunnerGroup:
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(own[name] for own in counts) for name in counts[0]}
+    return {name: sum(counted[name] for counted in counts) for name in counts[0]}
 
 
 def _shares(total: int, num_parts: int) -> list[int]:
-    """`total` in `num_parts` whole parts that differ by one at most."""
+    """Return `total` in `num_parts` whole parts that differ by one at most."""
     return [total // num_parts + (index < total % num_parts) for index in range(num_parts)]
 
 
 def _writable(sample: Sample) -> Sample:
-    """The sample with arrays that may be written to (those out of Ray's object store may not)."""
+    """Return the sample with arrays that may be written to; arrays out of Ray's object store may not."""
     blocks = {
         module_id: replace(block, columns=nested.map_leaves(_writable_array, dict(block.columns)))
         for module_id, block in sample.rollout.blocks.items()

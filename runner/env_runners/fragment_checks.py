@@ -23,7 +23,7 @@ class OutsideObservations:
 
     @classmethod
     def total(cls, parts: Sequence[OutsideObservations]) -> OutsideObservations:
-        """The observations of all parts."""
+        """Return the observations of all parts."""
         return cls(sum(part.count for part in parts), next((part.first for part in parts if part.first), None))
 
 
@@ -59,7 +59,7 @@ def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationCheck
 
 
 def place_of_row(block: ColumnBlock, first_rows: npt.NDArray[Any], row: int) -> str:
-    """Episode and time step of a row, where chunk e begins with row `first_rows[e]`."""
+    """Return episode and time step of a row, where chunk e begins with row `first_rows[e]`."""
     chunk = int(np.searchsorted(first_rows, row, side="right")) - 1
     time_step = int(block.t_started[chunk]) + row - int(first_rows[chunk])
     return f"episode {block.episode_ids[chunk]}, time step {time_step}"

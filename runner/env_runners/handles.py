@@ -48,7 +48,7 @@ class LocalHandle:
         self.runner = make_runner(index, generation)
 
     def submit(self, method: str, *args: Any) -> Pending:
-        """The call, to be run."""
+        """Return the call, to be run."""
         return lambda: getattr(self.runner, method)(*args)
 
     def close(self) -> None:

@@ -54,7 +54,7 @@ class LeafChecks:
         # Values beyond `allowed` are errors; beyond `watched`, which are as tight or tighter, they are found.
         self._allowed = of_dtype if is_box and observation_check != "error" else finite
         self._watched = of_dtype if is_box and observation_check == "off" else finite
-        admits_dtype = all((own == limit).all() for own, limit in zip(self._watched, of_dtype, strict=True))
+        admits_dtype = all((bound == limit).all() for bound, limit in zip(self._watched, of_dtype, strict=True))
         self._fits_always = admits_dtype and self.dtype.kind != "f"
 
     def check_shape(self, rows: Any, num_rows: int, method: str) -> None:
@@ -81,7 +81,7 @@ class LeafChecks:
         )
 
     def find_misfit(self, rows: Array) -> Misfit | None:
-        """The rows with a value that is not finite, none of the space's, or watched and out of bounds."""
+        """Return the rows with a value that is not finite, none of the space's, or watched and out of bounds."""
         if self._fits_always or ((rows >= self._watched[0]).all() and (rows <= self._watched[1]).all()):  # not for NaN
             return None
         is_outside, is_error = ~_is_within(rows, self._watched), ~_is_within(rows, self._allowed)
@@ -102,14 +102,14 @@ class LeafChecks:
 
 
 def converts(array: Array, dtype: np.dtype[Any]) -> bool:
-    """Whether a dtype holds these numbers: floats any, up to rounding; integers only the same integers."""
+    """Return whether a dtype holds these numbers: floats any, up to rounding; integers only the same integers."""
     if array.dtype.kind not in "biuf" or (array.dtype.kind == "f" and dtype.kind != "f"):
         return False
     return dtype.kind == "f" or bool((array.astype(dtype) == array).all())
 
 
 def keys(path: Path) -> str:
-    """The path to a leaf as one would type it."""
+    """Return the path to a leaf as one would type it."""
     return "".join(f"[{key!r}]" for key in path)
 
 
@@ -119,7 +119,7 @@ def _is_within(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:
 
 
 def _limits(dtype: np.dtype[Any]) -> Limits:
-    """Lowest and highest finite numbers."""
+    """Return the lowest and highest finite numbers."""
     if dtype.kind == "b":
         return np.array(False), np.array(True)
     limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
@@ -127,7 +127,7 @@ def _limits(dtype: np.dtype[Any]) -> Limits:
 
 
 def _bounds(space: gym.Space[Any]) -> Limits:
-    """Lowest and highest values of the space."""
+    """Return the lowest and highest values of the space."""
     if isinstance(space, gym.spaces.Box):
         return space.low, space.high
     if isinstance(space, gym.spaces.Discrete):

@@ -42,7 +42,7 @@ class MultiAgentEnv:
         raise NotImplementedError(f"{type(self).__name__} has no reset")
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """One env step.
+        """Take one env step.
 
         Args:
             actions: of exactly the agents that were observed last and have not finished.
@@ -61,7 +61,7 @@ class AgentMapping:
     """Which module acts for an agent. Subclass it and name the class in `multi_agent.agent_to_module._target_`."""
 
     def __call__(self, agent_id: str) -> str:
-        """The id of the module that acts for the agent, the same whenever it is asked."""
+        """Return the id of the module that acts for the agent, the same whenever it is asked."""
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
 
@@ -76,7 +76,7 @@ class PatternMapping(AgentMapping):
         self._patterns = dict(patterns)
 
     def __call__(self, agent_id: str) -> str:
-        """The module of the first pattern that fits.
+        """Return the module of the first pattern that fits.
 
         Raises:
             ConfigError: none fits.
@@ -95,7 +95,7 @@ class PatternMapping(AgentMapping):
 
 
 def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
-    """The mapping of a configuration block; an empty one maps all agents to `default_policy`."""
+    """Return the mapping of a configuration block; an empty one maps all agents to `default_policy`."""
     if "_target_" in block:
         arguments = dict(block)
         mapping_class = import_target(arguments.pop("_target_"), f"{_WHERE}._target_", AgentMapping)
@@ -117,12 +117,12 @@ class DeclaredAgents:
 
     @property
     def possible_agents(self) -> list[str]:
-        """Their ids."""
+        """The ids of all agents."""
         return list(self.observation_spaces)
 
 
 def agents_by_module(env: MultiAgentEnv | DeclaredAgents, mapping: AgentMapping) -> dict[str, list[str]]:
-    """Module id -> the agents it acts for, in the order of `possible_agents`.
+    """Return module id -> the agents it acts for, in the order of `possible_agents`.
 
     Raises:
         ConfigError: an agent without a mapping or a space, or agents of one module whose spaces differ.

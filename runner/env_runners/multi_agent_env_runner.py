@@ -165,13 +165,13 @@ class _ModuleRunner:
         return True
 
     def cut(self) -> tuple[ColumnBlock, OutsideObservations]:
-        """The fragment so far, checked, and its observations to be counted."""
+        """Return the fragment so far, checked, and its observations to be counted."""
         acting = self.acting
         block, raw_obs = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
         return block, check_fragment(block, raw_obs, self.checks)
 
     def get_state(self) -> dict[str, Any]:
-        """Rows, pipelines and the batch of the next forward pass."""
+        """Return the state of rows, of pipelines and the batch of the next forward pass."""
         to_module = self.to_module
         return {
             "rows": self.rows.get_state(),
@@ -195,11 +195,11 @@ class _ModuleRunner:
 
 @dataclass(frozen=True)
 class _FinishedEpisode:
-    """An env episode that ended. `own`: agent id -> its return."""
+    """An env episode that ended. `returns`: agent id -> its return."""
 
     env: int
     length: int
-    own: Mapping[str, float]
+    returns: Mapping[str, float]
 
 
 class _Observed:
@@ -252,7 +252,7 @@ class MultiAgentEnvRunner:
         self._has_started = False
         self._env_t = [0] * env.num_envs
         self._numbers = [-1] * env.num_envs
-        self._own_returns: list[dict[str, float]] = [{} for _ in range(env.num_envs)]
+        self._returns: list[dict[str, float]] = [{} for _ in range(env.num_envs)]
         self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._finished: list[_FinishedEpisode] = []
@@ -305,10 +305,10 @@ class MultiAgentEnvRunner:
             self._cut()
         finished, self._finished = self._finished, []
         by_env = [[episode for episode in finished if episode.env == n] for n in range(self.env.num_envs)]
-        return self._summary([episode for n, own in enumerate(by_env) for episode in own[: quotas[n]]])
+        return self._summary([episode for n, episodes in enumerate(by_env) for episode in episodes[: quotas[n]]])
 
     def _cut(self) -> dict[str, ColumnBlock]:
-        """The fragment of each module."""
+        """Return the fragment of each module."""
         cut = {module_id: runner.cut() for module_id, runner in self._modules.items()}
         self._outside += [outside for _, outside in cut.values()]
         return {module_id: block for module_id, (block, _) in cut.items()}
@@ -318,11 +318,11 @@ class MultiAgentEnvRunner:
         by_agent: dict[str, list[float]] = {}
         by_module: dict[str, list[float]] = {}
         for episode in finished:
-            for agent, own in episode.own.items():
-                by_agent.setdefault(agent, []).append(own)
-                by_module.setdefault(self._place_of[agent][0].module_id, []).append(own)
+            for agent, agent_return in episode.returns.items():
+                by_agent.setdefault(agent, []).append(agent_return)
+                by_module.setdefault(self._place_of[agent][0].module_id, []).append(agent_return)
         return FinishedEpisodes(
-            np.array([sum(episode.own.values()) for episode in finished], np.float64),
+            np.array([sum(episode.returns.values()) for episode in finished], np.float64),
             np.array([episode.length for episode in finished], np.int64),
             np.array([episode.env for episode in finished], np.int64),
             {agent: np.array(returns) for agent, returns in by_agent.items()},
@@ -340,7 +340,7 @@ class MultiAgentEnvRunner:
         self._take_in(self.env.reset(self._seed_name), explore)
 
     def _step(self, explore: bool) -> int:
-        """One vector step; returns how many sub-environments made an env step (the others were reset)."""
+        """Take one vector step; return how many sub-environments made an env step (the others were reset)."""
         actions: list[AgentDict] = [{} for _ in range(self.env.num_envs)]
         for runner in self._modules.values():
             runner.act(explore, actions)
@@ -365,15 +365,15 @@ class MultiAgentEnvRunner:
         if step.is_reset:
             self._numbers[n] += 1
             self._env_t[n] = 0
-            self._own_returns[n] = {}
+            self._returns[n] = {}
             self._running[n], self._has_ended[n] = set(), set()
         else:
             self._env_t[n] += 1
-        own_returns = self._own_returns[n]
+        returns = self._returns[n]
         for agent, reward in step.rewards.items():
             runner, slot = self._slot(agent, n, "rewards")
             try:
-                own_returns[agent] = own_returns.get(agent, 0.0) + float(reward)
+                returns[agent] = returns.get(agent, 0.0) + float(reward)
             except (TypeError, ValueError):
                 raise self._failure(f"the reward of agent {agent} is no number", n, repr(reward)) from None
             observed[runner.module_id].rewards.append((slot, reward))
@@ -386,7 +386,7 @@ class MultiAgentEnvRunner:
                 raise self._failure(f"agent {agent} is observed after its episode has ended", n)
             else:
                 self._running[n].add(agent)
-                own_returns.setdefault(agent, 0.0)
+                returns.setdefault(agent, 0.0)
                 data.begun.append((slot, obs))
             if step.infos.get(agent):
                 data.infos.append((slot, step.infos[agent]))
@@ -394,7 +394,7 @@ class MultiAgentEnvRunner:
             self._sort_in_ends(n, step, observed)
 
     def _sort_in_ends(self, n: int, step: EnvStep, observed: Mapping[str, _Observed]) -> None:
-        """The agents whose episodes this step ended, and the env episode if it was the last."""
+        """End the episodes of agents that this step ended, and the env episode with the last of them."""
         all_terminated, all_truncated = (bool(ends.get(ALL_AGENTS)) for ends in (step.terminateds, step.truncateds))
         for data_name, ends in (("terminateds", step.terminateds), ("truncateds", step.truncateds)):
             for agent in ends:
@@ -418,7 +418,7 @@ class MultiAgentEnvRunner:
         is_open = ALL_AGENTS in step.terminateds or ALL_AGENTS in step.truncateds
         if all_terminated or all_truncated or not (self._running[n] or is_open):
             self.env.end_episode(n)
-            self._finished.append(_FinishedEpisode(n, self._env_t[n], self._own_returns[n]))
+            self._finished.append(_FinishedEpisode(n, self._env_t[n], self._returns[n]))
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[_ModuleRunner, int]:
         try:
@@ -440,7 +440,7 @@ class MultiAgentEnvRunner:
             runner.acting.env_to_module.set_state(shared_state.get(module_id, {}))
 
     def get_state(self) -> dict[str, Any]:
-        """Everything that the next `sample` depends on, except the weights; empty before the first one."""
+        """Return everything that the next `sample` depends on, except the weights; empty before the first one."""
         if not self._has_started:
             return {}
         return {
@@ -448,7 +448,7 @@ class MultiAgentEnvRunner:
             "modules": {module_id: runner.get_state() for module_id, runner in self._modules.items()},
             "env_t": list(self._env_t),
             "numbers": list(self._numbers),
-            "own_returns": [dict(own) for own in self._own_returns],
+            "own_returns": [dict(returns) for returns in self._returns],
             "running": [sorted(agents) for agents in self._running],
             "has_ended": [sorted(agents) for agents in self._has_ended],
         }
@@ -463,12 +463,12 @@ class MultiAgentEnvRunner:
             self._modules[module_id].set_state(module_state)
         self._env_t = [int(t) for t in state["env_t"]]
         self._numbers = [int(number) for number in state["numbers"]]
-        self._own_returns = [dict(own) for own in state["own_returns"]]
+        self._returns = [dict(returns) for returns in state["own_returns"]]
         self._running = [set(agents) for agents in state["running"]]
         self._has_ended = [set(agents) for agents in state["has_ended"]]
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """The pipelines around a module."""
+        """Return the pipelines around a module."""
         acting = self._modules[module_id].acting
         return acting.env_to_module, acting.module_to_env
 

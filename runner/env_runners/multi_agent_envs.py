@@ -59,8 +59,11 @@ class MultiAgentEnvironments:
         return EnvStep(True, obs, {}, {}, {}, infos)
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
-        """One step of each sub-environment with its agents' actions, or its reset where its episode is over."""
-        return [self._reset_one(n) if self._is_done[n] else self._step_one(n, own) for n, own in enumerate(actions)]
+        """Step each sub-environment with its agents' actions, or reset it where its episode is over."""
+        return [
+            self._reset_one(n) if self._is_done[n] else self._step_one(n, by_agent)
+            for n, by_agent in enumerate(actions)
+        ]
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
         if not self._has_own_state:
@@ -71,11 +74,11 @@ class MultiAgentEnvironments:
         return step
 
     def end_episode(self, n: int) -> None:
-        """The last agent of sub-environment n has finished: reset it in the next step."""
+        """Note that the last agent of sub-environment n has finished: it is reset in the next step."""
         self._is_done[n] = True
 
     def place(self, n: int) -> str:
-        """Where sub-environment n is, for messages."""
+        """Return where sub-environment n is, for messages."""
         return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +96,7 @@ class MultiAgentEnvironments:
         return result
 
     def get_state(self) -> dict[str, Any]:
-        """Episode numbers, and of each running episode its own state or the actions so far."""
+        """Return the episode numbers, and of each running episode its own state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),
@@ -101,8 +104,8 @@ class MultiAgentEnvironments:
             "is_done": list(self._is_done),
         }
         for n, env in enumerate(self.envs):
-            own: Any = env
-            state[f"env_{n}"] = own.get_state() if self._has_own_state else list(self._actions[n])
+            stateful: Any = env
+            state[f"env_{n}"] = stateful.get_state() if self._has_own_state else list(self._actions[n])
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -111,9 +114,9 @@ class MultiAgentEnvironments:
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         for n, env in enumerate(self.envs):
             self._restart_one(n)
-            own: Any = env
+            stateful: Any = env
             if self._has_own_state:
-                own.set_state(state[f"env_{n}"])
+                stateful.set_state(state[f"env_{n}"])
             else:
                 for actions in state[f"env_{n}"]:
                     self._actions[n].append(dict(actions))

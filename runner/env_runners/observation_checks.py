@@ -60,8 +60,10 @@ class ObservationChecks:
             checks.check_shape(_leaf(obs, checks.path), num_rows, method)
 
     def find_misfit(self, obs: Column) -> Misfit | None:
-        """What does not fit among (rows, ...) observations of the right shapes; first of all an error."""
-        found = [own for checks in self._leaves if (own := checks.find_misfit(_leaf(obs, checks.path))) is not None]
+        """Return what does not fit among (rows, ...) observations of the right shapes; first of all an error."""
+        found = [
+            misfit for checks in self._leaves if (misfit := checks.find_misfit(_leaf(obs, checks.path))) is not None
+        ]
         if not found:
             return None
         first = next((misfit for misfit in found if misfit.is_error), found[0])
@@ -80,7 +82,7 @@ def _leaf_spaces(space: gym.Space[Any], path: Path) -> Iterator[tuple[Path, gym.
 
 
 def _leaf(tree: Any, path: Path) -> Any:
-    """The array at `path`, None where there is none."""
+    """Return the array at `path`, None where there is none."""
     for key in path:
         try:
             tree = tree[key]
@@ -90,7 +92,7 @@ def _leaf(tree: Any, path: Path) -> Any:
 
 
 def outline(obs: Any) -> str:
-    """Type, shape and dtype of an observation, part by part."""
+    """Return type, shape and dtype of an observation, part by part."""
     if isinstance(obs, (dict, tuple)):
         return str(nested.map_leaves(outline, obs))
     dtype = f" and dtype {obs.dtype}" if hasattr(obs, "dtype") else ""

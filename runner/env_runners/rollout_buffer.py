@@ -24,7 +24,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Array, Column, Column
 # What a vector environment returns as infos: one dict a sub-environment, or gymnasium's dict of arrays.
 Infos = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
-# Adds columns, computed from those that are there.
+# Adds columns that are computed from the columns it gets.
 AddColumns = Callable[[dict[str, Column]], None]
 
 _GROWTH = 1.5
@@ -47,7 +47,7 @@ class FinishedEpisodes:
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
-        """The episodes of all parts, one after the other."""
+        """Return the episodes of all parts, one after the other."""
         return cls(
             np.concatenate([part.returns for part in parts]),
             np.concatenate([part.lengths for part in parts]),
@@ -132,17 +132,17 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     @property
     def current_obs(self) -> Column:
-        """(N, ...) the newest observations as the environment returned them."""
+        """The newest observations (N, ...) as the environment returned them."""
         return nested.take(self.obs, self._past + self.t)
 
     @property
     def starts_episode(self) -> npt.NDArray[np.bool_]:
-        """(N,) whether the newest observation is an episode's first."""
+        """Whether (N,) the newest observation is an episode's first."""
         is_first: npt.NDArray[np.bool_] = self._episode_start == self._past + self.t
         return is_first
 
     def newest_step(self, column: str) -> Column | None:
-        """(N, ...) a step column's newest row; None while there is none."""
+        """Return the newest row (N, ...) of a step column; None while there is none."""
         if column not in self._steps or self._past + self.t == 0:
             return None
         return nested.take(self._steps[column], self._past + self.t - 1)
@@ -155,7 +155,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         nested.assign(self._written_obs, self._past + self.t, obs)
 
     def add_reset(self, obs: Column, infos: Infos) -> None:
-        """Row 0 of the first fragment: the observations that all sub-environments were reset to."""
+        """Write row 0 of the first fragment: the observations that all sub-environments were reset to."""
         nested.assign(self.obs, self._past + self.t, obs)
         if infos:
             self._infos.append((0, infos))
@@ -169,7 +169,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         infos: Infos,
         outputs: Mapping[str, Column],
     ) -> None:
-        """One vector step: what was done on the newest observations (`outputs`: actions and more), what came of it.
+        """Write one vector step: what was done on the newest observations (`outputs`: actions and more) and the result.
 
         All arrays are (N, ...) and are copied.
         """
@@ -253,11 +253,11 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
 
     @property
     def _held_obs(self) -> Column:
-        """What the episodes hold: the environment's observations, or what a piece wrote in their place."""
+        """The observations that the episodes hold: the environment's, or what a piece wrote in their place."""
         return self.obs if self._written_obs is None else self._written_obs
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """What the running episodes saw or did last.
+        """Return what the running episodes saw or did last.
 
         Args:
             column: `obs`: as the environment returned them, up to the newest; or a step column: what was done before
@@ -295,7 +295,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     # -- cutting ---------------------------------------------------------------------------------------------------
 
     def _reset_rows(self) -> npt.NDArray[np.bool_]:
-        """(T, N) rows whose vector step was the reset of the sub-environment."""
+        """Return the rows (T, N) whose vector step was the reset of the sub-environment."""
         done = self._is_done[self._past : self._past + self.t]
         resets = np.empty_like(done)
         resets[0] = self._reset_at_start
@@ -303,7 +303,8 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
         return resets
 
     def cut(self, complete: AddColumns = lambda columns: None) -> Fragment:
-        """The fragment so far: a block of chunks, sub-environment by sub-environment, and the episodes that ended.
+        """Return the fragment so far: a block of chunks, sub-environment by sub-environment, and the episodes that
+        ended.
 
         Nothing is lost: running episodes go on in the next fragment, whose chunks continue these.
 
@@ -390,7 +391,7 @@ class RolloutBuffer(Sequence[SingleAgentEpisode]):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """State between two fragments: newest observations, lookback rows and the counters of running episodes."""
+        """Return the state between fragments: newest observations, lookback rows and counters of running episodes."""
         past = slice(self._past)
         newest = slice(self._past + 1)
         return {
@@ -445,22 +446,23 @@ def _joined(parts: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
 
 
 def _info_of(infos: Infos, env: int) -> dict[str, Any]:
-    """The info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key` holds)."""
+    """Return the info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key`
+    holds)."""
     if not isinstance(infos, Mapping):
         return dict(infos[env])
-    own: dict[str, Any] = {}
+    info: dict[str, Any] = {}
     for key, values in infos.items():
         is_valid = infos.get(f"_{key}")
         if key.startswith("_") and key[1:] in infos:
             continue
         if is_valid is not None and not is_valid[env]:
             continue
-        own[key] = _info_of(values, env) if isinstance(values, Mapping) else values[env]
-    return own
+        info[key] = _info_of(values, env) if isinstance(values, Mapping) else values[env]
+    return info
 
 
 def _history_rows(array: Array, start: int, end: int, is_there: npt.NDArray[np.bool_]) -> Array:
-    """(N, end - start, ...) rows of a (T, N, ...) array, 0 where not `is_there`."""
+    """Return the rows (N, end - start, ...) of a (T, N, ...) array, 0 where not `is_there`."""
     rows = array[start:end].swapaxes(0, 1).copy()
     rows[~is_there] = 0
     return rows

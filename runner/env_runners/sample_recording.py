@@ -32,7 +32,7 @@ class ToRecord:
 
 
 class SampleRecording:
-    """Records the samples of a group, those of each runner by a recorder of its own.
+    """Records the samples of a group, with a recorder for each runner.
 
     What a runner has sent is recorded, whatever becomes of the runner.
 

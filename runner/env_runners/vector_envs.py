@@ -48,10 +48,10 @@ class SubEnvironments(Protocol):
         """Start new episodes everywhere with seeds of the stream `(seed, *seed_name)`; (N, ...) observations."""
 
     def step(self, actions: Array) -> StepResult:
-        """One vector step with (N, ...) actions."""
+        """Take one vector step with (N, ...) actions."""
 
     def get_state(self) -> dict[str, Any]:
-        """The running episodes and random generators as arrays and plain values."""
+        """Return the running episodes and random generators as arrays and plain values."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
@@ -90,39 +90,39 @@ class BatchedEnvironments:
         return obs, infos
 
     def step(self, actions: Array) -> StepResult:
-        """One vector step."""
+        """Take one vector step."""
         try:
             return self._env.step(actions)
         except Exception as error:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
 
     def get_state(self) -> dict[str, Any]:
-        """The environment's own state or its attributes, and every wrapper's around it."""
-        own: Any = self._env.unwrapped
-        self._warn_of_unsaved(own)
+        """Return the environment's own state or its attributes, and every wrapper's around it."""
+        bare: Any = self._env.unwrapped
+        self._warn_of_unsaved(bare)
         state: dict[str, Any] = {
-            str(depth): _state_of(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not own
+            str(depth): _state_of(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not bare
         }
-        return state | {"own": _state_of(own)}
+        return state | {"own": _state_of(bare)}
 
-    def _warn_of_unsaved(self, own: Any) -> None:
+    def _warn_of_unsaved(self, bare: Any) -> None:
         """Say once which attributes a checkpoint leaves out, so that "goes on exactly" is not believed wrongly."""
-        if self._has_warned or _has_own_state(own):
+        if self._has_warned or _has_own_state(bare):
             return
         self._has_warned = True
-        saved = _plain_attributes(own)
+        saved = _plain_attributes(bare)
         kinds = (list, dict, set, deque, bytearray, random.Random)
-        unsaved = [n for n, value in vars(own).items() if n not in saved and isinstance(value, kinds) and value]
+        unsaved = [n for n, value in vars(bare).items() if n not in saved and isinstance(value, kinds) and value]
         if unsaved:
             what = "%s: the attributes %s are no part of checkpoints; give it get_state and set_state"
-            _log.warning(what, type(own).__name__, ", ".join(unsaved))
+            _log.warning(what, type(bare).__name__, ", ".join(unsaved))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Put the attributes back."""
         self._env.reset(seed=0)  # makes what the environment makes at its first reset
-        own: Any = self._env.unwrapped
+        bare: Any = self._env.unwrapped
         for depth, layer in enumerate(_layers(self._env)):
-            _restore(layer, state["own"] if layer is own else state[str(depth)])
+            _restore(layer, state["own"] if layer is bare else state[str(depth)])
 
     def close(self) -> None:
         """Close the environment."""
@@ -190,7 +190,7 @@ class SyncEnvironments:
             raise RunFailure(problem) from error
 
     def step(self, actions: Array) -> StepResult:
-        """One step of each sub-environment, or its reset where its episode is over."""
+        """Step each sub-environment, or reset it where its episode is over."""
         infos: list[Mapping[str, Any]] = []
         takes_arrays = isinstance(actions, np.ndarray)
         for n, env in enumerate(self._envs):
@@ -221,7 +221,7 @@ class SyncEnvironments:
         return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def get_state(self) -> dict[str, Any]:
-        """Episode numbers, and of each running episode its own state or the actions so far."""
+        """Return the episode numbers, and of each running episode its own state or the actions so far."""
         state: dict[str, Any] = {
             "seed_name": list(self._seed_name),
             "episode_numbers": list(self._episode_numbers),
@@ -232,8 +232,8 @@ class SyncEnvironments:
         for n, env in enumerate(self._envs):
             if self._has_own_state:
                 wrappers = [_state_of(layer) for layer in _layers(env)[:-1]]
-                own: Any = env.unwrapped
-                state[f"env_{n}"] = {"own": own.get_state(), "wrappers": wrappers}
+                bare: Any = env.unwrapped
+                state[f"env_{n}"] = {"own": bare.get_state(), "wrappers": wrappers}
                 continue
             if self._wrapper_states[n]:
                 state[f"wrappers_{n}"] = self._wrapper_states[n]
@@ -250,8 +250,8 @@ class SyncEnvironments:
                 _restore(wrapper, wrapper_state)
             self._reset_one(n)
             if f"env_{n}" in state:
-                own: Any = env.unwrapped
-                own.set_state(state[f"env_{n}"]["own"])
+                bare: Any = env.unwrapped
+                bare.set_state(state[f"env_{n}"]["own"])
                 for layer, layer_state in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     _restore(layer, layer_state)
             for action in nested.unstack(state[f"actions_{n}"]) if f"actions_{n}" in state else ():
@@ -308,7 +308,7 @@ def _has_own_state(env: Any) -> bool:
 
 
 def _layers(env: Any) -> list[Any]:
-    """Wrappers from the outermost to the environment itself."""
+    """Return the wrappers from the outermost to the environment itself."""
     layers = [env]
     while layers[-1] is not layers[-1].unwrapped:
         layers.append(layers[-1].env)
@@ -316,7 +316,7 @@ def _layers(env: Any) -> list[Any]:
 
 
 def _lasting_wrappers(env: Any) -> list[Any]:
-    """The wrappers that may keep something over episodes: all but those that each reset begins anew."""
+    """Return the wrappers that may keep something over episodes: all that a reset does not begin anew."""
     return [layer for layer in _layers(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
 
 
@@ -326,7 +326,7 @@ def _tells_its_state(wrapper: Any) -> bool:
 
 
 def _state_of(layer: Any) -> dict[str, Any]:
-    """What an environment or a wrapper says of its state by itself, else its plain attributes."""
+    """Return what an environment or a wrapper says of its state by itself, else its plain attributes."""
     state: dict[str, Any] = layer.get_state() if _has_own_state(layer) else _plain_attributes(layer)
     return state
 
@@ -339,7 +339,7 @@ def _restore(layer: Any, state: Mapping[str, Any]) -> None:
 
 
 def _plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
-    """Arrays, numbers, strings and random generators among an object's attributes.
+    """Return the arrays, numbers, strings and random generators among an object's attributes.
 
     Args:
         layer: the object.
@@ -361,7 +361,7 @@ def _plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
 
 
 def _is_plain_object(value: Any) -> bool:
-    """Whether the object's attributes are all it has, and all plain."""
+    """Return whether the object's attributes are all it has, and all plain."""
     attributes = getattr(value, "__dict__", None)
     if not attributes or isinstance(value, type) or callable(value):
         return False

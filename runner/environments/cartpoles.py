@@ -38,12 +38,12 @@ class StatelessCartPole(CartPoleVectorEnv):
         self.observation_space = gym.vector.utils.batch_space(self.single_observation_space, num_envs)
 
     def reset(self, **kwargs: Any) -> tuple[Observation, dict[str, Any]]:
-        """(N, 2) observations and no infos."""
+        """Start all episodes; return observations (N, 2) and no infos."""
         obs, infos = super().reset(**kwargs)
         return np.ascontiguousarray(obs[:, self._SEEN]), infos
 
     def step(self, action: npt.NDArray[np.integer[Any]]) -> Any:
-        """One vector step."""
+        """Take one vector step."""
         obs, *rest = super().step(action)
         return np.ascontiguousarray(obs[:, self._SEEN]), *rest
 
@@ -71,7 +71,7 @@ class DictCartPole(gym.Env[dict[str, Any], Any]):
         return self._nested(obs), info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One step."""
+        """Take one step."""
         obs, reward, terminated, truncated, info = self._env.step(action)
         return self._nested(obs), float(reward), terminated, truncated, info
 
@@ -105,7 +105,7 @@ class MaskedCartPole(gym.Env[dict[str, Any], Any]):
         return self._masked(obs), info
 
     def step(self, action: Any) -> tuple[dict[str, Any], float, bool, bool, dict[str, Any]]:
-        """One step."""
+        """Take one step."""
         if not self._mask[action]:
             raise ValueError(f"action {action} is forbidden by the mask {self._mask.tolist()}")
         obs, reward, terminated, truncated, info = self._env.step(int(action) // 2)
@@ -127,7 +127,7 @@ class MultiAgentCartPole(MultiAgentEnv):
         self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
-        """All agents start; agent k has the seed `seed + k`."""
+        """Start all agents; agent k has the seed `seed + k`."""
         self._running = list(self.possible_agents)
         obs = {
             agent: env.reset(seed=None if seed is None else (seed + number) % 2**31)[0]
@@ -136,7 +136,7 @@ class MultiAgentCartPole(MultiAgentEnv):
         return obs, {}
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """One step of the agents that have not ended."""
+        """Step the agents that have not ended."""
         obs, rewards, terminateds, truncateds = {}, {}, {}, {}
         for agent in self._running:
             obs[agent], rewards[agent], terminateds[agent], truncateds[agent], _ = self._envs[agent].step(

@@ -49,14 +49,14 @@ class PettingZooEnv(MultiAgentEnv):
         return {agent: self._env.observe(agent)}, {agent: self._env.infos[agent]}
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """One step of all agents, or of the one whose turn it is."""
+        """Step all agents, or the one whose turn it is."""
         if not self._is_parallel:
             return self._step_turn(actions)
         obs, rewards, terminateds, truncateds, infos = self._env.step(dict(actions))
         return dict(obs), dict(rewards), dict(terminateds), dict(truncateds), dict(infos)
 
     def _step_turn(self, actions: AgentDict) -> StepDicts:
-        """The agent whose turn it is acts; the next one is observed, and everyone whose episode ended by it."""
+        """Step the agent whose turn it is; observe the next one and all whose episodes ended by the step."""
         env = self._env
         env.step(actions[env.agent_selection])
         rewards = {agent: float(env.rewards[agent]) for agent in env.agents}

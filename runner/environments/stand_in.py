@@ -36,7 +36,7 @@ class StandIn(gym.Env[Any, Any]):
         return _item_of(self.observation_space), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """One step."""
+        """Take one step."""
         self._t += 1
         return _item_of(self.observation_space), 0.0, False, self._t == _EPISODE_LEN, {}
 
@@ -59,7 +59,7 @@ class MultiAgentStandIn(MultiAgentEnv):
         return {agent: env.reset(seed=seed)[0] for agent, env in self._envs.items()}, {}
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """One step of all agents."""
+        """Step all agents."""
         steps = {agent: self._envs[agent].step(action) for agent, action in actions.items()}
         obs, rewards, terminateds, truncateds, infos = (
             {agent: step[place] for agent, step in steps.items()} for place in range(5)
@@ -69,7 +69,7 @@ class MultiAgentStandIn(MultiAgentEnv):
 
 
 def _item_of(space: gym.Space[Any]) -> Any:
-    """A random item; flags are set, so that an action mask among them allows all actions."""
+    """Return a random item; flags are set, so that an action mask among them allows all actions."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _item_of(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

@@ -33,17 +33,17 @@ class Lookback(Protocol):
     """The steps just before the chunks of a block."""
 
     def num_steps_before(self, chunk: int) -> int:
-        """How many steps before the chunk can be seen."""
+        """Return how many steps before the chunk can be seen."""
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """These steps, column by column; `obs` has as many rows as the others."""
+        """Return these steps, column by column; `obs` has as many rows as the others."""
 
 
 class InfoRows(Protocol):
     """The infos of a block."""
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """`num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         return self.offsets[:-1] + np.arange(len(self))
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """What the agent had seen or done at each of the R + E observations.
+        """Return what the agent had seen or done at each of the R + E observations.
 
         Args:
             column: `obs`: up to the row's own observation; or a step column: the steps before that observation.
@@ -193,7 +193,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             is_there[start + row, place] = True
 
     def last_row_mask(self) -> npt.NDArray[np.bool_]:
-        """(R,) bool, true at the last row of each chunk."""
+        """Return (R,) bool, true at the last row of each chunk."""
         mask = np.zeros(self.num_rows, np.bool_)
         mask[self.offsets[1:] - 1] = True
         return mask
@@ -213,7 +213,7 @@ class Rollout:
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """One rollout with the chunks of all, module by module."""
+    """Return one rollout with the chunks of all, module by module."""
     modules = dict.fromkeys(module_id for rollout in rollouts for module_id in rollout.blocks)
     blocks = {
         module_id: concat_blocks([rollout.blocks[module_id] for rollout in rollouts if module_id in rollout.blocks])
@@ -224,7 +224,7 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
-    """One block with the chunks of all `blocks`, in order; a single block is returned as it is."""
+    """Return one block with the chunks of all `blocks`, in order; a single block is returned as it is."""
     if len(blocks) == 1:
         return blocks[0]
     if not blocks:
@@ -279,7 +279,7 @@ class _ConcatenatedRows:
 
 
 def take_chunks(block: ColumnBlock, start: int) -> ColumnBlock:
-    """The chunks from number `start` on, as views; without lookback."""
+    """Return the chunks from number `start` on, as views; without lookback."""
     first_row = int(block.offsets[start])
     return ColumnBlock(
         columns={
@@ -299,7 +299,7 @@ def take_chunks(block: ColumnBlock, start: int) -> ColumnBlock:
 def take_fragments(
     block: ColumnBlock, chunks: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> ColumnBlock:
-    """A block of fragments (one copy a column), the same row any number of times; without lookback.
+    """Return a block of fragments (one copy a column), the same row any number of times; without lookback.
 
     Args:
         block: of a single agent.
@@ -326,7 +326,7 @@ def take_fragments(
 
 
 def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
+    """Return starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
     num_before = np.cumsum(lengths) - lengths
     rows: npt.NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - num_before, lengths)
     return rows
@@ -345,7 +345,7 @@ class _InfosOfFragments:
 
 
 def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
-    """A column block with the rows of `episodes` (one copy a column); a block is returned as it is.
+    """Return a column block with the rows of `episodes` (one copy a column); a block is returned as it is.
 
     Raises:
         ValueError: there is no episode, or one has no step or not the same extra model outputs as the others.
@@ -382,5 +382,5 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
 
 
 def _columns_of(items: Any) -> Column:
-    """Columns of what a getter returned: a list of items, or columns already."""
+    """Return what a getter returned (a list of items, or columns already) as columns."""
     return nested.stack(items) if isinstance(items, list) else items

@@ -82,7 +82,7 @@ class LookbackBuffer:
         return iter(unstack(self.get()) if self.finalized else self.get())
 
     def __add__(self, other: LookbackBuffer) -> LookbackBuffer:
-        """A new buffer: this one's rows, then the other's without its lookback."""
+        """Return a new buffer: this one's rows, then the other's without its lookback."""
         joined = LookbackBuffer(take(self.data, slice(None)), self.lookback, self.space)
         joined.concat(other)
         return joined
@@ -166,7 +166,7 @@ class LookbackBuffer:
         self.data = self.to_columns()
 
     def to_columns(self) -> Any:
-        """The rows, lookback included, as columns. Without rows: of the space's structure, else float32
+        """Return the rows, lookback included, as columns. Without rows: of the space's structure, else float32
         (0,)."""
         if not isinstance(self.data, list):
             return self.data
@@ -177,7 +177,7 @@ class LookbackBuffer:
         return map_leaves(lambda leaf: np.zeros((0, *np.shape(leaf)), getattr(leaf, "dtype", np.float32)), blank)
 
     def has_room_for(self, item: Any) -> bool:
-        """Numpy mode: whether `append_fitting` may be used for `item`.
+        """Return whether, in numpy mode, `append_fitting` may be used for `item`.
 
         True for a flat column with spare rows, if the item is one of its rows already or a Python number of its kind.
         """
@@ -201,7 +201,7 @@ class LookbackBuffer:
         self._storage = (self.data, storage)
 
     def as_row(self, item: Any) -> Any:
-        """Columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
+        """Return columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
         if self.len_incl_lookback() == 0:
             return self._first_row(item)
         rows = map_leaves(_row_like, self.data, item)
@@ -252,7 +252,7 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """The item at an int; the items at a list or slice; everything from timestep 0 for None.
+        """Return the item at an int; the items at a list or slice; everything from timestep 0 for None.
 
         Several items are a list in list mode and columns in numpy mode (views for a slice that needs no
         fill). `fill`: a number, or a whole item; numbers are spread over all leaves of a nested item.
@@ -264,7 +264,7 @@ class LookbackBuffer:
         return self._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def _get(self, indices: Indices, neg: bool = False, fill: Any = None, one_hot_discrete: bool = False) -> Any:
-        """As `get`; arguments by position take less time than those by name."""
+        """Do as `get` does; arguments by position take less time than by name."""
         data, lookback = self.data, self.lookback
         if not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
             if indices is None:
@@ -328,7 +328,8 @@ class LookbackBuffer:
         return self._encoded(take(self.data, np.array(positions, np.intp)), one_hot_discrete)
 
     def _padded(self, start: int, stop: int, fill: Any, one_hot_discrete: bool) -> Any:
-        """The rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous range."""
+        """Return the rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous
+        range."""
         known = self.data[start:stop] if start >= 0 else self.data[: max(stop, 0)]
         if one_hot_discrete:
             known = self._encoded(known, one_hot_discrete)
@@ -355,7 +356,7 @@ class LookbackBuffer:
         return columns if inside.all() else _spread(columns, inside, fill)
 
     def _filled_items(self, count: int, fill: Any, one_hot_discrete: bool) -> list[Any]:
-        """`count` fill values, none of which is another one's array."""
+        """Return `count` fill values that share no array."""
         if not count:
             return []
         template = self.data[0] if self.data else None
@@ -377,7 +378,7 @@ class LookbackBuffer:
         return [one_hot(self.space, item) for item in rows] if isinstance(rows, list) else one_hot(self.space, rows)
 
     def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
-        """What stands for a missing item in list mode: shaped like a known item, else like the space's."""
+        """Return what stands for a missing item in list mode: shaped like a known item, else like the space's."""
         template = self.data[0] if self.data else None
         if self.space is not None and (one_hot_discrete or not self.data):
             template = blank_item(self.space)
@@ -494,7 +495,7 @@ class LookbackBuffer:
         return range(start, stop, step)
 
     def _slice_bounds(self, slice_: slice, neg: bool, rows: int, first: int, last: int) -> tuple[int, int]:
-        """Positions of start and stop, `first` and `last` where the slice does not say."""
+        """Return positions of start and stop, `first` and `last` where the slice does not say."""
         start, stop, lookback = slice_.start, slice_.stop, self.lookback
         if start is None:
             start = first
@@ -513,14 +514,14 @@ class LookbackBuffer:
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """`{data, lookback, finalized, space}` in the plain form of `runner.episodes.nested`."""
+        """Return `{data, lookback, finalized, space}` in the plain form of `runner.episodes.nested`."""
         space = None if self.space is None else space_to_dict(self.space)
         data = to_plain(self.data, "data")
         return {"data": data, "lookback": self.lookback, "finalized": self.finalized, "space": space}
 
     @classmethod
     def from_state(cls, state: Any, where: str = "buffer") -> LookbackBuffer:
-        """Inverse of `get_state`; `lookback`, `finalized` and `space` may be missing. Raises `StateError`."""
+        """Invert `get_state`; `lookback`, `finalized` and `space` may be missing. Raises `StateError`."""
         data = from_plain(read_key(state, "data", (list, tuple, dict, np.ndarray), where), f"{where}.data")
         finalized = read_key(state, "finalized", (bool,), where, default=not isinstance(data, list))
         if finalized == isinstance(data, list):
@@ -556,7 +557,8 @@ class InfoBuffer(LookbackBuffer):
 
 
 def _joined_arrays(items: list[Any]) -> Array | None:
-    """Items that are arrays of numbers, all of one shape, as a column: what `stack` gives, in a third of its time.
+    """Return items that are arrays of numbers, all of one shape, as a column: what `stack` gives, in a third of its
+    time.
 
     None for any others.
     """
@@ -592,7 +594,7 @@ def _check_row_shape(column: Array, rows: Array) -> None:
 
 
 def _grown(column: Array, spare: Array | None, rows: Array) -> Array:
-    """An array that begins with `column` and then `rows`: `spare` itself where it has room."""
+    """Return an array that begins with `column` and then `rows`: `spare` itself where it has room."""
     used, count = len(column), len(column) + len(rows)
     dtype = column.dtype if column.dtype == rows.dtype else np.result_type(column.dtype, rows.dtype)
     if spare is None or len(spare) < count or spare.dtype != dtype:
@@ -612,7 +614,7 @@ def _fitting(column: Array, where: Any, new: Any) -> Array:
 
 
 def _spread(columns: Any, inside: Array, fill: Any) -> Any:
-    """`columns` at the True places of `inside`, `fill` at the others."""
+    """Return `columns` at the True places of `inside`, `fill` at the others."""
 
     def spread(column: Array, value: Any) -> Array:
         filled = full((len(inside), *column.shape[1:]), value, column.dtype)
@@ -624,7 +626,7 @@ def _spread(columns: Any, inside: Array, fill: Any) -> Any:
 
 
 def _spread_fill(template: Any, fill: Any) -> Any:
-    """`fill` with the structure of `template`; a plain value stands for every leaf."""
+    """Return `fill` with the structure of `template`; a plain value stands for every leaf."""
     return fill if isinstance(fill, (dict, tuple)) else map_leaves(lambda leaf: fill, template)
 
 

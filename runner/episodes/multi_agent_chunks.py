@@ -18,7 +18,7 @@ class MultiAgentChunks(MultiAgentGetters):
     __slots__ = ()
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """The chunk in which this episode goes on: length 0, starting at `env_t`, with the agents still there.
+        """Return the chunk in which this episode goes on: length 0, starting at `env_t`, with the agents still there.
 
         Each has its newest observation, also if that is older than the lookback, and copies of what it saw and did
         in the last `len_lookback_buffer` env steps (as far as there are). What hangs, hangs in the new chunk; its
@@ -45,7 +45,7 @@ class MultiAgentChunks(MultiAgentGetters):
         return chunk
 
     def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> Self:
-        """The env steps from `slice_.start` up to `slice_.stop` as an episode, with the observations after them.
+        """Return the env steps from `slice_.start` up to `slice_.stop` as an episode, with the observations after them.
 
         Negative values count from the end; the range is clipped to the env steps 0 to T. An agent's step belongs to
         the slice that has the observation it answers: where the slice ends before that step does, its action and
@@ -98,12 +98,12 @@ class MultiAgentChunks(MultiAgentGetters):
             chunk._carried_rewards[agent_id] = self._carried_rewards[agent_id]
 
     def _has_ended_by(self, agent_id: AgentID, env_t: int) -> bool:
-        """Whether nothing of the agent is left after `env_t`, neither an observation nor a reward."""
+        """Return whether nothing of the agent is left after `env_t`, neither an observation nor a reward."""
         newest, is_done = self._obs_env_t[agent_id][-1], self.agent_episodes[agent_id].is_done
         return is_done and (newest < env_t or (newest == env_t and agent_id not in self._hanging_rewards_end))
 
     def _first_row(self, agent_id: AgentID, chunk: MultiAgentChunks) -> int | None:
-        """The row of the agent's observations with which it begins in `chunk`, counted with the lookback."""
+        """Return the row of the agent's observations with which it begins in `chunk`, counted with the lookback."""
         times, num_past = self._obs_env_t[agent_id], self.agent_episodes[agent_id].observations.lookback
         newest = len(times) - 1
         if chunk.env_t_started == self.env_t_started:
@@ -123,7 +123,7 @@ class MultiAgentChunks(MultiAgentGetters):
         self._hanging_extra_model_outputs_end[agent_id] = {k: episode.get_extra_model_outputs(k, **at) for k in keys}
 
     def _chunk(self, env_t_started: int, env_t: int, lookback: int) -> Self:
-        """An episode without agents, not done, that is a part of this one."""
+        """Return an episode without agents, not done, that is a part of this one."""
         chunk = type(self).__new__(type(self))
         chunk._init_fields(self.id_, env_t_started, env_t, lookback)
         chunk._is_reset = self._is_reset
@@ -188,7 +188,7 @@ class MultiAgentChunks(MultiAgentGetters):
         return None
 
     def __getitem__(self, item: Slice) -> Self:
-        """`episode[a:b]` is `episode.slice(slice(a, b))`; `TypeError` for an int."""
+        """Return `episode[a:b]`, `episode.slice(slice(a, b))`; `TypeError` for an int."""
         if not isinstance(item, slice):
             raise TypeError(f"an episode is indexed with a slice such as episode[3:4], got {item!r}")
         return self.slice(item)

@@ -32,7 +32,7 @@ class MultiAgentEpisode(MultiAgentChunks):
 
     * an action and the observation after it: a complete step of the agent;
     * an action only: it *hangs*, with its extra model outputs, until the agent's next observation completes the
-      step; all rewards until then (also those before the action) add up to that step's reward;
+      step; all rewards until then (also before the action) add up to that step's reward;
     * an observation only: completes the hanging action, or is the agent's first one;
     * a reward only: it waits for the agent's next complete step. Rewards before an agent's first observation, and
       after it with no action to follow, are in no step: only `get_return(include_hanging_rewards=True)` has them;
@@ -40,7 +40,7 @@ class MultiAgentEpisode(MultiAgentChunks):
       as the final one, which nothing is learned from. Truncated, that is an error: the value of the final
       observation is needed.
 
-    An agent's flags are its own; `__all__` ends those that have none set. The episode is terminated if the
+    An agent's flags are its own; `__all__` ends the agents without a flag. The episode is terminated if the
     environment said so for `__all__` or if every agent terminated; it is truncated if the environment said so, or
     if every agent ended and at least one of them did not terminate.
 
@@ -127,7 +127,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         hanging_rewards: Mapping[AgentID, float] | None = None,
         carried_rewards: Mapping[AgentID, float] | None = None,
     ) -> MultiAgentEpisode:
-        """The episode directly around the agents' ones, whose data are not copied: for views of column blocks.
+        """Return the episode directly around the agents' ones, whose data are not copied: for views of column blocks.
 
         The agent episodes become this episode's: their unset `agent_id` and `multi_agent_episode_id` are set, and
         the flags of agents that are true in `terminateds` or `truncateds`. The episode's flags are the flags of
@@ -338,7 +338,8 @@ class MultiAgentEpisode(MultiAgentChunks):
         self._obs_env_t[agent_id].append(self.env_t)
 
     def _reward_so_far(self, agent_id: AgentID, step: EnvStep) -> Any:
-        """What hangs and what this step gives, as one sum; None if there is neither. Nothing hangs afterwards."""
+        """Return what hangs and what this step gives, as one sum; None if there is neither. Nothing hangs
+        afterwards."""
         if agent_id not in self._hanging_rewards_end:
             return step.rewards.get(agent_id)
         hanging = self._hanging_rewards_end.pop(agent_id)
@@ -367,12 +368,13 @@ class MultiAgentEpisode(MultiAgentChunks):
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All of the episode but `agent_to_module_mapping_fn` as plain types, as `SingleAgentEpisode.get_state`."""
+        """Return all of the episode but `agent_to_module_mapping_fn` as plain types, as
+        `SingleAgentEpisode.get_state`."""
         return write_state(self)
 
     @staticmethod
     def from_state(state: Any, agent_to_module_mapping_fn: ModuleMapping | None = None) -> MultiAgentEpisode:
-        """Inverse of `get_state`; the function is asked for the modules of agents that were not there yet.
+        """Invert `get_state`; the function is asked for the modules of agents that were not there yet.
 
         Raises `StateError` (a `ValueError`) for anything that is wrong with the state.
         """

@@ -18,7 +18,7 @@ DEFAULT_MODULE_ID = "default_policy"
 
 
 def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
-    """All agents are played by one module."""
+    """Let one module play all agents."""
     return DEFAULT_MODULE_ID
 
 
@@ -90,35 +90,36 @@ class MultiAgentFields:
     # --- lengths, returns, agents ------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Env steps of this chunk, without its lookback."""
+        """Return the env steps of this chunk, without its lookback."""
         return self.env_t - self.env_t_started
 
     def module_for(self, agent_id: AgentID) -> str:
-        """The module that plays the agent; asks `agent_to_module_mapping_fn` once for each agent of an episode."""
+        """Return the module that plays the agent; asks `agent_to_module_mapping_fn` once for each agent of an
+        episode."""
         if agent_id not in self._agent_to_module_mapping:
             self._agent_to_module_mapping[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
         return self._agent_to_module_mapping[agent_id]
 
     def get_terminateds(self) -> dict[AgentID, bool]:
-        """Whether each agent of this chunk has terminated and, under `__all__`, whether the episode has."""
+        """Return whether each agent of this chunk has terminated and, under `__all__`, whether the episode has."""
         flags = {agent_id: episode.is_terminated for agent_id, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_terminated}
 
     def get_truncateds(self) -> dict[AgentID, bool]:
-        """Whether each agent of this chunk was truncated and, under `__all__`, whether the episode was."""
+        """Return whether each agent of this chunk was truncated and, under `__all__`, whether the episode was."""
         flags = {agent_id: episode.is_truncated for agent_id, episode in self.agent_episodes.items()}
         return {**flags, ALL: self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[AgentID]:
-        """The agents with an observation at the newest env step, those that ended there too."""
+        """Return the agents with an observation at the newest env step, also if they ended there."""
         return {agent_id for agent_id, times in self._obs_env_t.items() if times[-1] == self.env_t}
 
     def get_agents_to_act(self) -> set[AgentID]:
-        """The agents that the next env step needs an action of: observed at the newest one, and not ended."""
+        """Return the agents that the next env step needs an action of: observed at the newest one, and not ended."""
         return {a for a in self.get_agents_that_stepped() if not self.agent_episodes[a].is_done}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
-        """Sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
+        """Return the sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
 
         With `include_hanging_rewards`: exactly the rewards that were given in this chunk's env steps, so that the
         sum over the chunks of an episode has each of them once.
@@ -130,13 +131,13 @@ class MultiAgentFields:
         return float(total + sum(hanging) - sum(self._carried_rewards.values()))
 
     def get_duration_s(self) -> float:
-        """Wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
+        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
         return self._last_step_time - self._start_time
 
     def env_steps(self) -> int:
-        """T."""
+        """Return T."""
         return len(self)
 
     def agent_steps(self) -> int:
@@ -194,7 +195,7 @@ class MultiAgentFields:
 
     @property
     def is_done(self) -> bool:
-        """Terminated or truncated, as a whole."""
+        """Whether the episode is terminated or truncated, as a whole."""
         return self.is_terminated or self.is_truncated
 
     def __repr__(self) -> str:

@@ -34,7 +34,7 @@ class MultiAgentGetters(MultiAgentFields):
     * `env_steps=True`: indices are env steps; an action, reward or extra output is found at the env step of
       the observation it answers. What an agent has begun but not completed is found there too: its hanging
       action, and the rewards so far. An agent without a value at one env step is left out of an int's result,
-      and has fewer rows in that of many. `env_steps=False`: each agent's own steps, hanging action last.
+      and has fewer rows in a list of many. `env_steps=False`: each agent's own steps, hanging action last.
     * `fill`: the value at every env step (or own step) where an agent has none, inside or outside of the range.
     * `return_list=True` (env steps only): a list with one dict per env step, also for an int.
 
@@ -58,7 +58,7 @@ class MultiAgentGetters(MultiAgentFields):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Observations by agent, see the class; None: at the T + 1 env steps 0 to T."""
+        """Return observations by agent, see the class; None: at the T + 1 env steps 0 to T."""
         query = _Query("observations", indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -72,7 +72,7 @@ class MultiAgentGetters(MultiAgentFields):
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Infos by agent, see the class; they belong to the observations they came with."""
+        """Return infos by agent, see the class; they belong to the observations they came with."""
         query = _Query("infos", indices, neg_index_as_lookback, fill)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -87,7 +87,7 @@ class MultiAgentGetters(MultiAgentFields):
         one_hot_discrete: bool = False,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Actions by agent, see the class; None: at the T env steps 0 to T - 1."""
+        """Return actions by agent, see the class; None: at the T env steps 0 to T - 1."""
         query = _Query("actions", indices, neg_index_as_lookback, fill, one_hot_discrete)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -101,7 +101,7 @@ class MultiAgentGetters(MultiAgentFields):
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Rewards by agent, see the class: for each of its steps the sum over the env steps that it took."""
+        """Return rewards by agent, see the class: for each of its steps the sum over the env steps that it took."""
         query = _Query("rewards", indices, neg_index_as_lookback, fill)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -116,7 +116,7 @@ class MultiAgentGetters(MultiAgentFields):
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Outputs named `key` by agent, see the class; without `key` each agent's is a dict of all its outputs.
+        """Return outputs named `key` by agent, see the class; without `key` each agent's is a dict of all its outputs.
 
         Agents whose module has no such output are left out; `ValueError` if no agent has it but some have others.
         """
@@ -264,7 +264,7 @@ class MultiAgentGetters(MultiAgentFields):
         return self._len_lookback_buffer + self.env_t - self.env_t_started + (field in ("observations", "infos"))
 
     def _env_ts(self, query: _Query) -> range | list[int]:
-        """The (global) env steps that many indices name; without `fill` a slice is clipped to the known ones."""
+        """Return the (global) env steps that many indices name; without `fill` a slice is clipped to the known ones."""
         axis = LookbackBuffer(range(self._num_env_rows(query.field)), self._len_lookback_buffer)
         first = self.env_t_started - self._len_lookback_buffer
         indices = slice(None) if query.indices is None else query.indices
@@ -345,13 +345,13 @@ class MultiAgentGetters(MultiAgentFields):
         return steps
 
     def _row_range(self, agent_id: AgentID, column: _Column, env_ts: range) -> tuple[int, int]:
-        """First and last (exclusive) of the agent's rows in consecutive env steps."""
+        """Return first and last (exclusive) of the agent's rows in consecutive env steps."""
         times, rows = self._obs_env_t[agent_id], column.num_rows
         first, last = bisect_left(times, env_ts.start), bisect_left(times, env_ts.stop)
         return first, last if last < rows else rows
 
     def _rows(self, query: _Query, agent_id: AgentID, column: _Column, env_ts: range | list[int]) -> list[int | None]:
-        """The agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
+        """Return the agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
         if not env_ts:
             return []
         times, known_from = self._obs_env_t[agent_id], self.env_t_started - self._len_lookback_buffer
@@ -400,14 +400,14 @@ class _Column:
         return one_hot(self.buffer.space, self.hanging) if encode and self.buffer.space else self.hanging
 
     def range(self, first: int, last: int, query: _Query) -> Any:
-        """The rows `first` to `last`, both counted with the lookback; views in numpy mode."""
+        """Return the rows `first` to `last`, both counted with the lookback; views in numpy mode."""
         buffer = self.buffer if self.hanging is _NOTHING or last < self.num_rows else self.joined()
         if not query.one_hot:
             return take(buffer.data, slice(first, last))
         return buffer._get(slice(first - buffer.lookback, last - buffer.lookback), True, None, True)
 
     def rows(self, rows: list[int], query: _Query) -> Any:
-        """These rows, counted with the lookback; `_MISSING` ones are filled."""
+        """Return these rows, counted with the lookback; `_MISSING` ones are filled."""
         buffer = self.joined()
         if query.fill is not None and not query.one_hot and not buffer.finalized:
             return buffer._gather(rows, query.fill, False)  # as `get` does, which would count the rows once more
@@ -417,7 +417,7 @@ class _Column:
         return _listed(self.rows(rows, query))
 
     def joined(self) -> LookbackBuffer:
-        """The buffer, or a copy of it with the hanging value at its end."""
+        """Return the buffer, or a copy of it with the hanging value at its end."""
         if self.hanging is _NOTHING:
             return self.buffer
         data = self.buffer.data
@@ -448,7 +448,7 @@ def _is_one(indices: Indices) -> bool:
 
 
 def _swap_levels(by_key: Mapping[str, Any]) -> AgentDict:
-    """`{agent: {key: value}}` from `{key: {agent: value}}`."""
+    """Return `{agent: {key: value}}` from `{key: {agent: value}}`."""
     swapped: AgentDict = {}
     for key, by_agent in by_key.items():
         for agent_id, value in by_agent.items():

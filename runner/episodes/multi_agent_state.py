@@ -48,7 +48,7 @@ _KEYS = frozenset(
 
 
 def write_state(episode: MultiAgentFields) -> dict[str, Any]:
-    """The whole episode but its function; `TypeError` naming the place of a value that has no plain form."""
+    """Return the whole episode but its function; `TypeError` naming the place of a value that has no plain form."""
     custom_data = episode._custom_data
     return {
         "id_": episode.id_,
@@ -113,7 +113,7 @@ def _read_env_t(state: dict[str, Any], key: str, low: int = -(2**62)) -> int:
 
 
 def _read_pairs(state: dict[str, Any], key: str, length: int) -> list[Any]:
-    """Lists that each begin with another agent id and have `length` items."""
+    """Return lists that each begin with another agent id and have `length` items."""
     rows = read_key(state, key, (list, tuple), _WHERE, default=())
     seen: set[AgentID] = set()
     for row in rows:
@@ -155,7 +155,7 @@ def _read_spaces(state: dict[str, Any], name: str) -> dict[AgentID, Space[Any]]:
 
 
 def _check_hanging(episode: MultiAgentFields) -> None:
-    """Whatever a later step relies on: an action hangs together with its outputs and its reward so far."""
+    """Check what a later step relies on: an action hangs together with its outputs and its reward so far."""
     acted = episode._hanging_actions_end.keys()
     if episode._hanging_extra_model_outputs_end.keys() != acted or not acted <= episode._hanging_rewards_end.keys():
         raise StateError(

@@ -23,7 +23,7 @@ class EnvStep:
     extra_model_outputs: Mapping[AgentID, dict[str, Any]]
 
     def agent_ids(self, episode: MultiAgentFields) -> list[AgentID]:
-        """All agents that this step concerns: every one of `episode` if `__all__` is flagged."""
+        """Return all agents that this step concerns: every one of `episode` if `__all__` is flagged."""
         ids = dict.fromkeys(self.observations)
         for agents in (self.actions, self.rewards, self.extra_model_outputs, self.terminateds, self.truncateds):
             if agents:
@@ -35,7 +35,7 @@ class EnvStep:
         return list(ids)
 
     def flags_of(self, agent_id: AgentID) -> tuple[bool, bool]:
-        """Terminated, truncated: the agent's flags; the flags of `__all__` if none of its is set.
+        """Return terminated and truncated: the agent's flags, or the flags of `__all__` if it has no flag set.
 
         An environment that sets `terminateds["__all__"]` to say "over" when a time limit has truncated each agent
         does not terminate them by it.
@@ -110,7 +110,7 @@ def _problem_of_answer(step: EnvStep, agent_id: AgentID, waits: bool) -> str | N
 
 
 def _problem_of_arrays(agent_episode: SingleAgentEpisode, step: EnvStep, agent_id: AgentID) -> str | None:
-    """Numpy mode: whether the items fit the columns, before anything is appended to any agent's."""
+    """Check in numpy mode that the items fit the columns, before anything is appended for any agent."""
     fields = {"observations": agent_episode.observations, "actions": agent_episode.actions}
     for name, buffer in {**fields, "rewards": agent_episode.rewards}.items():
         given = getattr(step, name)

@@ -16,7 +16,7 @@ _AgentChunks = dict[AgentID, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]  
 
 
 def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
-    """The env episodes of a rollout of several agents, each around views of its agents' rows.
+    """Return the env episodes of a rollout of several agents, each around views of its agents' rows.
 
     An episode has the agents that completed a step in the rollout, without lookback. It starts at the earliest
     observation of one of them and is terminated or truncated if all of them have ended. A step that still waits for

@@ -39,7 +39,7 @@ class StateError(ValueError):
 
 
 def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """`fn(leaf, *other_leaves)` for every leaf; `ValueError` where `others` have another structure than
+    """Call `fn(leaf, *other_leaves)` for every leaf; `ValueError` where `others` have another structure than
     `tree`."""
     kind = dict if isinstance(tree, dict) else tuple if isinstance(tree, tuple) else None
     for other in others:
@@ -62,7 +62,7 @@ def _same_branches(tree: Any, other: Any, kind: Any) -> bool:
 
 
 def leaves(tree: Any) -> Iterator[Any]:
-    """All leaves, depth first."""
+    """Yield all leaves, depth first."""
     if isinstance(tree, (dict, tuple)):
         for branch in tree.values() if isinstance(tree, dict) else tree:
             yield from leaves(branch)
@@ -71,7 +71,7 @@ def leaves(tree: Any) -> Iterator[Any]:
 
 
 def row_count(columns: Any) -> int:
-    """Length of axis 0, taken from the first leaf; `ValueError` without any leaf."""
+    """Return the length of axis 0, taken from the first leaf; `ValueError` without any leaf."""
     if not isinstance(columns, (dict, tuple)):
         return len(columns)
     for leaf in leaves(columns):
@@ -80,7 +80,7 @@ def row_count(columns: Any) -> int:
 
 
 def check_columns(columns: Any) -> None:
-    """`TypeError`/`ValueError` unless every leaf is an array with a row axis, not of objects, all of one
+    """Raise `TypeError`/`ValueError` unless every leaf is an array with a row axis, not of objects, all of one
     length."""
     for leaf in leaves(columns):
         if not hasattr(leaf, "shape"):
@@ -95,7 +95,7 @@ def check_columns(columns: Any) -> None:
 
 
 def stack(items: list[Any]) -> Any:
-    """Columns of `len(items)` rows from items of one structure.
+    """Return columns of `len(items)` rows from items of one structure.
 
     Raises `ValueError` for no items, unequal structures or shapes; `TypeError` for what is no number, bool or
     text.
@@ -112,7 +112,7 @@ def stack(items: list[Any]) -> Any:
 
 
 def unstack(columns: Any) -> list[Any]:
-    """The rows of columns as a list of items (views where rows are arrays)."""
+    """Return the rows of columns as a list of items (views where rows are arrays)."""
     rows = row_count(columns)
     if isinstance(columns, (dict, tuple)):
         return [map_leaves(lambda column, row=row: column[row], columns) for row in range(rows)]
@@ -120,14 +120,14 @@ def unstack(columns: Any) -> list[Any]:
 
 
 def take(columns: Any, index: Any) -> Any:
-    """`leaf[index]` for every leaf."""
+    """Return `leaf[index]` for every leaf."""
     if type(columns) is np.ndarray or type(columns) is list:
         return columns[index]
     return map_leaves(lambda leaf: leaf[index], columns)
 
 
 def assign(columns: Any, index: Any, values: Any) -> None:
-    """`leaf[index] = value` for every leaf; `ValueError` where `values` have another structure."""
+    """Assign `leaf[index] = value` for every leaf; `ValueError` where `values` have another structure."""
     if type(columns) is np.ndarray:
         columns[index] = values
         return
@@ -135,19 +135,19 @@ def assign(columns: Any, index: Any, values: Any) -> None:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """The rows of all `parts` one after the other; they have one structure."""
+    """Return the rows of all `parts` one after the other; they have one structure."""
     if type(parts[0]) is np.ndarray:
         return np.concatenate(parts)
     return map_leaves(lambda *leaves_: np.concatenate(leaves_), *parts)
 
 
 def zeros(template: Any, leading: tuple[int, ...]) -> Any:
-    """Arrays of zeros (*leading, *shape of the leaf), with the dtypes of the leaves of an item."""
+    """Return arrays of zeros (*leading, *shape of the leaf), with the dtypes of the leaves of an item."""
     return map_leaves(lambda leaf: np.zeros((*leading, *np.shape(leaf)), np.asarray(leaf).dtype), template)
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Same structure, shapes and values; NaN equals NaN, dtypes may differ."""
+    """Return whether two have the same structure, shapes and values; NaN equals NaN, dtypes may differ."""
     if type(a) is np.ndarray and type(b) is np.ndarray:
         return _leaf_equal(a, b)
     try:
@@ -157,7 +157,7 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
-    """An array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
+    """Return an array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
     kind = dtype.kind
     if kind in "US":
         return np.full(shape, fill)
@@ -176,7 +176,7 @@ def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def cast_exactly(values: Any, dtype: np.dtype[Any]) -> Array:
-    """`values` as an array of `dtype`; floats may lose precision, anything else that would change is
+    """Return `values` as an array of `dtype`; floats may lose precision, anything else that would change is
     refused."""
     array = np.asarray(values)
     truncates = dtype.kind in "US" and array.dtype.itemsize > dtype.itemsize
@@ -237,7 +237,7 @@ def _outline(tree: Any) -> str:
 
 
 def to_plain(value: Any, where: str = "value") -> Any:
-    """`value` in the plain form of this module; `TypeError` naming the place of anything that has none."""
+    """Return `value` in the plain form of this module; `TypeError` naming the place of anything that has none."""
     if isinstance(value, (np.ndarray, np.generic)):
         return _array_to_plain(value, where)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -258,7 +258,7 @@ def to_plain(value: Any, where: str = "value") -> Any:
 
 
 def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
-    """Inverse of `to_plain` (arrays come back writable and in native byte order); raises `StateError`."""
+    """Invert `to_plain` (arrays come back writable and in native byte order); raises `StateError`."""
     if depth > _MAX_DEPTH:
         raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, (list, tuple)):
@@ -272,7 +272,7 @@ def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
 
 
 def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default: Any = _REQUIRED) -> Any:
-    """`state[key]`, checked to be one of `types`; `default` if it is missing or None and a default is
+    """Return `state[key]`, checked to be one of `types`; `default` if it is missing or None and a default is
     given."""
     if not isinstance(state, dict):
         raise StateError(f"{where}: expected a dict, got {type(state).__name__}")

@@ -156,7 +156,7 @@ class SingleAgentEpisode:
         module_id: str | None = None,
         custom_data: dict[Any, Any] | None = None,
     ) -> SingleAgentEpisode:
-        """A numpy'ized episode directly around the given arrays: views, not copies; setters write into them.
+        """Return a numpy'ized episode directly around the given arrays: views, not copies; setters write into them.
 
         `observations` (and `infos`) have H + T + 1 rows, all else H + T with H = `len_lookback_buffer`.
         Without `infos` there are empty dicts. Made for slices of column blocks: only the rows of flat
@@ -385,7 +385,7 @@ class SingleAgentEpisode:
         return other.extra_model_outputs.keys() != self.extra_model_outputs.keys()
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """The chunk in which this episode goes on: length 0, starting at `t` with the last observation.
+        """Return the chunk in which this episode goes on: length 0, starting at `t` with the last observation.
 
         It has copies of the last `len_lookback_buffer` rows (as far as there are) as lookback, the same ids,
         mode and custom data. Raises `ValueError` if the episode is done.
@@ -404,7 +404,7 @@ class SingleAgentEpisode:
         return chunk
 
     def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """The steps from `slice_.start` up to `slice_.stop` as an episode; the observation after them is
+        """Return the steps from `slice_.start` up to `slice_.stop` as an episode; the observation after them is
         included.
 
         Negative values count from the end; the range is clipped to the steps 0 to T. The lookback has
@@ -425,7 +425,7 @@ class SingleAgentEpisode:
         return chunk
 
     def _chunk(self, first: int, last: int, lookback: int) -> SingleAgentEpisode:
-        """An episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
+        """Return an episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
 
         steps, extra = Slice(first, last), self.extra_model_outputs
         chunk = SingleAgentEpisode.from_columns(
@@ -449,7 +449,7 @@ class SingleAgentEpisode:
         return chunk
 
     def __getitem__(self, item: Slice) -> SingleAgentEpisode:
-        """`episode[a:b]` is `episode.slice(slice(a, b))`; `TypeError` for an int."""
+        """Return `episode[a:b]`, `episode.slice(slice(a, b))`; `TypeError` for an int."""
         if not isinstance(item, slice):
             raise TypeError(f"an episode is indexed with a slice such as episode[3:4], got {item!r}")
         return self.slice(item)
@@ -471,7 +471,7 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """One observation at an int, else several; None: all T + 1 from timestep 0 on."""
+        """Return one observation at an int, else several; None: all T + 1 from timestep 0 on."""
         return self.observations._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_actions(
@@ -482,21 +482,21 @@ class SingleAgentEpisode:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """One action at an int, else several; None: all T."""
+        """Return one action at an int, else several; None: all T."""
         return self.actions._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def get_rewards(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One reward at an int, else several; None: all T."""
+        """Return one reward at an int, else several; None: all T."""
         return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """One info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
+        """Return one info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """One output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
+        """Return one output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
 
         Without a key: a dict of all outputs by key, each as `indices` says.
         """
@@ -507,7 +507,7 @@ class SingleAgentEpisode:
         }
 
     def get_data_dict(self) -> dict[str, Any]:
-        """T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
+        """Return T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
 
         Keys: obs, infos (both without the last one), actions, rewards, terminateds, truncateds (both False
         but in the last row), t (global timesteps), eps_id, and each extra output.
@@ -527,7 +527,7 @@ class SingleAgentEpisode:
         return data | {key: buffer.get() for key, buffer in self.extra_model_outputs.items()}
 
     def get_return(self) -> float:
-        """Undiscounted sum of the T rewards (float64)."""
+        """Return the undiscounted sum of the T rewards (float64)."""
         rewards = self.rewards._get(None)
         if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
             total = sum(rewards)
@@ -536,18 +536,18 @@ class SingleAgentEpisode:
         return float(np.add.reduce(rewards, axis=None, dtype=np.float64))
 
     def get_duration_s(self) -> float:
-        """Wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from
+        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from
         data."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
         return self._last_step_time - self._start_time
 
     def env_steps(self) -> int:
-        """T."""
+        """Return T."""
         return len(self)
 
     def agent_steps(self) -> int:
-        """T: with one agent the same as `env_steps`."""
+        """Return T, with one agent the same as `env_steps`."""
         return len(self)
 
     # --- writing (see LookbackBuffer.set; the number of rows never changes) -----------------------
@@ -610,15 +610,15 @@ class SingleAgentEpisode:
 
     @property
     def is_done(self) -> bool:
-        """Terminated or truncated."""
+        """Whether the episode is terminated or truncated."""
         return self.is_terminated or self.is_truncated
 
     def _buffers(self) -> list[LookbackBuffer]:
-        """Every field that becomes an array, in the order of `_columns`."""
+        """Return every field that becomes an array, in the order of `_columns`."""
         return [self.observations, self.actions, self.rewards, *self.extra_model_outputs.values()]
 
     def _columns(self) -> list[tuple[str, LookbackBuffer]]:
-        """Every field that becomes an array, by its name."""
+        """Return every field that becomes an array, by its name."""
         main = [("observations", self.observations), ("actions", self.actions), ("rewards", self.rewards)]
         return main + [(f"extra_model_outputs[{key!r}]", b) for key, b in self.extra_model_outputs.items()]
 
@@ -631,7 +631,7 @@ class SingleAgentEpisode:
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """All of the episode as plain types (see `runner.episodes.nested`), ready for msgpack.
+        """Return all of the episode as plain types (see `runner.episodes.nested`), ready for msgpack.
 
         `infos` is None if none were ever given. Raises `TypeError` naming the place of a value that has no
         plain form.
@@ -659,7 +659,7 @@ class SingleAgentEpisode:
 
     @staticmethod
     def from_state(state: Any) -> SingleAgentEpisode:
-        """Inverse of `get_state`; the clock is set such that `get_duration_s` goes on from where it was.
+        """Invert `get_state`; the clock is set such that `get_duration_s` goes on from where it was.
 
         Required keys: `id_`, `observations`, `actions`, `rewards`, `is_terminated`, `is_truncated`,
         `t_started`; each of the buffers needs `data` only. Raises `StateError` (a `ValueError`) for anything
@@ -737,7 +737,7 @@ def _as_info_buffer(infos: Any, lookback: int) -> InfoBuffer | None:
 
 
 def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None) -> dict[str, Any]:
-    """The buffer's state without its space, if that is the episode's own."""
+    """Return the buffer's state without its space, if that is the episode's own."""
     space = None if buffer.space is None or buffer.space is episode_space else space_to_dict(buffer.space)
     data = to_plain(buffer.data, f"{where}.data")
     return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}

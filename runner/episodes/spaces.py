@@ -24,7 +24,7 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
 
 
 def space_to_dict(space: Space[Any]) -> dict[str, Any]:
-    """A JSON-able dict with the key `space` (the kind) and that kind's parameters; random state is left out.
+    """Return a JSON-able dict with the key `space` (the kind) and that kind's parameters; random state is left out.
 
     Bounds of a Box are one number where all are equal, else nested lists; infinities are the strings "inf",
     "-inf". Raises `TypeError` for other spaces than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and
@@ -60,7 +60,7 @@ def space_to_dict(space: Space[Any]) -> dict[str, Any]:
 
 
 def space_from_dict(state: Any, where: str = "space", depth: int = 0) -> Space[Any]:
-    """Inverse of `space_to_dict`; raises `StateError` naming the key that is missing or wrong."""
+    """Invert `space_to_dict`; raises `StateError` naming the key that is missing or wrong."""
     if depth > _MAX_DEPTH:
         raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
     kind = read_key(state, "space", (str,), where)
@@ -199,7 +199,7 @@ _READERS: dict[str, Callable[[dict[str, Any], str, int], Space[Any]]] = {
 
 
 def blank_item(space: Space[Any]) -> Any:
-    """An item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
+    """Return an item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
     leaves, else zeros; text and unknown leaves give None."""
     from gymnasium import spaces as gs
 
@@ -215,7 +215,7 @@ def blank_item(space: Space[Any]) -> Any:
 
 
 def one_hot(space: Space[Any], tree: Any) -> Any:
-    """`tree` (an item, or columns with leading row axes) with its Discrete and MultiDiscrete leaves one-hot
+    """Return `tree` (an item, or columns with leading row axes) with its Discrete and MultiDiscrete leaves one-hot
     encoded.
 
     A Discrete(n) leaf `(...)` becomes float32 `(..., n)`; a MultiDiscrete leaf `(..., *nvec.shape)` becomes
@@ -247,7 +247,7 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
 
 
 def _one_hot(values: Array, sizes: Array) -> Array:
-    """`values` (..., K) in [0, sizes[k]) -> float32 (..., sum(sizes))."""
+    """Encode `values` (..., K) in [0, sizes[k]) -> float32 (..., sum(sizes))."""
     if ((values < 0) | (values >= sizes)).any():
         raise ValueError(f"one_hot_discrete: a value lies outside of its Discrete space of size {sizes.tolist()}")
     rows, width = math.prod(values.shape[:-1]), int(sizes.sum())

@@ -47,7 +47,7 @@ class Claim:
 
     @classmethod
     def of_this_process(cls, member_of: str | None) -> Claim:
-        """A new claim."""
+        """Make a new claim."""
         host, pid = socket.gethostname(), os.getpid()
         command = " ".join(sys.argv)[:_MOST_COMMAND_CHARS]
         return cls(
@@ -79,14 +79,14 @@ class Claim:
         return self.machine == _this_machine(socket.gethostname())
 
     def describe(self, age_s: float | None = None) -> str:
-        """Who that is, with the age of the last heartbeat."""
+        """Return who that is, with the age of the last heartbeat."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         beat = "" if age_s is None else f", last heartbeat {age_s:.0f} s ago"
         return f"host {self.host}, pid {self.pid}, since {since}{beat}: {self.command}"
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """What the lock file says; None where nobody has claimed the folder, or the claim cannot be understood.
+    """Return what the lock file says; None where nobody has claimed the folder, or the claim cannot be understood.
 
     Raises:
         OSError: it may not be read.
@@ -103,14 +103,14 @@ def read_claim(folder: Path) -> Claim | None:
 
 
 def is_alive(claim: Claim, folder: Path) -> bool:
-    """Whether the owner lives: a process of this machine by itself, any other one by its heartbeat."""
+    """Return whether the owner lives: a process of this machine by itself, any other one by its heartbeat."""
     if claim.is_of_this_machine and claim.started is not None and not _is_hidden(claim.pid):
         return _start_of(claim.pid) == claim.started
     return heartbeat_age_s(folder) < STALE_AFTER_S
 
 
 def heartbeat_age_s(folder: Path) -> float:
-    """Seconds since the last heartbeat, both times by the clock of the file system: clocks of machines differ."""
+    """Return the seconds since the last heartbeat by the clock of the file system, as clocks of machines differ."""
     with (folder / LOCK_FILE).open("rb") as file:  # opening asks the server anew where attributes are cached
         beat_at = os.fstat(file.fileno()).st_mtime
     try:
@@ -122,7 +122,7 @@ def heartbeat_age_s(folder: Path) -> float:
 
 
 def _this_machine(host: str) -> str:
-    """Where a pid of this process means something; containers of one machine have pids of their own."""
+    """Return where a pid of this process means something; containers of one machine have pids of their own."""
     parts = [host]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -132,7 +132,7 @@ def _this_machine(host: str) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """When a living process started, in clock ticks after boot; None: there is none, or it cannot be known."""
+    """Return when a living process started, in clock ticks after boot; None if it is dead or the time is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:
@@ -141,7 +141,7 @@ def _start_of(pid: int) -> int | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether a process of another user is there whose state may not be read (`/proc` with `hidepid`)."""
+    """Return whether a process of another user is there whose state may not be read (`/proc` with `hidepid`)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

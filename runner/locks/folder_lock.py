@@ -110,7 +110,7 @@ class FolderLock:
 def held(
     folder: Path, title: str = "run dir", member_of: str | None = None, patience_s: float = 0.0
 ) -> Iterator[FolderLock]:
-    """Within, the folder, which is there, belongs to this process. A dead process lets go of it by being dead.
+    """Hold an existing folder for this process within. A process that dies lets go of it.
 
     Args:
         folder: where.
@@ -130,7 +130,7 @@ def held(
 
 
 def owner_of(folder: Path) -> Claim | None:
-    """The living process that has a folder; None: nobody."""
+    """Return the living process that has a folder; None: nobody."""
     try:
         claim = read_claim(folder)
         return claim if claim is not None and is_alive(claim, folder) else None
@@ -189,7 +189,7 @@ def _refusal(folder: Path, what: str, held_folder: Path, claim: Claim) -> Folder
 
 @contextmanager
 def _mutex(descriptor: int) -> Iterator[bool]:
-    """Within, no other process of this machine, or of any where the file system has locks, judges the claim.
+    """Keep other processes from judging the claim within: of this machine, or of all where the file system has locks.
 
     Gives whether that is sure.
     """

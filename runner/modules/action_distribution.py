@@ -33,25 +33,25 @@ class ActionDistribution(Protocol):
     log_std_inputs: tuple[int, ...]
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Noise for `sample`, (*leading, M)."""
+        """Draw the noise for `sample`, (*leading, M)."""
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
-        """Actions (B, ...) as a function of the noise (B, M)."""
+        """Return actions (B, ...) as a function of the noise (B, M)."""
 
     def mode(self, dist_inputs: Tensor) -> Any:
-        """The most likely actions (B, ...)."""
+        """Return the most likely actions (B, ...)."""
 
     def log_prob(self, dist_inputs: Tensor, actions: Any) -> Tensor:
-        """(B,) log probabilities (densities) of actions."""
+        """Return (B,) log probabilities (densities) of actions."""
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) entropies in nats."""
+        """Return (B,) entropies in nats."""
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) KL divergence from the first distribution to the second, in nats."""
+        """Return (B,) KL divergence from the first distribution to the second, in nats."""
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """(B, K) inputs under which what the mask forbids has probability 0.
+        """Return (B, K) inputs under which what the mask forbids has probability 0.
 
         Args:
             dist_inputs: (B, K).
@@ -61,23 +61,23 @@ class ActionDistribution(Protocol):
         """
 
     def first_fully_forbidden(self, mask: Any) -> int | None:
-        """The first row of a mask (numpy arrays (B, ...), one B) that leaves some choice without any action."""
+        """Return the first row of a mask (numpy arrays (B, ...), one B) that leaves some choice without any action."""
 
 
 def forbid(dist_inputs: Tensor, mask: Tensor) -> Tensor:
-    """Logits (B, K) with `MASKED_LOGIT` where the mask (B, K) is 0."""
+    """Return logits (B, K) with `MASKED_LOGIT` where the mask (B, K) is 0."""
     return dist_inputs.masked_fill(mask == 0, MASKED_LOGIT)
 
 
 def first_false(is_possible: npt.NDArray[np.bool_]) -> int | None:
-    """The first row of (B, ...) that is not true everywhere."""
+    """Return the first row of (B, ...) that is not true everywhere."""
     if is_possible.all():
         return None
     return int(is_possible.reshape(len(is_possible), -1).all(-1).argmin())
 
 
 def torch_dtype(dtype: np.dtype[Any] | None, default: torch.dtype) -> torch.dtype:
-    """The torch dtype of a numpy dtype; `default` where torch has none."""
+    """Return the torch dtype of a numpy dtype; `default` where torch has none."""
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:

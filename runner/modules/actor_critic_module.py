@@ -50,8 +50,9 @@ class ActorCriticModule(RLModule):
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """{} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c"), and {"pi": ..., "vf": ...} with two such
-        states if policy and value function share no layers.
+        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c").
+
+        If policy and value function share no layers: {"pi": ..., "vf": ...} with two such states.
         """
         if self.memory is None:
             return {}
@@ -60,8 +61,9 @@ class ActorCriticModule(RLModule):
         return {"pi": self.memory.initial_state(), "vf": self.vf_memory.initial_state()}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`action_dist_inputs` (N, K) from `obs` (N, ...); with memory (N, 1, K) and `state_out` from `obs` (N, 1, ...)
-        and `state_in`. No value is computed.
+        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...), and no value.
+
+        With memory: (N, 1, K) and `state_out` from `obs` (N, 1, ...) and `state_in`.
         """
         obs = batch["obs"]
         if self.memory is None:
@@ -70,8 +72,9 @@ class ActorCriticModule(RLModule):
         return {"action_dist_inputs": self._dist_inputs(features, obs), "state_out": state_out}
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory (S, L, K) and (S, L) from
-        `obs` (S, L, ...) and `state_in`.
+        """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...).
+
+        With memory: (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
         """
         obs = batch["obs"]
         if self.memory is None:
@@ -85,7 +88,7 @@ class ActorCriticModule(RLModule):
         }
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """(B,) values of `obs` (B, ...); with memory (S, L)."""
+        """Return (B,) values of `obs` (B, ...); with memory (S, L)."""
         encoder = self.encoder if self.vf_encoder is None else self.vf_encoder
         if self.memory is None:
             features = encoder.forward(batch["obs"])
@@ -96,7 +99,7 @@ class ActorCriticModule(RLModule):
         return self.vf.forward(features).squeeze(-1)
 
     def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """(S, L, H) features of the policy and of the value function, and the state after them."""
+        """Return (S, L, H) features of the policy and of the value function, and the state after them."""
         assert self.memory is not None
         obs, state_in = batch["obs"], batch["state_in"]
         if self.vf_encoder is None or self.vf_memory is None:
@@ -131,7 +134,7 @@ class ActorCriticModule(RLModule):
         return outputs
 
     def _with_log_stds(self, outputs: Tensor, bound: float) -> Tensor:
-        """(B, K) from the policy head's outputs: with the free log stds, and all log stds clipped."""
+        """Return (B, K) from the policy head's outputs: with the free log stds, and all log stds clipped."""
         if isinstance(self.action_dist, DiagGaussian):
             if self._has_free_log_std:
                 mean, log_std = outputs, self.log_std.expand_as(outputs)
@@ -150,13 +153,13 @@ class ActorCriticModule(RLModule):
 def _through(
     encoder: ObservationEncoder, memory: Memory, obs: Any, state_in: dict[str, Tensor]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """(S, L, H) features of `obs` (S, L, ...), and the state after them."""
+    """Return (S, L, H) features of `obs` (S, L, ...), and the state after them."""
     features = encoder.forward(obs)  # (S * L, F)
     return memory.forward(features.reshape(state_in["h"].shape[0], -1, encoder.num_outputs), state_in)
 
 
 def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:
-    """The observation space without its action mask, which must fit the actions."""
+    """Return the observation space without its action mask, which must fit the actions."""
     if key is None:
         return observation_space
     if not isinstance(observation_space, gym.spaces.Dict) or key not in observation_space.spaces:
@@ -169,7 +172,7 @@ def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any]
 
 
 def head_options(config: ModuleConfig) -> LayerOptions:
-    """Options of the hidden layers between encoder and outputs."""
+    """Return options of the hidden layers between encoder and outputs."""
     return LayerOptions(
         config.head_fcnet_activation,
         config.head_fcnet_use_layernorm,

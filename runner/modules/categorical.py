@@ -28,39 +28,39 @@ class Categorical:
         self.num_noise = num_actions
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Standard Gumbel noise (*leading, A)."""
+        """Return standard Gumbel noise (*leading, A)."""
         return gumbel_noise(stream, (*leading, self.num_inputs))
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B,) int64; argmax of logits plus Gumbel noise is a sample of the distribution (Gumbel, 1954)."""
+        """Return (B,) int64; argmax of logits plus Gumbel noise is a sample of the distribution (Gumbel, 1954)."""
         if dist_inputs.is_cpu and not dist_inputs.requires_grad:  # for a few rows, numpy takes half of torch's time
             return torch.from_numpy((dist_inputs.numpy() + noise.numpy()).argmax(-1))
         return (dist_inputs + noise).argmax(-1)
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) int64."""
+        """Return (B,) int64."""
         return dist_inputs.argmax(-1)
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log probabilities of (B,) int64 actions."""
+        """Return (B,) log probabilities of (B,) int64 actions."""
         return dist_inputs.log_softmax(-1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         log_probs = dist_inputs.log_softmax(-1)
         return -(log_probs.exp() * log_probs).sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         log_probs = dist_inputs.log_softmax(-1)
         return (log_probs.exp() * (log_probs - other_inputs.log_softmax(-1))).sum(-1)
 
     def masked(self, dist_inputs: Tensor, mask: Tensor) -> Tensor:
-        """(B, A) logits under a mask (B, A)."""
+        """Return (B, A) logits under a mask (B, A)."""
         return forbid(dist_inputs, mask)
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """The first row of a mask (B, A) that is all 0."""
+        """Return the first row of a mask (B, A) that is all 0."""
         return first_false(np.any(mask, axis=-1, keepdims=True))
 
 
@@ -73,15 +73,15 @@ class ShiftedCategorical(Categorical):
         self._dtype = dtype
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B,) integers."""
+        """Return (B,) integers."""
         return (super().sample(dist_inputs, noise) + self._start).to(self._dtype)
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) integers."""
+        """Return (B,) integers."""
         return (super().mode(dist_inputs) + self._start).to(self._dtype)
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log probabilities of (B,) integer actions."""
+        """Return (B,) log probabilities of (B,) integer actions."""
         return super().log_prob(dist_inputs, actions.long() - self._start)
 
 
@@ -110,40 +110,40 @@ class MultiCategorical:
         self._tables = {torch.device("cpu"): _Tables.of(np.array(sizes), np.array(starts), self._first_columns)}
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Standard Gumbel noise (*leading, sum(sizes))."""
+        """Return standard Gumbel noise (*leading, sum(sizes))."""
         return gumbel_noise(stream, (*leading, self.num_inputs))
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B, *shape) integers."""
+        """Return (B, *shape) integers."""
         return self.mode(dist_inputs + noise)
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B, *shape) integers."""
+        """Return (B, *shape) integers."""
         chosen = self._padded(dist_inputs).argmax(-1) + self._tables_on(dist_inputs.device).starts
         return chosen.to(self._dtype).reshape(*dist_inputs.shape[:-1], *self._shape)
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log probabilities of (B, *shape) actions."""
+        """Return (B,) log probabilities of (B, *shape) actions."""
         starts = self._tables_on(dist_inputs.device).starts
         chosen = actions.reshape(*dist_inputs.shape[:-1], len(self._sizes)).long() - starts  # (B, D)
         return self._log_probs(dist_inputs).gather(-1, chosen.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         log_probs = self._log_probs(dist_inputs)
         return -(log_probs.exp() * log_probs).sum((-2, -1))
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         log_probs = self._log_probs(dist_inputs)
         return (log_probs.exp() * (log_probs - self._log_probs(other_inputs))).sum((-2, -1))
 
     def masked(self, dist_inputs: Tensor, mask: Tensor | tuple[Tensor, ...]) -> Tensor:
-        """(B, K) logits under a mask (B, sum(sizes)) or D masks (B, sizes[d])."""
+        """Return (B, K) logits under a mask (B, sum(sizes)) or D masks (B, sizes[d])."""
         return forbid(dist_inputs, torch.cat(mask, -1) if isinstance(mask, tuple) else mask)
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any] | tuple[npt.NDArray[Any], ...]) -> int | None:
-        """The first row of a mask that is all 0 for one of the choices."""
+        """Return the first row of a mask that is all 0 for one of the choices."""
         if isinstance(mask, tuple):
             mask = np.concatenate(mask, -1)
         return first_false(np.logical_or.reduceat(mask != 0, self._first_columns, axis=-1))
@@ -152,7 +152,7 @@ class MultiCategorical:
         return self._padded(dist_inputs).log_softmax(-1)
 
     def _padded(self, logits: Tensor) -> Tensor:
-        """(B, sum(sizes)) -> (B, D, max(sizes))."""
+        """Reshape (B, sum(sizes)) -> (B, D, max(sizes))."""
         if self._is_even:
             return torch.unflatten(logits, -1, (len(self._sizes), -1))
         tables = self._tables_on(logits.device)
@@ -195,7 +195,7 @@ class _Tables:
 
 
 def gumbel_noise(stream: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """Standard Gumbel noise, finite."""
+    """Return standard Gumbel noise, finite."""
     exponential = stream.standard_exponential(shape, dtype=np.float32)
     noise: npt.NDArray[np.float32] = -np.log(np.maximum(exponential, np.finfo(np.float32).tiny))
     return noise

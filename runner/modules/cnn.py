@@ -22,13 +22,13 @@ _MIN_SIDE = 8
 
 
 def is_image(space: gym.spaces.Box) -> bool:
-    """Whether a Box is one of images H x W x C with H, W >= 8, of bytes or floats."""
+    """Return whether a Box is one of images H x W x C with H, W >= 8, of bytes or floats."""
     is_pixel = space.dtype == np.uint8 or np.issubdtype(space.dtype, np.floating)
     return is_pixel and len(space.shape) == 3 and min(space.shape[:2]) >= _MIN_SIDE
 
 
 def default_filters(height: int, width: int) -> list[list[int]]:
-    """[out_channels, kernel, stride] of each layer, by the smaller side of the image."""
+    """Return [out_channels, kernel, stride] of each layer, by the smaller side of the image."""
     side = min(height, width)
     return next(filters for largest, filters in _DEFAULT_FILTERS.items() if side <= largest)
 
@@ -66,7 +66,7 @@ class CNN(nn.Module):
         self.num_outputs = height * width * channels
 
     def forward(self, images: Tensor) -> Tensor:
-        """(..., H, W, C) bytes or floats -> (B, num_outputs), B the product of the leading dimensions."""
+        """Encode (..., H, W, C) bytes or floats -> (B, num_outputs), B the product of the leading dimensions."""
         pixels = images.reshape(-1, *self._shape).permute(0, 3, 1, 2)  # (B, C, H, W)
         pixels = pixels * (1 / 255) if pixels.dtype == torch.uint8 else pixels.float()
         for weight, bias, stride in self._chain:

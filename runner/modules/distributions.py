@@ -19,8 +19,8 @@ _SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and 
 
 
 def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> ActionDistribution:
-    """Categorical for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a diagonal Gaussian for a Box
-    of floats, and these side by side for Dict and Tuple.
+    """Return a categorical for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a diagonal Gaussian
+    for a Box of floats, and these side by side for Dict and Tuple.
 
     Args:
         action_space: the space of the actions.
@@ -55,7 +55,7 @@ def _categorical(space: gym.spaces.Discrete) -> Categorical:
 
 
 def _integer_distribution(space: gym.spaces.Box, where: str) -> MultiCategorical:
-    """One choice among all integers between the bounds, for each number of the Box."""
+    """Return one choice among all integers between the bounds, for each number of the Box."""
     lows = [int(low) for low in space.low.reshape(-1)]
     highs = [int(high) for high in space.high.reshape(-1)]
     sizes = [high - low + 1 for low, high in zip(lows, highs, strict=True)]

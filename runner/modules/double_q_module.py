@@ -45,16 +45,16 @@ class DoubleQModule(RLModule):
         self.target_qf = target_of(self.qf)
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`qf_preds` (B, A), also as `action_dist_inputs`, from `obs` (B, ...); what a mask forbids is far below."""
+        """Compute `qf_preds` (B, A), also `action_dist_inputs`, of `obs` (B, ...); far below where a mask forbids."""
         q = self._masked(self.qf(batch["obs"]), batch["obs"])
         return {"action_dist_inputs": q, "qf_preds": q}
 
     def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`qf_preds` (B, A) of the target."""
+        """Compute `qf_preds` (B, A) of the target."""
         return {"qf_preds": self._masked(self.target_qf(batch["obs"]), batch["obs"])}
 
     def q_of(self, q: Tensor, actions: Tensor) -> Tensor:
-        """(B,) Q of actions (B,) of the space, from `qf_preds`."""
+        """Return (B,) Q of actions (B,) of the space, from `qf_preds`."""
         return q.gather(-1, (actions.long() - self._first_action).unsqueeze(-1)).squeeze(-1)
 
     def update_targets(self, tau: float) -> None:

@@ -50,12 +50,12 @@ class FlatParameters:
 
     @property
     def gradient(self) -> Tensor:
-        """(P,) the gradient that `backward` adds to."""
+        """The gradient (P,) that `backward` adds to."""
         assert self.parameter.grad is not None  # set in __init__, never taken away
         return self.parameter.grad
 
     def to_numpy(self) -> npt.NDArray[np.float32]:
-        """A copy of parameters and buffers on the host."""
+        """Return a copy of parameters and buffers on the host."""
         return self._values.detach().cpu().numpy().copy()
 
     @torch.no_grad()

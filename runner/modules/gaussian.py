@@ -30,20 +30,20 @@ class DiagGaussian:
         self.log_std_inputs = tuple(range(self._size, 2 * self._size))
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Standard normal noise (*leading, A)."""
+        """Return standard normal noise (*leading, A)."""
         return stream.standard_normal((*leading, self._size), dtype=np.float32)
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B, *shape) floats."""
+        """Return (B, *shape) floats."""
         mean, log_std = dist_inputs.chunk(2, -1)
         return self._shaped(mean + log_std.exp() * noise)
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B, *shape) floats, the means."""
+        """Return (B, *shape) floats, the means."""
         return self._shaped(dist_inputs[..., : self._size])
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log densities of (B, *shape) actions."""
+        """Return (B,) log densities of (B, *shape) actions."""
         mean, log_std = dist_inputs.chunk(2, -1)
         if not self._is_plain:
             actions = actions.reshape(mean.shape).to(mean.dtype)
@@ -51,19 +51,19 @@ class DiagGaussian:
         return -(0.5 * z.square() + log_std).sum(-1) - 0.5 * self._size * _LOG_2PI
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         log_std = dist_inputs[..., self._size :]
         return log_std.sum(-1) + 0.5 * self._size * (1.0 + _LOG_2PI)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         mean, log_std = dist_inputs.chunk(2, -1)
         other_mean, other_log_std = other_inputs.chunk(2, -1)
         squares = (2 * log_std).exp() + (mean - other_mean).square()
         return (other_log_std - log_std + 0.5 * squares * (-2 * other_log_std).exp() - 0.5).sum(-1)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Never: `check_mask_space` refuses a mask of a Box.
+        """Raise: `check_mask_space` refuses a mask of a Box.
 
         Raises:
             TypeError: always.
@@ -71,7 +71,7 @@ class DiagGaussian:
         raise TypeError("the actions of a Box cannot be masked")
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """None: nothing of a Box can be forbidden."""
+        """Return None: nothing of a Box can be forbidden."""
         return None
 
     def _shaped(self, flat: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ class IQLModule(WithQFunctions, ActorCriticModule):
         )
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """`actor`, `critic` and `value`."""
+        """Return `actor`, `critic` and `value`."""
         assert self.vf_encoder is not None
         groups = {
             "critic": list(self.critic.parameters()),

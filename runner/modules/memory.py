@@ -49,7 +49,7 @@ class Memory(nn.Module):
                 init(parameter)
 
     def initial_state(self) -> State:
-        """Zeros (H,) float32."""
+        """Return zeros (H,) float32."""
         return {name: torch.zeros(self.num_outputs, device=self.bias_hh.device) for name in self._state_names}
 
     def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
@@ -74,7 +74,7 @@ class Memory(nn.Module):
         raise NotImplementedError
 
     def _packed_weights(self) -> tuple[Tensor, ...]:
-        """The parameters for torch's kernels: for cuDNN in a vector of their own, which it asks for."""
+        """Return the parameters for torch's kernels: for cuDNN in a vector of their own, which it asks for."""
         if not self.weight_ih.is_cuda:
             return self._weights
         sizes = [weight.numel() for weight in self._weights]
@@ -133,7 +133,7 @@ class GRU(Memory):
 
 
 def memory_for(num_inputs: int, config: ModuleConfig) -> Memory | None:
-    """The memory that `use_lstm` and `use_gru` ask for.
+    """Return the memory that `use_lstm` and `use_gru` ask for.
 
     Raises:
         ValueError: both are set, or an initialiser is unknown.

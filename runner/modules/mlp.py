@@ -82,7 +82,7 @@ class MLP(nn.Module):
         self._chain = tuple(chain)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(B, num_inputs) -> (B, num_outputs)."""
+        """Compute (B, num_inputs) -> (B, num_outputs)."""
         for weight, bias, norm, activate in self._chain:
             inputs = F.linear(inputs, weight, bias)
             if norm is not None:
@@ -93,7 +93,7 @@ class MLP(nn.Module):
 
 
 def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | None:
-    """The function `name` of torch.nn.init with `kwargs`, None for torch's initialisation.
+    """Return the function `name` of torch.nn.init with `kwargs`, None for torch's initialisation.
 
     Raises:
         ValueError: there is no such function.

@@ -33,42 +33,42 @@ class NestedDistribution:
         self.log_std_inputs = tuple(start + column for start, part in placed for column in part.log_std_inputs)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Noise of all parts (*leading, M)."""
+        """Draw the noise of all parts (*leading, M)."""
         return np.concatenate([part.draw_noise(stream, leading) for part in self._parts], -1)
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
-        """A dict or tuple of (B, ...) actions."""
+        """Return a dict or tuple of (B, ...) actions."""
         noises = torch.split(noise, self._noise_sizes, -1)
         by_part = zip(self._parts, self._split(dist_inputs), noises, strict=True)
         return self._joined([part.sample(inputs, part_noise) for part, inputs, part_noise in by_part])
 
     def mode(self, dist_inputs: Tensor) -> Any:
-        """A dict or tuple of (B, ...) actions."""
+        """Return a dict or tuple of (B, ...) actions."""
         by_part = zip(self._parts, self._split(dist_inputs), strict=True)
         return self._joined([part.mode(inputs) for part, inputs in by_part])
 
     def log_prob(self, dist_inputs: Tensor, actions: Any) -> Tensor:
-        """(B,) log probabilities of a dict or tuple of (B, ...) actions."""
+        """Return (B,) log probabilities of a dict or tuple of (B, ...) actions."""
         by_part = zip(self._parts, self._split(dist_inputs), self._branches(actions), strict=True)
         return _sum([part.log_prob(inputs, branch) for part, inputs, branch in by_part])
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         by_part = zip(self._parts, self._split(dist_inputs), strict=True)
         return _sum([part.entropy(inputs) for part, inputs in by_part])
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats."""
+        """Return (B,) nats."""
         by_part = zip(self._parts, self._split(dist_inputs), self._split(other_inputs), strict=True)
         return _sum([part.kl(inputs, others) for part, inputs, others in by_part])
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """(B, K) inputs under a dict or tuple with the masks of some parts."""
+        """Return (B, K) inputs under a dict or tuple with the masks of some parts."""
         by_part = zip(self._parts, self._split(dist_inputs), self._masks(mask), strict=True)
         return torch.cat([inputs if m is None else part.masked(inputs, m) for part, inputs, m in by_part], -1)
 
     def first_fully_forbidden(self, mask: Any) -> int | None:
-        """The first row in which some part has a choice without any action."""
+        """Return the first row in which some part has a choice without any action."""
         by_part = zip(self._parts, self._masks(mask), strict=True)
         rows = [part.first_fully_forbidden(m) for part, m in by_part if m is not None]
         return min((row for row in rows if row is not None), default=None)
@@ -83,7 +83,7 @@ class NestedDistribution:
         return actions if self._keys is None else [actions[key] for key in self._keys]
 
     def _masks(self, mask: Any) -> list[Any]:
-        """One mask or None for each part; a Dict may leave parts out, a Tuple has empty ones in their place."""
+        """Return one mask or None for each part; a Dict may leave parts out, a Tuple has empty ones in their place."""
         masks = mask if self._keys is None else [mask.get(key) for key in self._keys]
         return [None if isinstance(m, (tuple, dict)) and not m else m for m in masks]
 

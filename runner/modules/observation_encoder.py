@@ -52,7 +52,7 @@ class ObservationEncoder(MLP):
         self._encoders = tuple((path, encoder.forward) for (path, _), encoder in zip(leaves, encoders, strict=True))
 
     def forward(self, obs: Any) -> Tensor:
-        """Observations (..., *shape), nested as the space -> (B, num_outputs), B the product of the leading dims."""
+        """Encode observations (..., *shape), nested as the space, as (B, num_outputs), B all leading rows."""
         if not (self._is_vector and obs.ndim == 2 and obs.dtype == torch.float32):  # else they are the features
             obs = self._features(obs)
         return MLP.forward(self, obs)
@@ -73,7 +73,7 @@ class _Flatten:
         return math.prod(self.shape)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(..., *shape) -> (B, num_outputs) float32."""
+        """Encode (..., *shape) -> (B, num_outputs) float32."""
         if values.dtype != torch.float32:
             values = values.float()
         return values.reshape(-1, self.num_outputs)
@@ -101,7 +101,7 @@ class _OneHot(nn.Module):
         self.register_buffer("components", components, persistent=False)
 
     def forward(self, values: Tensor) -> Tensor:
-        """(..., D) integers, or (...) for a single one -> (B, num_outputs) float32."""
+        """Encode (..., D) integers, or (...) for a single one -> (B, num_outputs) float32."""
         values = values.reshape(-1, self._num_components).long()
         if self._num_components > 1:
             values = values.index_select(1, self.components)
@@ -123,7 +123,7 @@ def _leaf_encoder(space: Space, config: ModuleConfig) -> _LeafEncoder:
 
 
 def _encodable_leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
-    """The leaves of a space and their places, in the order of its keys; those without any number are left out."""
+    """Yield the leaves of a space and their places, in the order of its keys; leaves without numbers are left out."""
     spaces = gym.spaces
     if isinstance(space, spaces.Dict):
         for key, part in space.spaces.items():
@@ -155,7 +155,7 @@ def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleCon
 
 
 def encoder_options(config: ModuleConfig) -> LayerOptions:
-    """Options of the encoder's hidden layers."""
+    """Return options of the encoder's hidden layers."""
     return LayerOptions(
         config.fcnet_activation,
         config.fcnet_use_layernorm,

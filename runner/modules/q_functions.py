@@ -35,7 +35,7 @@ class QFunction(nn.Module):
         self.head = MLP(self.encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), 1)
 
     def forward(self, obs: Any, actions: Any) -> Tensor:
-        """(B,) of `obs` (B, ...) and actions (B, ...); (B * n,) of n actions a row (B, n, ...)."""
+        """Return (B,) of `obs` (B, ...) and actions (B, ...); (B * n,) of n actions a row (B, n, ...)."""
         obs_features = self.obs_features.forward(obs)
         action_features = self.action_features.forward(actions)
         num_actions = len(action_features) // len(obs_features)
@@ -49,7 +49,7 @@ class QEnsemble(nn.ModuleList):
     """E Q functions."""
 
     def forward(self, obs: Any, actions: Any) -> Tensor:
-        """(E, B) or (E, B * n), see `QFunction.forward`."""
+        """Return (E, B) or (E, B * n), see `QFunction.forward`."""
         return torch.stack([q_function.forward(obs, actions) for q_function in self])
 
 
@@ -69,7 +69,7 @@ class WithQFunctions(nn.Module):
         self._bounds = _bounds_of(action_space)
 
     def clamped(self, actions: Any) -> Any:
-        """(B, ...) actions, nested as their space; those beyond a Box of floats moved to its bounds.
+        """Return (B, ...) actions, nested as their space, moved to the bounds of a Box of floats where they lie beyond.
 
         A Gaussian policy's recorded actions are as it chose them, not as clipped for the environment: to Q, all that
         had the same effect must be the same.
@@ -77,11 +77,11 @@ class WithQFunctions(nn.Module):
         return nested.map_leaves(lambda bounds, leaf: leaf if bounds is None else bounds(leaf), self._bounds, actions)
 
     def compute_q_values(self, obs: Any, actions: Any) -> Tensor:
-        """(E, B) Q of `obs` (B, ...) and actions (B, ...); (E, B * n) for n actions a row (B, n, ...)."""
+        """Return (E, B) Q of `obs` (B, ...) and actions (B, ...); (E, B * n) for n actions a row (B, n, ...)."""
         return self.critic.forward(obs, actions)
 
     def compute_target_q_values(self, obs: Any, actions: Any) -> Tensor:
-        """The same of the targets."""
+        """Return the same of the targets."""
         return self.target_critic.forward(obs, actions)
 
     def update_targets(self, tau: float) -> None:
@@ -90,7 +90,7 @@ class WithQFunctions(nn.Module):
 
 
 class _Bounds:
-    """Of a Box."""
+    """The bounds of a Box."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._low, self._high = (torch.from_numpy(bound.copy()) for bound in (space.low, space.high))
@@ -100,7 +100,7 @@ class _Bounds:
 
 
 def _bounds_of(space: gym.Space[Any]) -> Any:
-    """Nested as the space, None for all but Boxes of floats."""
+    """Return the bounds nested as the space, None for all but Boxes of floats."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _bounds_of(part) for key, part in space.items()}
     if isinstance(space, gym.spaces.Tuple):

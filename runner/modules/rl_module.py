@@ -58,30 +58,32 @@ class RLModule(nn.Module):
         return {"default": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def get_initial_state(self) -> dict[str, Any]:
-        """`state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""
+        """Return `state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""
         return {}
 
     def forward_inference(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs for acting greedily: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the class."""
+        """Return outputs for acting greedily: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the
+        class."""
         return self.forward_exploration(batch)
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs for acting and exploring: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the class."""
+        """Return outputs for acting and exploring: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the
+        class."""
         return {"action_dist_inputs": self.forward_train(batch)["action_dist_inputs"]}
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory
+        """Return outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory
         (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no forward_train")
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """(B,) values of `obs` (B, ...); with memory (S, L)."""
+        """Return (B,) values of `obs` (B, ...); with memory (S, L)."""
         values: Tensor = self.forward_train(batch)["vf_preds"]
         return values
 
     def outputs_at_steps(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`forward_train` at the env steps only.
+        """Return `forward_train` at the env steps only.
 
         Args:
             batch: for a module with memory it has `loss_mask` (S, L) or `step_rows` (V,) int64, the numbers of the
@@ -98,7 +100,7 @@ class RLModule(nn.Module):
 
 
 def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
-    """(V,) int64 numbers of the env steps in (S * L); None for a batch without sequences."""
+    """Return (V,) int64 numbers of the env steps in (S * L); None for a batch without sequences."""
     rows: Tensor | None = batch.get("step_rows")
     mask: Tensor | None = batch.get("loss_mask")
     if rows is not None or mask is None or mask.ndim != 2:
@@ -107,5 +109,5 @@ def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
 
 
 def _rows_at(rows: Tensor, output: Tensor) -> Tensor:
-    """(V, ...) of (S, L, ...)."""
+    """Select (V, ...) of (S, L, ...)."""
     return output.flatten(0, 1).index_select(0, rows)

@@ -53,7 +53,7 @@ class SACModule(WithQFunctions, RLModule):
         self.log_alpha_prime = nn.Parameter(torch.zeros(()))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """`actor`, `critic` and `alpha`."""
+        """Return `actor`, `critic` and `alpha`."""
         return {
             "actor": [*self.encoder.parameters(), *self.pi.parameters()],
             "critic": list(self.critic.parameters()),
@@ -61,7 +61,7 @@ class SACModule(WithQFunctions, RLModule):
         }
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """`action_dist_inputs` (B, 2 A) from `obs` (B, ...)."""
+        """Compute `action_dist_inputs` (B, 2 A) from `obs` (B, ...)."""
         outputs: Tensor = self.pi.forward(self.encoder.forward(batch["obs"]))
         mean, log_std = outputs.chunk(2, -1)
         log_std = log_std.clamp(-self.config.log_std_clip_param, _MAX_LOG_STD)

@@ -49,42 +49,43 @@ class SquashedGaussian:
         self._tables = {torch.device("cpu"): _Tables.of(low, high)}
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Standard normal noise (*leading, A)."""
+        """Return standard normal noise (*leading, A)."""
         return self._normal.draw_noise(stream, leading)
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """(B, *shape) floats within the bounds."""
+        """Return (B, *shape) floats within the bounds."""
         return self._squashed(self._normal.sample(dist_inputs, noise))
 
     def sample_with_log_prob(self, dist_inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, *shape) actions and their (B,) log densities, both differentiable, without the detour over arctanh."""
+        """Return (B, *shape) actions and their (B,) log densities, both differentiable, without the detour over
+        arctanh."""
         x = self._normal.sample(dist_inputs, noise)
         return self._squashed(x), self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
-        """(B, *shape) floats, where the mean of x goes."""
+        """Return (B, *shape) floats, where the mean of x goes."""
         return self._squashed(self._normal.mode(dist_inputs))
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """(B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
+        """Return (B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
         flat = actions.reshape(*dist_inputs.shape[:-1], -1).to(dist_inputs.dtype)
         tables = self._tables_on(flat.device)
         x = ((flat - tables.center) / tables.scale).clamp(-_LARGEST_TANH, _LARGEST_TANH).atanh()
         return self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """(B,) nats: H(x) + E[log da/dx], the mean by Gauss-Hermite quadrature."""
+        """Return (B,) nats: H(x) + E[log da/dx], the mean by Gauss-Hermite quadrature."""
         mean, log_std = dist_inputs.unsqueeze(-1).chunk(2, -2)  # (B, A, 1)
         tables = self._tables_on(mean.device)
         log_slopes = _log_tanh_slope(mean + log_std.exp() * tables.nodes) @ tables.weights + tables.log_scale  # (B, A)
         return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """(B,) nats, equal to the divergence of the normal variables: tanh is one to one."""
+        """Return (B,) nats, equal to the divergence of the normal variables: tanh is one to one."""
         return self._normal.kl(dist_inputs, other_inputs)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Never: `check_mask_space` refuses a mask of a Box.
+        """Raise: `check_mask_space` refuses a mask of a Box.
 
         Raises:
             TypeError: always.
@@ -92,11 +93,11 @@ class SquashedGaussian:
         return self._normal.masked(dist_inputs, mask)
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """None: nothing of a Box can be forbidden."""
+        """Return None: nothing of a Box can be forbidden."""
         return None
 
     def uniform(self, stream: np.random.Generator, leading: tuple[int, ...], device: torch.device) -> Tensor:
-        """(*leading, *shape) actions from all that there are, with density `exp(-log_volume)`."""
+        """Draw actions (*leading, *shape) from the whole space, with density `exp(-log_volume)`."""
         tables = self._tables_on(device)
         share = torch.from_numpy(stream.random((*leading, *self._shape), np.float32)).to(device)
         return (tables.low + share * (tables.high - tables.low)).to(self._dtype)
@@ -107,7 +108,7 @@ class SquashedGaussian:
         return flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
 
     def _log_slopes(self, x: Tensor) -> Tensor:
-        """(B, A) log da/dx."""
+        """Return (B, A) log da/dx."""
         return _log_tanh_slope(x) + self._tables_on(x.device).log_scale
 
     def _tables_on(self, device: torch.device) -> _Tables:
@@ -142,7 +143,7 @@ class _Tables:
 
 
 def _log_tanh_slope(x: Tensor) -> Tensor:
-    """log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
+    """Return log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
     return 2.0 * (_LOG_2 - x - F.softplus(-2.0 * x))
 
 

@@ -14,19 +14,19 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def target_of(network: M) -> M:
-    """A copy whose parameters have no gradient; it is in checkpoints, and no optimiser steps it."""
+    """Return a copy whose parameters have no gradient; it is in checkpoints, and no optimiser steps it."""
     return copy.deepcopy(network).requires_grad_(False)
 
 
 @torch.no_grad()
 def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
-    """Polyak averaging: target <- target + tau (network - target); 1 copies."""
+    """Average by Polyak: target <- target + tau (network - target); 1 copies."""
     torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), tau)
 
 
 @contextmanager
 def frozen(network: nn.Module) -> Iterator[None]:
-    """Gradients of what is computed here pass through the network to its inputs and do not reach its parameters."""
+    """Let gradients pass within through the network to its inputs without reaching its parameters."""
     parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
     for parameter in parameters:
         parameter.requires_grad_(False)

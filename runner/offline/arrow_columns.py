@@ -1,6 +1,6 @@
 """Arrays as Arrow arrays and back, without a copy where Arrow allows it.
 
-A row of rank 0 is a value, of rank 1 a fixed-size list, of higher rank its bytes (Parquet reads those 25 times as fast
+A row of rank 0 is a value, of rank 1 a fixed-size list, of higher rank its bytes (Parquet reads bytes 25 times as fast
 as lists); text is text, complex numbers are bytes. Rows without numbers have no column at all.
 """
 
@@ -16,7 +16,7 @@ from runner.offline.layout import Leaf
 
 
 def value_type(leaf: Leaf) -> pa.DataType | None:
-    """The Arrow type of one row; None where a row holds nothing."""
+    """Return the Arrow type of one row; None where a row holds nothing."""
     if leaf.num_bytes == 0 and not leaf.is_text:
         return None
     if leaf.size == 0:
@@ -35,12 +35,12 @@ def _in_list(type_: pa.DataType, leaf: Leaf) -> pa.DataType:
 
 
 def not_null(name: str, type_: pa.DataType) -> pa.Field:
-    """A field without nulls."""
+    """Return a field without nulls."""
     return pa.field(name, type_, nullable=False)
 
 
 def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
-    """The rows (rows, ...) of a leaf as an Arrow array of `value_type(leaf)`."""
+    """Return the rows (rows, ...) of a leaf as an Arrow array of `value_type(leaf)`."""
     type_ = value_type(leaf)
     if type_ is None:
         raise ValueError(f"{leaf.column}: rows of shape {leaf.shape} have no values")
@@ -56,7 +56,7 @@ def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
 
 
 def values_from_arrow(values: pa.Array, leaf: Leaf) -> Array:
-    """Inverse of `values_to_arrow`, read-only where it is a view of Arrow's memory.
+    """Invert `values_to_arrow`; the array is read-only where it is a view of Arrow's memory.
 
     Raises:
         ValueError: the array has another type than the leaf says, or nulls.
@@ -85,7 +85,7 @@ def _widened(flat: Array, leaf: Leaf) -> Array:
 
 
 def _cast_names(values: pa.Array, expected: pa.DataType | None, leaf: Leaf) -> pa.Array:
-    """Lists may differ in the name of their items and in whether these can be null, depending on who wrote them."""
+    """Return whether types are equal; lists may differ in the name of their items and in whether these can be null."""
     try:
         if expected is not None and _value_kind(values.type) == _value_kind(expected):
             return values.cast(expected)
@@ -99,7 +99,7 @@ def _value_kind(type_: pa.DataType) -> Any:
 
 
 def concat_arrays(parts: list[Array], leaf: Leaf) -> Array:
-    """All rows; the only part as it is."""
+    """Return all rows; the only part as it is."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty((0, *leaf.shape), leaf.dtype)

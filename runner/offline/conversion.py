@@ -82,7 +82,7 @@ def convert(
 
 
 def _check_apart(source: Source, output: Location) -> None:
-    """Refuse to add files to those that are read: the folder would hold every episode twice."""
+    """Refuse to write into a folder that is read: it would hold every episode twice."""
     folders = [path.rpartition("/")[0] for path in source.files.paths] if source.files is not None else []
     if output.path in folders:
         what = "this folder holds the data that are read"

@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 def data_set_of(source: Source, context: Context) -> DataSet:
-    """What a source names, with counts where reading them is cheap."""
+    """Return what a source names, with counts where reading them is cheap."""
     described, files = source.description(), source.files
     profile: dict[str, str | int] = {"format": described.format}
     if files is not None:
@@ -35,13 +35,13 @@ def data_set_of(source: Source, context: Context) -> DataSet:
 
 
 def data_set_of_config(offline: OfflineConfig, context: Context) -> DataSet:
-    """What the configuration alone says, for data that the user's own code reads."""
+    """Return what the configuration alone says, for data that the user's own code reads."""
     kind, place = _place(offline)
     return DataSet(_name(offline), hashlib.sha256(repr(place).encode()).hexdigest()[:16], context, kind, place)
 
 
 def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Context) -> DataSet:
-    """`data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
+    """Return `data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
     if source is not None:
         try:
             return data_set_of(source, context)
@@ -51,7 +51,7 @@ def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Co
 
 
 def start_text(config: ExperimentConfig, source: Source | None) -> str:
-    """What is waited for while a run on recorded data is built."""
+    """Return what is waited for while a run on recorded data is built."""
     offline, num_runners = config.offline, config.evaluation.evaluation_num_env_runners
     with_runners = num_runners > 0 and config.evaluation.evaluation_interval is not None and config.engine != "inline"
     runners = f"starting {num_runners} evaluation runner{'' if num_runners == 1 else 's'}, " if with_runners else ""
@@ -71,7 +71,7 @@ def _paths(offline: OfflineConfig) -> list[str]:
 
 
 def _place(offline: OfflineConfig) -> tuple[str, dict[str, Any]]:
-    """Type and address as MLflow has them."""
+    """Return type and address as MLflow has them."""
     paths = _paths(offline)
     if not paths:
         return "code", {"tags": {"class": str(offline.offline_data_class)}}

@@ -44,7 +44,7 @@ _ENV_T_TYPE = pa.list_(not_null("item", pa.int64()))
 
 
 def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool) -> pa.Schema:
-    """The schema of a file."""
+    """Return the schema of a file."""
     fields = [
         not_null("eps_id", pa.string()),
         *(pa.field(name, pa.string()) for name in _OF_AGENTS),
@@ -68,7 +68,7 @@ def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool) -> pa.Sch
 def episodes_to_table(
     block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
 ) -> pa.Table:
-    """The episodes of a block, a row each; lookback is left out. Arrays are not copied.
+    """Return the episodes of a block, a row each; lookback is left out. Arrays are not copied.
 
     Args:
         block: of E chunks.
@@ -110,7 +110,8 @@ def episodes_to_table(
 
 
 def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock:
-    """The episodes of a table (or of any slice of one) as a block; arrays are views of Arrow's memory where possible.
+    """Return the episodes of a table (or of any slice of one) as a block; arrays are views of Arrow's memory where
+    possible.
 
     Args:
         table: with the columns that are always read and the layout's; others, and their order, do not matter.
@@ -145,7 +146,8 @@ def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock
 
 
 def read_layout(schema: pa.Schema) -> Layout:
-    """The layout in the metadata of a schema; raises `StateError` where there is none, or none that can be read."""
+    """Return the layout in the metadata of a schema; raises `StateError` where there is none, or none that can be
+    read."""
     content = (schema.metadata or {}).get(METADATA_KEY)
     if content is None:
         raise StateError(f"no metadata {METADATA_KEY.decode()} in the schema")
@@ -153,12 +155,12 @@ def read_layout(schema: pa.Schema) -> Layout:
 
 
 def is_episodes(schema: pa.Schema) -> bool:
-    """Whether a file with this schema holds episodes in our format."""
+    """Return whether a file with this schema holds episodes in our format."""
     return METADATA_KEY in (schema.metadata or {})
 
 
 def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
-    """The layout of those columns of which every leaf is among the `names` of a file's columns."""
+    """Return the layout of the columns of which every leaf is among the `names` of a file's columns."""
     present = set(names)
 
     def is_present(leaf: Leaf) -> bool:
@@ -169,7 +171,7 @@ def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
 
 
 def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
-    """The columns of a file that a reader of `layout` needs."""
+    """Return the columns of a file that a reader of `layout` needs."""
     names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS] if with_infos else [])]
     names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
     return [name for name in schema.names if name in names]

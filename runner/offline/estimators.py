@@ -88,7 +88,7 @@ class RecordedSteps:
         return last
 
     def discounted_sums(self, terms: Array, gamma: float) -> Array:
-        """(E,) sum over t of gamma^t terms_t, from (R,) terms."""
+        """Return the sum (E,) over t of gamma^t terms_t, from (R,) terms."""
         sums: Array = np.add.reduceat(gamma**self.times * terms, self.first_rows)
         return sums
 
@@ -117,24 +117,24 @@ class Estimator(Protocol):
         """Kish's (sum w)^2 / sum w^2, at most E."""
 
     def at(self, counts: Array) -> Array:
-        """(B,) estimates from episodes that count so often, (B, E); NaN where no episode has any weight."""
+        """Return the estimates (B,) from episodes that count so often, (B, E); NaN where no episode has any weight."""
 
 
 def importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
-    """IS: 1/E sum_e rho_{0:H-1} G_e, G_e the discounted return. Unbiased (Precup et al., 2000, section 2)."""
+    """Estimate IS: 1/E sum_e rho_{0:H-1} G_e, G_e the discounted return. Unbiased (Precup et al., 2000, section 2)."""
     weights = _weights(steps.episode_log_ratios)
     returns = steps.discounted_sums(steps.rewards, gamma)
     return _EpisodeMean(weights * returns, float(kish(steps.episode_log_ratios)))
 
 
 def weighted_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
-    """WIS: sum_e rho_{0:H-1} G_e / sum_e rho_{0:H-1}. Consistent and biased (Precup et al., 2000, section 2)."""
+    """Estimate WIS: sum_e rho_{0:H-1} G_e / sum_e rho_{0:H-1}. Consistent, biased (Precup et al., 2000, section 2)."""
     returns = steps.discounted_sums(steps.rewards, gamma)
     return _WeightedReturns(steps.episode_log_ratios, returns, float(kish(steps.episode_log_ratios)))
 
 
 def per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
-    """PDIS: 1/E sum_e sum_t gamma^t rho_{0:t} r_t. Unbiased (Precup et al., 2000, section 3).
+    """Estimate PDIS: 1/E sum_e sum_t gamma^t rho_{0:t} r_t. Unbiased (Precup et al., 2000, section 3).
 
     The effective sample size is computed from the ratios rho_{0:t} of all episodes at each t (an ended one keeps its
     last), averaged over the recorded steps with weights gamma^t.
@@ -144,7 +144,7 @@ def per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Esti
 
 
 def weighted_per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
-    """WPDIS: sum_t gamma^t (sum_e rho_{0:t} r_t) / (sum_e rho_{0:t}); Precup et al., 2000, section 3.
+    """Estimate WPDIS: sum_t gamma^t (sum_e rho_{0:t} r_t) / (sum_e rho_{0:t}); Precup et al., 2000, section 3.
 
     Each t has weights of its own, which sum to 1 over all episodes; one that has ended stays in an absorbing state with
     reward 0 and keeps its last ratio (Thomas and Brunskill, 2016, section 3). Consistent and biased.
@@ -153,12 +153,12 @@ def weighted_per_decision_importance_sampling(steps: RecordedSteps, gamma: float
 
 
 def direct_method(initial_values: Array) -> Estimator:
-    """DM: 1/E sum_e V(s_0), from (E,) values of a model. As good as the model; the interval does not know its error."""
+    """Estimate DM: 1/E sum_e V(s_0), from values (E,) of a model, whose error the interval does not know."""
     return _EpisodeMean(initial_values, float(len(initial_values)))
 
 
 def doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: float) -> Estimator:
-    """DR: 1/E sum_e [V(s_0) + sum_t gamma^t rho_{0:t} (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))].
+    """Estimate DR: 1/E sum_e [V(s_0) + sum_t gamma^t rho_{0:t} (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))].
 
     Eq. 10 of Jiang and Li, 2016, written as a sum. Unbiased for any model that was made without these episodes; the
     better the model, the smaller the variance. Effective sample size as of `per_decision_importance_sampling`.
@@ -169,7 +169,7 @@ def doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: float) -> Est
 
 
 def weighted_doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: float) -> Estimator:
-    """WDR: as `doubly_robust`, with the weights of `weighted_per_decision_importance_sampling`.
+    """Estimate WDR: as `doubly_robust`, with the weights of `weighted_per_decision_importance_sampling`.
 
     Section 5 of Thomas and Brunskill, 2016. Consistent and biased, usually of the smallest error.
     """
@@ -177,14 +177,14 @@ def weighted_doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: floa
 
 
 def point_estimate(estimator: Estimator, num_episodes: int) -> float:
-    """The estimate from each of E episodes once."""
+    """Return the estimate from each of E episodes once."""
     return float(estimator.at(np.ones((1, num_episodes)))[0])
 
 
 def bootstrap_estimates(
     estimators: Mapping[str, Estimator], num_episodes: int, num_resamples: int, stream: np.random.Generator
 ) -> dict[str, Array]:
-    """Each estimate from resamples of the episodes with replacement, the same ones for all estimators.
+    """Compute each estimate from resamples of the episodes with replacement, the same ones for all estimators.
 
     Args:
         estimators: of the same E episodes.
@@ -205,7 +205,7 @@ def bootstrap_estimates(
 
 
 def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
-    """The percentile bootstrap's interval (Efron, 1979) of a level such as 0.95, from (B,) estimates.
+    """Return the percentile bootstrap's interval (Efron, 1979) of a level such as 0.95, from (B,) estimates.
 
     Resamples without an estimate (NaN) are left out; NaN if there is no other.
     """
@@ -217,7 +217,8 @@ def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
 
 
 def kish(log_weights: Array) -> Array:
-    """(...) effective sample sizes (sum w)^2 / sum w^2 (Kish, 1965) from logarithms (E, ...); 0 without any weight."""
+    """Return the effective sample sizes (sum w)^2 / sum w^2 (Kish, 1965) from logarithms (E, ...); 0 without any
+    weight."""
     weights = np.exp(log_weights - _finite_max(log_weights))
     sums, squares = weights.sum(0), np.square(weights).sum(0)
     sizes: Array = np.square(sums) / np.where(squares > 0, squares, 1.0)
@@ -225,7 +226,7 @@ def kish(log_weights: Array) -> Array:
 
 
 def running_sums(values: Array, lengths: IntArray) -> Array:
-    """(R,) for each row the sum of its episode's values up to it, in log2(T) vectorised passes.
+    """Return for each row the sum (R,) of its episode's values up to it, in log2(T) vectorised passes.
 
     Not one cumulative sum over all rows: it would carry -inf, and the rounding of large numbers, into other episodes.
     """
@@ -238,12 +239,12 @@ def running_sums(values: Array, lengths: IntArray) -> Array:
 
 
 def first_rows_of(lengths: IntArray) -> IntArray:
-    """(E,) row of each episode's first step."""
+    """Return the row (E,) of each episode's first step."""
     return np.cumsum(lengths) - lengths
 
 
 def times_of(lengths: IntArray) -> IntArray:
-    """(R,) t of each row."""
+    """Return the time step t (R,) of each row."""
     times: IntArray = np.arange(lengths.sum()) - np.repeat(first_rows_of(lengths), lengths)
     return times
 
@@ -324,7 +325,7 @@ def _parts_of_time(steps: RecordedSteps) -> Iterator[_PartOfTime]:
 
 
 def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
-    """(B, P) means over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
+    """Return means (B, P) over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
     weights = np.exp(log_weights - _finite_max(log_weights))
     sums = counts @ weights  # (B, P), at least 1 where the episode of the largest weight was drawn
     means: Array = counts @ (weights * values)
@@ -332,12 +333,12 @@ def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
     means[sums <= 0] = np.nan
     is_too_small = (sums < _SMALLEST_WEIGHT_SUM) & (log_weights.max(0) > -np.inf)
     for resample in np.flatnonzero(is_too_small.any(1)):
-        _take_over_own_scale(means[resample], log_weights, values, counts[resample])
+        _rescale_means(means[resample], log_weights, values, counts[resample])
     return means
 
 
-def _take_over_own_scale(means: Array, log_weights: Array, values: Array, counts: Array) -> None:
-    """Means (P,) of one resample, (E,) counts, that lacks the episodes of large weight: relative to its largest one."""
+def _rescale_means(means: Array, log_weights: Array, values: Array, counts: Array) -> None:
+    """Write the means (P,) of a resample, counts (E,), without the largest weights: relative to its own largest."""
     is_drawn = counts > 0
     drawn = log_weights[is_drawn]
     weights = np.exp(drawn - _finite_max(drawn)) * counts[is_drawn, None]
@@ -346,7 +347,7 @@ def _take_over_own_scale(means: Array, log_weights: Array, values: Array, counts
 
 
 def _finite_max(log_weights: Array) -> Array:
-    """(...) the largest of (E, ...), 0 where all are -inf."""
+    """Return the largest (...) of (E, ...), 0 where all are -inf."""
     largest: Array = log_weights.max(0)
     return np.where(np.isneginf(largest), 0.0, largest)
 
@@ -357,12 +358,12 @@ def _weights(log_ratios: Array) -> Array:
 
 
 def _residuals(steps: RecordedSteps, model: ModelValues, gamma: float) -> Array:
-    """(R,) r_t + gamma V(s_{t+1}) - Q(s_t, a_t)."""
+    """Return (R,) r_t + gamma V(s_{t+1}) - Q(s_t, a_t)."""
     return steps.rewards + gamma * model.next_values - model.q_values
 
 
 def _mean_kish_of_steps(steps: RecordedSteps, gamma: float) -> float:
-    """The effective sample size at each t, averaged over the recorded steps with weights gamma^t."""
+    """Return the effective sample size at each t, averaged over the recorded steps with weights gamma^t."""
     total, total_weight = 0.0, 0.0
     for part in _parts_of_time(steps):
         weights = gamma**part.times * part.is_running.sum(0)
@@ -372,7 +373,7 @@ def _mean_kish_of_steps(steps: RecordedSteps, gamma: float) -> float:
 
 
 def _resample_counts(num_episodes: int, num_resamples: int, stream: np.random.Generator) -> Array:
-    """(B, E) how often each episode is among E drawn with replacement."""
+    """Return how often (B, E) each episode is among E drawn with replacement."""
     draws: npt.NDArray[Any] = stream.integers(num_episodes, size=(num_resamples, num_episodes))
     draws += np.arange(num_resamples)[:, None] * num_episodes
     counts = np.bincount(draws.reshape(-1), minlength=num_resamples * num_episodes)

@@ -1,4 +1,4 @@
-"""Which recorded files a run has written: a run that goes on removes those that are newer than its checkpoint."""
+"""Which recorded files a run has written: a run that goes on removes the ones newer than its checkpoint."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Location:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def info(self) -> fs.FileInfo:
-        """What is there; raises `ConfigError` if that cannot be found out."""
+        """Return what the path leads to; raise `ConfigError` if that cannot be found out."""
         try:
             return self.filesystem.get_file_info(self.path)
         except OSError as error:
@@ -41,7 +41,7 @@ class Location:
 
 
 def locate(path: str, filesystem: str | None, kwargs: Mapping[str, Any], where: str) -> Location:
-    """The file system of a path, and the path in it.
+    """Return the file system of a path, and the path in it.
 
     Args:
         path: local, a URI, or within `filesystem`.
@@ -85,7 +85,7 @@ def _locate_with_fsspec(path: str, error: Exception) -> Location:
 
 
 def make_filesystem(name: str, kwargs: Mapping[str, Any], where: str) -> fs.FileSystem:
-    """The file system of a name or class path; raises `ConfigError`."""
+    """Return the file system of a name or class path; raises `ConfigError`."""
     if name in NAMES:
         maker = getattr(fs, NAMES[name], None)
         if maker is None:
@@ -107,19 +107,19 @@ def make_filesystem(name: str, kwargs: Mapping[str, Any], where: str) -> fs.File
 
 
 def _argument(value: Any, where: str) -> Any:
-    """An argument of a file system; a block with `_target_` is a file system that it is built on."""
+    """Return an argument of a file system; a block with `_target_` is a file system that it is built on."""
     if not isinstance(value, Mapping) or "_target_" not in value:
         return value
     return make_filesystem(str(value["_target_"]), {k: v for k, v in value.items() if k != "_target_"}, where)
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path has wildcards."""
+    """Return whether a path has wildcards."""
     return any(letter in path for letter in _WILDCARDS)
 
 
 def expand_pattern(location: Location) -> list[str]:
-    """The paths that fit a pattern, in order; `**` stands for any number of folders."""
+    """Return the paths that fit a pattern, in order; `**` stands for any number of folders."""
     if location.is_local:
         return sorted(glob.glob(location.path, recursive=True))
     parts = location.path.split("/")
@@ -146,7 +146,7 @@ def _translate(pattern: str) -> str:
 
 
 def nearest_sibling(location: Location) -> str | None:
-    """The name beside a missing path that is most like it."""
+    """Return the name beside a missing path that is most like it."""
     import difflib
 
     parent, _, name = location.path.rpartition("/")
@@ -159,7 +159,7 @@ def nearest_sibling(location: Location) -> str | None:
 
 
 def unreadable(shown: str, error: Exception) -> ConfigError:
-    """The error of a place that cannot be read."""
+    """Return the error of a place that cannot be read."""
     return ConfigError([Problem(f"cannot be read: {_first_line(error)}", shown)])
 
 

@@ -62,7 +62,7 @@ class Transitions:
         return np.arange(len(self.rewards)) + np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def rewards_to_go(self, gamma: float) -> Tensor:
-        """(R,) discounted rewards from each step to the end of what was recorded."""
+        """Return (R,) discounted rewards from each step to the end of what was recorded."""
         is_last = np.zeros(len(self.rewards), np.bool_)
         is_last[np.cumsum(self.lengths) - 1] = True
         factors = gamma * (~torch.from_numpy(is_last)).float().to(self.rewards.device)
@@ -73,10 +73,10 @@ class QFunction(Protocol):
     """Action values of one policy."""
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """(B,) Q(s, a) of observations and actions (B, ...)."""
+        """Return (B,) Q(s, a) of observations and actions (B, ...)."""
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """(B,) V(s), the expectation of Q(s, a) over actions of the policy with `dist_inputs` (B, K)."""
+        """Return (B,) V(s), the expectation of Q(s, a) over actions of the policy with `dist_inputs` (B, K)."""
 
 
 class DiscreteQ(nn.Module):
@@ -103,12 +103,12 @@ class DiscreteQ(nn.Module):
         self.head = MLP(self.encoder.num_outputs, [], LayerOptions("linear"), self._num_actions)
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """(B,) values."""
+        """Return (B,) values."""
         index = (actions.long() - self._start).unsqueeze(-1)
         return self._all_values(obs).gather(-1, index).squeeze(-1)
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """(B,) sum over a of pi(a|s) Q(s, a)."""
+        """Return (B,) sum over a of pi(a|s) Q(s, a)."""
         num_rows = len(dist_inputs)
         every_action = torch.arange(self._num_actions, device=dist_inputs.device) + self._start
         inputs = dist_inputs.unsqueeze(1).expand(-1, self._num_actions, -1)  # (B, A, K)
@@ -116,7 +116,7 @@ class DiscreteQ(nn.Module):
         return (log_probs.exp() * self._all_values(obs)).sum(-1)
 
     def _all_values(self, obs: Any) -> Tensor:
-        """(B, A)."""
+        """Return (B, A)."""
         return self.head.forward(self.encoder.forward(obs))
 
 
@@ -146,11 +146,11 @@ class SampledQ(nn.Module):
         self.head = MLP(self.encoder.num_outputs, [], LayerOptions("linear"), 1)
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """(B,) values."""
+        """Return (B,) values."""
         return self.head.forward(self.encoder.forward((obs, actions))).squeeze(-1)
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """(B,) means of Q(s, a) over S sampled actions."""
+        """Return (B,) means of Q(s, a) over S sampled actions."""
         leading = (self._num_samples, len(dist_inputs))
         noise = torch.from_numpy(self._dist.draw_noise(self._stream, leading)).to(dist_inputs.device)
         actions = self._dist.sample(dist_inputs.expand(self._num_samples, *dist_inputs.shape), noise)
@@ -165,11 +165,11 @@ class ScaledQ:
         self.network, self.offset, self.scale = network, offset, scale
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """(B,) Q(s, a)."""
+        """Return (B,) Q(s, a)."""
         return self.offset + self.scale * self.network.q_values(obs, actions)
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """(B,) V(s)."""
+        """Return (B,) V(s)."""
         return self.offset + self.scale * self.network.values(obs, dist_inputs)
 
 
@@ -183,7 +183,8 @@ def fit_q(
     stream: np.random.Generator,
     rows: IntArray | None = None,
 ) -> QFunction:
-    """The target policy's action values; algorithm 3 of Le et al., 2019, with a network that is never fitted anew.
+    """Return the target policy's action values; algorithm 3 of Le et al., 2019, with a network that is never fitted
+    anew.
 
     `target_update_period` gradient steps approach each Q_{k+1}. The network starts at the mean of the recorded
     rewards to go; the result has the mean of the weights of the second half of all steps, which takes the minibatches'
@@ -235,7 +236,7 @@ def fit_q(
 def _squared_error(
     q_function: ScaledQ, frozen: ScaledQ, data: Transitions, step_rows: IntArray, obs_rows: IntArray, gamma: float
 ) -> Tensor:
-    """The mean squared error of a minibatch's Bellman equations, in units of the scale."""
+    """Return the mean squared error of a minibatch's Bellman equations, in units of the scale."""
     steps, at = (torch.from_numpy(rows).to(data.rewards.device) for rows in (step_rows, obs_rows))
     with torch.no_grad():
         next_values = frozen.values(take_rows(data.obs, at + 1), data.dist_inputs[at + 1])
@@ -245,7 +246,7 @@ def _squared_error(
 
 
 def take_rows(columns: Any, rows: Tensor) -> Any:
-    """Rows of (nested) tensors."""
+    """Return rows of (nested) tensors."""
     return nested.map_leaves(lambda leaf: leaf.index_select(0, rows), columns)
 
 
@@ -258,7 +259,7 @@ def _make_two(
 
 
 def _offset_and_scale(rewards_to_go: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation; where they do not vary, a scale of their own size."""
+    """Return mean and standard deviation; of values that do not vary, their size as the scale."""
     mean, std = float(rewards_to_go.mean()), float(rewards_to_go.std(correction=0))
     return mean, std if std > _SMALLEST_SCALE * max(1.0, abs(mean)) else max(1.0, abs(mean))
 

@@ -74,7 +74,7 @@ class HeldOutEvaluation:
         self._module = parts.module.eval()
         for pipeline in (parts.env_to_module, parts.learner):
             pipeline.freeze()
-        with _naming_own_keys():
+        with _naming_data_keys():
             offline = replace(config.offline, input_=evaluation.offline_evaluation_input_)
             self._source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
             if self._methods:
@@ -83,7 +83,7 @@ class HeldOutEvaluation:
 
     @property
     def source(self) -> Source:
-        """Of the held-out data."""
+        """The source of the held-out data."""
         return self._source
 
     # -- evaluation ------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class HeldOutEvaluation:
     def evaluate(
         self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
     ) -> Metrics:
-        """The metrics of the policy that is trained now; None where there is no finite number.
+        """Return the metrics of the policy that is trained now; None where there is no finite number.
 
         Equal policies have equal metrics: minibatches, resamples and sampled actions are the same each time.
 
@@ -108,7 +108,7 @@ class HeldOutEvaluation:
         loss = MeanLoss(self._module, self._loss, self._parts.learner)
         recorded = _Recorded(self._config.algorithm.gamma)
         estimates: dict[str, PolicyEstimate] = {}
-        with self._own_torch_stream(), _naming_own_keys():
+        with self._torch_stream_kept(), _naming_data_keys():
             blocks = self._read(loss, recorded)
             if self._methods:
                 estimates = self._estimates(blocks)
@@ -136,7 +136,7 @@ class HeldOutEvaluation:
         self._parts.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
 
     def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
-        """All episodes as the policy would hold them, each taken into account as it passes."""
+        """Yield all episodes as the policy would hold them, each taken into account as it passes."""
         for block in self._source.blocks():
             held = self._held(block)
             recorded.add(held)
@@ -170,8 +170,8 @@ class HeldOutEvaluation:
         return random_stream(self._config.seed, f"{_STREAM}/{name}" if name else _STREAM, position)
 
     @contextmanager
-    def _own_torch_stream(self) -> Iterator[None]:
-        """Losses and modules may draw from torch's own stream; training's stays where it is."""
+    def _torch_stream_kept(self) -> Iterator[None]:
+        """Keep training's place in torch's stream, from which losses and modules may draw."""
         on_gpu = device_of(self._module).type == "cuda"
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else []):
             torch.manual_seed(integer_seed(self._config.seed, _STREAM))
@@ -192,7 +192,7 @@ class HeldOutEvaluation:
         if self._methods:
             check_methods(self._methods, self._module)
             check_block(block, self._needs_ratios)
-        with self._own_torch_stream():
+        with self._torch_stream_kept():
             held = self._held(block_from_episodes([block[index] for index in range(min(_NUM_TRIED, len(block)))]))
             if self._methods:
                 reader = BlockReader(self._module, None, self._make_inputs, self._needs_ratios, needs_model=False)
@@ -205,7 +205,7 @@ class HeldOutEvaluation:
         return any(name != DIRECT_METHOD for name in self._methods)
 
     def _find_missing_columns(self, block: ColumnBlock) -> Problem | None:
-        """Model outputs that loss and learner pipeline take from the episodes, which have none."""
+        """Find model outputs that loss and learner pipeline take from the episodes, which have none."""
         pieces = list(self._parts.learner)
         read = [*self._loss.reads, *self._module.inputs, *(name for piece in pieces for name in piece.reads)]
         made = {
@@ -294,16 +294,16 @@ def _finite(number: float) -> float | None:
 
 
 @contextmanager
-def _naming_own_keys() -> Iterator[None]:
-    """Problems of data name the key that these data were named with."""
+def _naming_data_keys() -> Iterator[None]:
+    """Name in problems of data the key that these data were named with."""
     try:
         yield
     except ConfigError as error:
-        problems = [replace(one, where=_own_key(one.where)) for one in error.problems]
+        problems = [replace(one, where=_data_key(one.where)) for one in error.problems]
         raise type(error)(problems) from error
 
 
-def _own_key(where: str | None) -> str | None:
+def _data_key(where: str | None) -> str | None:
     if where is None:
         return None
     return re.sub(r"\boffline\.input_(?![a-z])", _INPUT, where).replace("off-policy evaluation", _TYPE)

@@ -22,9 +22,9 @@ from runner.pipelines.recorded_episodes import MEMORY_PIECES
 
 
 def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> LearnerConnectorPipeline:
-    """The part of a learner pipeline that makes what the module reads, a row for each of R + E observations.
+    """Return the part of a learner pipeline that makes what the module reads, a row for each of R + E observations.
 
-    Left out are pieces that compute with the module, those that cut sequences, and those that need what these write.
+    Left out are pieces that compute with the module, that cut sequences, or that need columns of such pieces.
 
     Raises:
         ConfigError: one of them writes what the module reads.
@@ -47,7 +47,7 @@ def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> Lear
 
 
 def writable(block: ColumnBlock) -> ColumnBlock:
-    """The block with arrays that may be written to: torch has no notion of others, such as Arrow's."""
+    """Return the block with arrays that may be written to: torch has no notion of others, such as Arrow's."""
     return replace(block, columns={name: nested.map_leaves(_writable, rows) for name, rows in block.columns.items()})
 
 

@@ -35,7 +35,7 @@ class MeanLoss:
 
     @property
     def mean(self) -> float:
-        """NaN without any env step."""
+        """The mean so far; NaN without any env step."""
         return self._sum / self._num_env_steps if self._num_env_steps else float("nan")
 
     @torch.no_grad()
@@ -48,7 +48,7 @@ class MeanLoss:
             self._num_env_steps += num_env_steps
 
     def _parts(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
-        """Minibatches as a learner's, in their order, and how many env steps each has."""
+        """Yield minibatches as a learner's, in their order, and how many env steps each has."""
         module, reads = self._module, self._loss.reads
         if not module.is_stateful:
             columns = {name: batch[name] for name in reads}

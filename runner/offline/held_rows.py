@@ -15,7 +15,7 @@ from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlo
 from runner.episodes.nested import Array
 from runner.offline.infos import RecordedInfos
 
-# A column of a block beside its data: the number of each of its rows among those that it was made of.
+# A column of a block beside its data: the number that each row had among the rows it was made of.
 ROW = "\0row"
 IntArray = npt.NDArray[np.int64]
 
@@ -49,12 +49,12 @@ class HeldRows:
         return len(self.episode)
 
     def take(self, index: Any) -> HeldRows:
-        """Some of the rows."""
+        """Return some of the rows."""
         values = {field.name: getattr(self, field.name)[index] for field in fields(self) if field.name != "data"}
         return HeldRows({name: nested.take(column, index) for name, column in self.data.items()}, **values)
 
     def joined_with(self, other: HeldRows) -> HeldRows:
-        """These rows, then the others."""
+        """Return these rows, then the others."""
         values = {
             field.name: np.concatenate((getattr(self, field.name), getattr(other, field.name)))
             for field in fields(self)
@@ -64,12 +64,12 @@ class HeldRows:
         return HeldRows(data, **values)
 
     def num_bytes(self) -> int:
-        """Memory of the data."""
+        """Return the memory of the data."""
         return sum(leaf.nbytes for column in self.data.values() for leaf in nested.leaves(column))
 
 
 def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | None) -> ColumnBlock:
-    """The block with infos, agents and env time steps of its rows; its column `ROW` says which they are."""
+    """Return the block with infos, agents and env time steps of its rows; its column `ROW` says which they are."""
     columns = dict(block.columns)
     obs_rows = _ObsRows.of(block, columns.pop(ROW), rows)
     agents = obs_rows.agents()
@@ -101,7 +101,7 @@ class _ObsRows:
 
     @classmethod
     def of(cls, block: ColumnBlock, row: IntArray, rows: HeldRows) -> _ObsRows:
-        """From the (R,) rows that the block's steps were."""
+        """Make it from the (R,) rows that the block's steps were."""
         ends = block.offsets[1:]
         last = row[ends - 1]
         # Where a step was dropped for want of its next observation, its own observation is the final one.
@@ -112,7 +112,7 @@ class _ObsRows:
         return cls(block, rows, obs_row, is_next, row[block.offsets[:-1]])
 
     def infos(self) -> RecordedInfos | None:
-        """Those of all observations; None if all are empty."""
+        """Return the infos of all observations; None if all are empty."""
         texts = self._values("\0infos", "\0new_infos")
         if texts is None:
             return None
@@ -127,7 +127,7 @@ class _ObsRows:
         )
 
     def agents(self) -> Agents | None:
-        """Agent and env time steps of each chunk; None with a single agent."""
+        """Return agent and env time steps of each chunk; None with a single agent."""
         data = self.rows.data
         if "\0agent" not in data:
             return None
@@ -141,7 +141,8 @@ class _ObsRows:
         return Agents(data["\0agent"][self.first].tolist(), whole_ids, env_t.astype(np.int64))
 
     def _values(self, name: str, next_name: str) -> Array | None:
-        """What the rows hold under a name; of rows that hold what comes after the step, the next observations."""
+        """Return what the rows hold under a name; of rows that hold what comes after the step, the next
+        observations."""
         values, following = self.rows.data.get(name), self.rows.data.get(next_name)
         if values is None:
             return None

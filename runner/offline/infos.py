@@ -22,12 +22,12 @@ _MAX_TEXT = 1000
 
 
 def info_to_json(info: dict[str, Any]) -> str:
-    """One info as text."""
+    """Return one info as text."""
     return json.dumps(_to_plain(info), separators=(",", ":")) if info else _EMPTY
 
 
 def info_from_json(text: str | None) -> dict[str, Any]:
-    """Inverse of `info_to_json`; raises `ValueError` for what is no JSON object."""
+    """Invert `info_to_json`; raises `ValueError` for what is no JSON object."""
     if not text or text == _EMPTY:
         return {}
     info = _from_plain(json.loads(text))
@@ -96,7 +96,7 @@ class RecordedInfos:
     texts: pa.ChunkedArray | pa.Array  # (E,) list<string>, null: all empty
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """`num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
         texts: list[str] | None = self.texts[chunk].as_py()
         if texts is None:
             return None
@@ -104,7 +104,7 @@ class RecordedInfos:
 
 
 def infos_to_arrow(rows: Sequence[list[dict[str, Any]] | None]) -> pa.Array | None:
-    """(E,) list<string> of the infos of E chunks; None where there are none in any."""
+    """Return (E,) list<string> of the infos of E chunks; None where there are none in any."""
     texts = [None if infos is None or not any(infos) else [info_to_json(info) for info in infos] for infos in rows]
     if all(text is None for text in texts):
         return None

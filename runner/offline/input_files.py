@@ -48,7 +48,7 @@ KINDS = ("parquet", "json", "csv", "hdf5", "minari")
 
 @dataclass(frozen=True)
 class InputFiles:
-    """Files of one kind. `paths` are those in the file system, in order; of a Minari data set its folder."""
+    """Files of one kind. `paths`: in the file system, in order; of a Minari data set its folder."""
 
     filesystem: fs.FileSystem
     paths: tuple[str, ...]
@@ -62,7 +62,7 @@ class InputFiles:
 
     @contextmanager
     def open_stream(self, path: str) -> Iterator[Any]:
-        """The bytes of a file, unpacked where its name says that it is packed; `DataError` if they are too many."""
+        """Open the bytes of a file, unpacked if its name says that it is packed; `DataError` if they are too many."""
         with self.filesystem.open_input_stream(path) as stream:
             is_packed = path.lower().endswith(_COMPRESSED)
             size = dict(zip(self.paths, self.sizes, strict=True))[path]
@@ -75,7 +75,7 @@ class InputFiles:
 
 
 def input_paths(config: OfflineConfig) -> list[str]:
-    """`offline.input_` as a list; raises `ConfigError` if it is empty."""
+    """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
     paths = [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
     if not paths:
         raise ConfigError([Problem("there are no data to read", _WHERE, "null", "a file, a folder, a pattern, a URI")])
@@ -83,7 +83,7 @@ def input_paths(config: OfflineConfig) -> list[str]:
 
 
 def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
-    """The file system and, in it, the files and folders that `offline.input_` names; patterns are expanded.
+    """Return the file system and, in it, the files and folders that `offline.input_` names; patterns are expanded.
 
     Raises:
         DataError: a path is missing.
@@ -107,7 +107,7 @@ def _locations(config: OfflineConfig) -> list[Location]:
 
 
 def find_files(config: OfflineConfig, kind: str | None = None) -> InputFiles:
-    """All files that are read.
+    """Return all files that are read.
 
     Args:
         config: the `offline` block.
@@ -152,14 +152,14 @@ def _files_of(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, s
 
 
 def _size_of(info: fs.FileInfo) -> int:
-    """Bytes of a file, or of all files in the folder of a Minari data set."""
+    """Return bytes of a file, or of all files in the folder of a Minari data set."""
     if info.type != fs.FileType.Directory:
         return int(info.size or 0)
     return sum(path.stat().st_size for path in Path(info.path).rglob("*") if path.is_file())
 
 
 def _files_that_fit(location: Location) -> list[fs.FileInfo]:
-    """The files that a pattern stands for."""
+    """Return the files that a pattern stands for."""
     paths = expand_pattern(location)
     infos = location.filesystem.get_file_info(paths) if paths else []
     files = [info for info in infos if info.type == fs.FileType.File]
@@ -174,9 +174,9 @@ def _missing(location: Location) -> DataError:
 
 
 def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, str]]:
-    """The data files in a folder and the folders in it; hidden ones are left out.
+    """Return the data files in a folder and the folders in it; hidden ones are left out.
 
-    Of a given kind: those whose names say so, or all if none does.
+    Of a given kind: the files whose names say so, or all if no name does.
     """
     if kind is None and location.is_local and minari.recognises(location.path):
         return [(location.info(), "minari")]
@@ -201,7 +201,7 @@ def _files_in(location: Location, kind: str | None) -> list[tuple[fs.FileInfo, s
 
 
 def _natural_order(path: str) -> list[tuple[int, int, str]]:
-    """part-2 before part-10."""
+    """Order part-2 before part-10."""
     parts: Sequence[str] = re.split(r"(\d+)", path)
     return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
 
@@ -214,7 +214,7 @@ def _kind_of_name(path: str) -> str | None:
 
 
 def _kind_of_file(location: Location, info: fs.FileInfo) -> str:
-    """The kind by the file's name, else by its first bytes."""
+    """Return the kind by the file's name, else by its first bytes."""
     kind = _kind_of_name(info.path)
     if kind is not None:
         return kind
@@ -242,14 +242,15 @@ def check_kind(files: InputFiles, path: str) -> None:
 
 
 def _begins_like(filesystem: fs.FileSystem, path: str) -> str | None:
-    """The kind of a file by its first bytes (unpacked ones if its name ends in `.gz`, ...); None: it could be any."""
+    """Return the kind of a file by its first bytes (unpacked ones if its name ends in `.gz`, ...); None: it could be
+    any."""
     with filesystem.open_input_stream(path) as stream:
         head = stream.read(_HEAD_BYTES).lstrip()
     return next((kind for signature, kind in _SIGNATURES.items() if head.startswith(signature)), None)
 
 
 def read_head(files: InputFiles, num_bytes: int) -> bytes:
-    """The first bytes of the first file, unpacked; raises `DataError`."""
+    """Return the first bytes of the first file, unpacked; raises `DataError`."""
     check_kind(files, files.paths[0])
     try:
         with files.filesystem.open_input_stream(files.paths[0]) as stream:

@@ -40,7 +40,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Distribution:
-        """Of at least one value."""
+        """Describe at least one value."""
         values = values.astype(np.float64)
         low, high = float(values.min()), float(values.max())
         edges = _bin_edges(low, high, np.array_equal(values, np.round(values)))
@@ -99,7 +99,7 @@ class Inspection:
     counts: ReadCounts = field(default_factory=ReadCounts)
 
     def to_plain(self) -> dict[str, Any]:
-        """As JSON-able values."""
+        """Return JSON-able values."""
         import dataclasses
 
         return dataclasses.asdict(self)
@@ -144,7 +144,7 @@ class _Scan:
                 self._columns.setdefault(path, _LeafScan(path)).add(np.asarray(leaf))
 
     def result(self, source: Source) -> Inspection:
-        """The summary."""
+        """Return the summary."""
         names = list(self._columns)
         order = {OBS: 0, ACTIONS: 1, REWARDS: 2}
         names.sort(key=lambda name: order.get(name.partition("/")[0], 3))
@@ -204,7 +204,7 @@ class _LeafScan:
         self._num += leaf.size
 
     def _count(self, leaf: Array) -> None:
-        """How often each value occurs, as long as there are few."""
+        """Count how often each value occurs, as long as there are few."""
         if self._counts is None or leaf.size > 2**22 or self._name == OBS or self._name.startswith(f"{OBS}/"):
             self._counts = None
             return
@@ -219,7 +219,7 @@ class _LeafScan:
             self._counts = None
 
     def summary(self) -> ColumnSummary:
-        """What was seen."""
+        """Return what was seen."""
         known = self._num > 0
         return ColumnSummary(
             name=self._name,
@@ -255,12 +255,12 @@ def _first_rows(block: ColumnBlock) -> list[dict[str, Any]]:
 
 
 def _short(value: Array) -> Any:
-    """The value, or what it is where it is an image."""
+    """Return the value, or what it is where it is an image."""
     return value.tolist() if value.size <= 16 else f"{value.dtype}{list(value.shape)}"
 
 
 def _bin_edges(low: float, high: float, are_integers: bool) -> npt.NDArray[np.float64]:
-    """At most ten bins with round edges."""
+    """Return at most ten bins with round edges."""
     if low == high:
         return np.array([low, low + 1.0])
     raw = (high - low) / _MAX_BINS

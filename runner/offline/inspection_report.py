@@ -19,7 +19,7 @@ _MAX_FILES = 3
 
 
 def plain_report(inspection: Inspection, width: int) -> str:
-    """The page as text without escape sequences or trailing blanks."""
+    """Return the page as text without escape sequences or trailing blanks."""
     import io
 
     from rich.console import Console

@@ -42,7 +42,7 @@ class CheckedLines:
         self._num_lines = 0
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes, as they are."""
+        """Return the next bytes, as they are."""
         data: bytes = self._stream.read(size)
         held = self._tail + data
         if self._num_lines == 0:
@@ -91,7 +91,8 @@ class CheckedLines:
 
 
 def find_damaged_line(stream: Any, place: Place) -> DataError | None:
-    """The first line that Python reads no object from; None if there is none. For messages: it takes its time."""
+    """Return the first line that Python reads no object from; None if there is none. For messages: it takes its
+    time."""
     number = 0
     held = b""
     while data := stream.read(2**20):

@@ -83,11 +83,11 @@ class Layout:
     module_id: str | None = None
 
     def leaves(self) -> Iterator[Leaf]:
-        """All leaves of all columns."""
+        """Yield all leaves of all columns."""
         yield from nested.leaves(dict(self.columns))
 
     def selected(self, names: set[str]) -> Layout:
-        """The layout with these columns only."""
+        """Return the layout with these columns only."""
         return replace(self, columns={name: tree for name, tree in self.columns.items() if name in names})
 
     def merged_with(self, other: Layout) -> Layout:
@@ -110,11 +110,11 @@ class Layout:
         return replace(self, columns=merged)
 
     def bytes_per_step(self) -> int:
-        """Bytes of one step in memory."""
+        """Return bytes of one step in memory."""
         return sum(leaf.num_bytes for leaf in self.leaves())
 
     def to_json(self) -> bytes:
-        """The layout as it is stored in files."""
+        """Return the layout as it is stored in files."""
         spaces = {"observation_space": self.spaces.observation, "action_space": self.spaces.action}
         content = {
             "version": VERSION,
@@ -128,7 +128,7 @@ class Layout:
 
     @classmethod
     def from_json(cls, content: bytes) -> Layout:
-        """Inverse of `to_json`; raises `StateError` naming what is wrong."""
+        """Invert `to_json`; raises `StateError` naming what is wrong."""
         try:
             state = json.loads(content)
         except ValueError as error:
@@ -146,7 +146,7 @@ class Layout:
 
 
 def layout_of(block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None) -> Layout:
-    """The layout of a block's columns, each with a column name of its own in a file."""
+    """Return the layout of a block's columns, each with a column name of its own in a file."""
     taken = set(RESERVED_NAMES)
     columns = {name: _describe(column, _base_name(name), taken) for name, column in block.columns.items()}
     module_id = block.module_id if block.agents is not None else None
@@ -177,7 +177,7 @@ def _escape(key: Any) -> str:
 
 
 def rows_per_chunk(name: str) -> int:
-    """Rows that a column has beyond one a step: the final observation of a chunk."""
+    """Return how many rows a column has beyond one a step: one for the final observation of a chunk."""
     return 1 if name == OBS else 0
 
 

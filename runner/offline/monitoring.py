@@ -24,7 +24,7 @@ QUEUED_PRELEARNER = "offline_data/queued_blocks_prelearner"
 QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 
 _PATIENCE_S = 10.0
-_FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to those that fetch and format batches
+_FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to threads that fetch and format batches
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +47,7 @@ class PipelineStatus:
 
 
 def status_of(executor: Any) -> PipelineStatus | None:
-    """What an executor of Ray Data is doing; None where this Ray does not say."""
+    """Return what an executor of Ray Data is doing; None where this Ray does not say."""
     try:
         _, *before, (operator, state) = executor._topology.items()
         reads_by_itself = operator.name.startswith("Read")  # Ray has fused the stages: Read...->MapBatches(...)
@@ -113,7 +113,7 @@ class PipelineMonitor:
         self._status = status_of(executor) or self._status
 
     def progress(self) -> dict[str, float | int | None]:
-        """The metrics under `offline_data/`, the rate since the last call; None where nothing is known."""
+        """Return the metrics under `offline_data/`, the rate since the last call; None where nothing is known."""
         self.look()
         now, status, num_rows = self._clock(), self._status, self._num_rows
         rate = (num_rows - self._reported_rows) / max(now - self._reported_at, 1e-9)
@@ -133,4 +133,4 @@ class PipelineMonitor:
 
 
 def _nothing() -> None:
-    """Stands for a reference to nothing."""
+    """Stand for a reference to nothing."""

@@ -57,7 +57,7 @@ class RayBatchReader:
     options: Mapping[str, Any]
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Batches on the device without end; a pass that is over begins again."""
+        """Return batches on the device without end; a pass that is over begins again."""
         numbers = itertools.count()
         while True:
             for batch in self._one_pass(device):
@@ -81,7 +81,7 @@ class RayBatchReader:
 
 
 def train_batch(rows: Mapping[str, Any], device: torch.device, ends_pass: bool) -> TrainBatch:
-    """The batch of train rows, column -> (B, ...) array as a pre-learner makes them."""
+    """Return the batch of train rows, column -> (B, ...) array as a pre-learner makes them."""
 
     def on_device(column: npt.NDArray[Any]) -> Tensor:
         # Arrays in Ray's object store are read-only, which torch has no notion of.
@@ -191,7 +191,7 @@ class OfflineData:
         return found
 
     def _raw_rows(self) -> Dataset:
-        """One pass over the raw rows, or as many as a stream has."""
+        """Return one pass over the raw rows, or as many as a stream has."""
         offline = self.config.offline
         if offline.materialize_data:
             parts = parts_in_memory(self.data, self._rows_per_call)
@@ -216,7 +216,7 @@ class OfflineData:
         return _BATCHES_OF_BLOCK * self.config.algorithm.train_batch_size_per_learner
 
     def readers(self, num_learners: int) -> list[RayBatchReader]:
-        """What each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""
+        """Return what each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""
         shares: list[Any] = [self._mapped]
         if num_learners > 1:
             shares = self._mapped.streaming_split(num_learners, equal=True)
@@ -235,7 +235,8 @@ class OfflineData:
     # -- what it is doing ------------------------------------------------------------------------------------------
 
     def progress(self) -> Mapping[str, float | int | None]:
-        """The metrics under `offline_data/`, of the time since the last call; empty in a pipeline of another kind."""
+        """Return the metrics under `offline_data/`, of the time since the last call; empty in a pipeline of another
+        kind."""
         return {} if self._monitor is None else self._monitor.progress()
 
     def end_pass(self) -> None:
@@ -256,7 +257,7 @@ class OfflineData:
             self._board.post(weights[DEFAULT_MODULE_ID])
 
     def get_state(self) -> dict[str, Any]:
-        """How many batches have been learned from, and the module parameters that the pre-learners work with."""
+        """Return how many batches have been learned from, and the parameters that the pre-learners work with."""
         posted = None if self._board is None else self._board.posted
         module = {} if posted is None else {"module": posted.copy()}
         return {"num_batches": self.num_batches, "shared": self.shared_state, **module}

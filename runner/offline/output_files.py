@@ -108,16 +108,16 @@ class OutputFile:
 
 
 def names_in(location: Location) -> list[str]:
-    """The names of the files in a folder, in order; none if it does not exist."""
+    """Return the names of the files in a folder, in order; none if it does not exist."""
     found = location.filesystem.get_file_info(fs.FileSelector(location.path, allow_not_found=True))
     return sorted(info.base_name for info in found if info.type == fs.FileType.File)
 
 
 def reason_of(error: Exception) -> str:
-    """Why something could not be written, in a few words."""
+    """Return why something could not be written, in a few words."""
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else first_line(error)
 
 
 def write_failure(error: Exception, location: Location) -> WriteFailed:
-    """The error for what the file system said."""
+    """Return the error for what the file system said."""
     return WriteFailed(Problem(f"recorded episodes cannot be written: {reason_of(error)}", location.shown))

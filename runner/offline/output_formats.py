@@ -40,14 +40,14 @@ class Sink(Protocol):
 
 
 def make_sink(config: OfflineConfig, schema: pa.Schema, stream: Any) -> Sink:
-    """What `output_write_method` names, into an open file."""
+    """Return what `output_write_method` names, into an open file."""
     if config.output_write_method == "write_parquet":
         return _ParquetSink(config, schema, stream)
     return _TextSink(config, stream)
 
 
 def file_extension(config: OfflineConfig) -> str:
-    """How the names of files end, without the first dot."""
+    """Return how the names of files end, without the first dot."""
     extension, compression = _EXTENSIONS[config.output_write_method], _compression(config)
     return extension if extension == "parquet" else extension + _TEXT_EXTENSIONS.get(str(compression), "")
 
@@ -73,7 +73,7 @@ class _ParquetSink:
 
 
 def _compression_by_path(config: OfflineConfig, schema: pa.Schema) -> dict[str, str]:
-    """Path of each column in Parquet -> its compression."""
+    """Return path of each column in Parquet -> its compression."""
     given = config.output_write_method_kwargs.get("compression", _DEFAULT_COMPRESSION) or "none"
     packed = () if given == "none" else config.output_compress_columns
     columns = given if isinstance(given, Mapping) else dict.fromkeys(packed, "lz4")
@@ -82,7 +82,7 @@ def _compression_by_path(config: OfflineConfig, schema: pa.Schema) -> dict[str, 
 
 
 def _parquet_paths(schema: pa.Schema) -> dict[str, str]:
-    """Path of each column in Parquet -> the column of the schema that it belongs to."""
+    """Return path of each column in Parquet -> the column of the schema that it belongs to."""
     buffer = io.BytesIO()
     pq.write_table(schema.empty_table(), buffer)
     parquet = pq.ParquetFile(io.BytesIO(buffer.getvalue())).schema
@@ -116,7 +116,7 @@ class _TextSink:
         self._is_first = False
 
     def close(self) -> None:
-        """Nothing ends such a file but the compression."""
+        """End the compression; nothing else ends such a file."""
         if hasattr(self._stream, "closed") and not self._stream.closed:
             self._stream.flush()
             self._stream.close()
@@ -175,7 +175,7 @@ def _known_options(method: str) -> Collection[str]:
 
 
 def _find_compression_fault(config: OfflineConfig, method: str) -> list[Problem]:
-    """An unknown compression, and `output_compress_columns` where it would have no effect."""
+    """Return an unknown compression, and `output_compress_columns` where it would have no effect."""
     given, packed = _compression(config), config.output_compress_columns
     known = _PARQUET_COMPRESSIONS if method == "write_parquet" else tuple(_TEXT_EXTENSIONS)
     names = list(given.values()) if isinstance(given, Mapping) and method == "write_parquet" else [given]
@@ -195,7 +195,7 @@ def _find_compression_fault(config: OfflineConfig, method: str) -> list[Problem]
 
 
 def _find_fault(config: OfflineConfig) -> list[Problem]:
-    """What writing a row to memory says of the options' values, before anything is recorded."""
+    """Return what writing a row to memory says of the options' values, before anything is recorded."""
     table = pa.table({"obs": [0.0]})
     try:
         sink = make_sink(config, table.schema, pa.BufferOutputStream())

@@ -129,7 +129,7 @@ def _estimate(name: str, estimator: Estimator, resampled: Array, level: float, s
 def _model_values(
     data: RecordedData, module: RLModule, gamma: float, config: FittedQConfig, stream: np.random.Generator
 ) -> ModelValues:
-    """Action values of every recorded step, from a fit to the episodes of the other folds."""
+    """Return the action values of every recorded step, from a fit to the episodes of the other folds."""
     transitions = _transitions(data)
     num_folds = min(config.num_folds, len(data.lengths))
     fold = np.arange(len(data.lengths)) % num_folds
@@ -139,9 +139,9 @@ def _model_values(
     for held_out in range(num_folds):
         rows = np.flatnonzero((fold_of_steps != held_out) | (num_folds == 1))
         q_function = fit_q(transitions, *spaces, module.action_dist, gamma, config, stream, rows)
-        own_steps, own_obs = np.flatnonzero(fold_of_steps == held_out), np.flatnonzero(fold_of_obs == held_out)
-        q_values[own_steps] = _q_values(q_function, transitions, own_steps)
-        values[own_obs] = _values(q_function, transitions, own_obs)
+        fold_steps, fold_obs = np.flatnonzero(fold_of_steps == held_out), np.flatnonzero(fold_of_obs == held_out)
+        q_values[fold_steps] = _q_values(q_function, transitions, fold_steps)
+        values[fold_obs] = _values(q_function, transitions, fold_obs)
     obs_rows = transitions.obs_rows
     next_values = np.where(transitions.is_terminal.cpu().numpy(), 0.0, values[obs_rows + 1])
     return ModelValues(q_values, values[obs_rows], next_values)
@@ -177,7 +177,7 @@ def _values(q_function: QFunction, data: Transitions, obs_rows: IntArray) -> Arr
 
 
 def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
-    """Row numbers in parts that are computed at once."""
+    """Return row numbers in parts that are computed at once."""
     return list(torch.split(torch.from_numpy(rows).to(data.rewards.device), MAX_ROWS_PER_PASS))
 
 

@@ -72,14 +72,14 @@ class ModuleSpec(Protocol):
 
     @property
     def observation_space(self) -> gym.Space[Any]:
-        """Of the environment."""
+        """The environment's observation space."""
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """Of the environment."""
+        """The environment's action space."""
 
     def build(self) -> PreLearnerParts:
-        """Module and learner pipeline, anew."""
+        """Return module and learner pipeline, anew."""
 
 
 class OfflinePreLearner:
@@ -92,7 +92,7 @@ class OfflinePreLearner:
         config: the experiment.
         module_spec: makes module and learner pipeline.
         decode: Arrow table of raw rows -> column block; None where `_map_to_episodes` is your own.
-        module_state: (P,) parameters to begin with; None: those that the run's seed gives.
+        module_state: (P,) parameters to begin with; None: the ones that the run's seed gives.
         newest_module_state: where newer parameters come from: (version that is there) -> (version, (P,) parameters), or
             None if there are none; None for pipelines that do not read the module.
         **kwargs: `offline.prelearner_kwargs`, which `_map_to_episodes` gets, too.
@@ -123,7 +123,7 @@ class OfflinePreLearner:
         self._version = 0
 
     def __call__(self, batch: Any) -> Rows:
-        """The train rows of a batch of raw rows.
+        """Return the train rows of a batch of raw rows.
 
         Args:
             batch: `pyarrow.Table`; for a subclass with its own `_map_to_episodes`, column -> array.
@@ -154,7 +154,7 @@ class OfflinePreLearner:
 
     @staticmethod
     def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:
-        """The env steps, or with memory the sequences that have one, in random order."""
+        """Return the env steps, or with memory the sequences that have one, in random order."""
         mask = columns.pop(LOSS_MASK, None)
         if mask is None:
             rows = np.arange(nested.row_count(columns))
@@ -190,7 +190,7 @@ class OfflinePreLearner:
 
     @classmethod
     def maps_rows_itself(cls) -> bool:
-        """Whether a subclass has its own `_map_to_episodes`; its batches are column -> array then."""
+        """Return whether a subclass has its own `_map_to_episodes`; its batches are column -> array then."""
         return cls._map_to_episodes is not OfflinePreLearner._map_to_episodes
 
     @staticmethod
@@ -204,7 +204,7 @@ class OfflinePreLearner:
         action_space: gym.Space[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, list[SingleAgentEpisode]]:
-        """Rows of data of your own as `{"episodes": [...]}`; override this.
+        """Return rows of data of your own as `{"episodes": [...]}`; override this.
 
         Args:
             is_multi_agent: always false.
@@ -219,7 +219,7 @@ class OfflinePreLearner:
 
 
 def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
-    """The buffer that the configuration names, if any.
+    """Return the buffer that the configuration names, if any.
 
     Raises:
         ConfigError: it cannot be made with the given arguments.

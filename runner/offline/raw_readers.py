@@ -33,14 +33,14 @@ class RawReader(Protocol):
 
     @property
     def schema(self) -> pa.Schema:
-        """Of the first rows; files that hold the same kind of data may differ in detail."""
+        """The schema of the first rows; files that hold the same kind of data may differ in detail."""
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """The rows, table by table, each with its file and the number of its first row in it."""
+        """Return the rows, table by table, each with its file and the number of its first row in it."""
 
 
 def read_parquet_schemas(files: InputFiles) -> list[pq.FileMetaData]:
-    """The footers of all files.
+    """Return the footers of all files.
 
     Raises:
         DataError: all files that are damaged.
@@ -81,7 +81,7 @@ def _checked(metadata: pq.FileMetaData, path: str) -> pq.FileMetaData:
 
 
 def decoded_bytes(group: pq.RowGroupMetaData) -> int:
-    """Bytes of a row group as arrays: one number may stand for a million equal ones in the file."""
+    """Return bytes of a row group as arrays: one number may stand for a million equal ones in the file."""
     total = 0
     for index in range(group.num_columns):
         chunk = group.column(index)
@@ -129,7 +129,7 @@ class ParquetReader:
                 row += batch.num_rows
 
     def column_bytes(self, column: str) -> int:
-        """Compressed bytes of a column and its leaves, in all files."""
+        """Return the compressed bytes of a column and its leaves, in all files."""
         total = 0
         for metadata in read_parquet_schemas(self.files):
             for group in range(metadata.num_row_groups):

@@ -81,7 +81,7 @@ class RayReader:
 
 
 def read_with_ray(config: OfflineConfig) -> Dataset:
-    """`ray.data.<input_read_method>(input_, ...)` with `input_read_method_kwargs`, less `OWN_OPTIONS`.
+    """Call `ray.data.<input_read_method>(input_, ...)` with `input_read_method_kwargs`, less `OWN_OPTIONS`.
 
     Raises:
         ConfigError: there is no such function, it reads no files, does not take these arguments, or needs a package.
@@ -102,7 +102,7 @@ def read_with_ray(config: OfflineConfig) -> Dataset:
 
 
 def read_rows(config: OfflineConfig) -> Dataset:
-    """Rows of any columns, for a pre-learner that maps them itself; `auto` is by the files' names.
+    """Return rows of any columns, for a pre-learner that maps them itself; `auto` is by the files' names.
 
     Raises:
         ConfigError, DataError: see `read_with_ray`.
@@ -127,7 +127,7 @@ def check_ray_options(config: OfflineConfig) -> None:
 
 
 def check_option_names(config: OfflineConfig, method: str, known: Sequence[str], is_open: bool = False) -> None:
-    """Refuse keyword arguments of reading that have no effect; those that unpickle what is in the files.
+    """Refuse keyword arguments of reading that have no effect, or that unpickle what is in the files.
 
     Args:
         config: the `offline` block.
@@ -152,7 +152,7 @@ def check_option_names(config: OfflineConfig, method: str, known: Sequence[str],
 
 
 def _find_method(method: str) -> Callable[..., Dataset]:
-    """The function; raises `ConfigError` if there is none that reads files."""
+    """Return the function; raises `ConfigError` if there is none that reads files."""
     import ray.data
 
     functions = {name: getattr(ray.data, name) for name in dir(ray.data) if name.startswith("read_")}

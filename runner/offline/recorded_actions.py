@@ -51,7 +51,7 @@ class RecordedData:
 
 
 def concat_data(parts: list[RecordedData]) -> RecordedData:
-    """The data of all parts, in order.
+    """Return the data of all parts, in order.
 
     Raises:
         ConfigError: there is none.
@@ -97,7 +97,7 @@ class BlockReader:
 
     @torch.no_grad()
     def read(self, block: ColumnBlock) -> RecordedData:
-        """One block's part of the data.
+        """Read one block's part of the data.
 
         Raises:
             ConfigError: chunks that do not start at time step 0, no `action_logp`, numbers that are not finite.
@@ -130,7 +130,7 @@ class BlockReader:
         return inputs
 
     def _behaviour_log_probs(self, inputs: ModuleInputs, actions: Any, block: ColumnBlock) -> Array:
-        """(R,) of the recorded actions, finite."""
+        """Return (R,) of the recorded actions, finite."""
         if self.behaviour is None:
             return np.asarray(block.columns[ACTION_LOGP], np.float64)
         dist_inputs = compute_dist_inputs(self.behaviour, inputs, block.lengths)
@@ -142,23 +142,23 @@ class BlockReader:
 
 
 def device_of(module: RLModule) -> torch.device:
-    """Where a module's parameters are."""
+    """Return where a module's parameters are."""
     return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
 
 def _log_probs(module: RLModule, dist_inputs: Tensor, actions: Any, block: ColumnBlock) -> Array:
-    """(R,) log probabilities of the recorded actions, -inf for those that a mask forbids."""
+    """Return the log probabilities (R,) of the recorded actions, -inf for actions that a mask forbids."""
     at_steps = dist_inputs.index_select(0, torch.from_numpy(step_rows_of_obs(block)).to(dist_inputs.device))
     log_probs = module.action_dist.log_prob(at_steps, actions).double().cpu().numpy()
     return np.where(log_probs <= _IMPOSSIBLE_LOGP, -np.inf, log_probs)
 
 
 def compute_dist_inputs(module: RLModule, inputs: ModuleInputs, lengths: IntArray) -> Tensor:
-    """(R + E, K) a policy's `action_dist_inputs` at every observation.
+    """Return a policy's `action_dist_inputs` (R + E, K) at every observation.
 
     Args:
         module: the policy; one with memory starts each episode from its initial state.
-        inputs: columns (R + E, ...) of tensors, those that the module reads at least.
+        inputs: columns (R + E, ...) of tensors, at least the ones that the module reads.
         lengths: (E,) steps of each episode.
     """
     read = {name: inputs[name] for name in module.inputs if name != STATE_IN}
@@ -170,7 +170,7 @@ def compute_dist_inputs(module: RLModule, inputs: ModuleInputs, lengths: IntArra
 
 
 def _dist_inputs_of_sequences(module: RLModule, inputs: ModuleInputs, chunk_rows: IntArray) -> Iterable[Tensor]:
-    """The same in parts of as many episodes as one pass takes, each a zero-padded sequence."""
+    """Return the same in parts of as many episodes as one pass takes, each a zero-padded sequence."""
     longest = int(chunk_rows.max())
     per_pass = max(1, MAX_ROWS_PER_PASS // longest)
     first_row = 0
@@ -185,7 +185,7 @@ def _dist_inputs_of_sequences(module: RLModule, inputs: ModuleInputs, chunk_rows
 
 
 def _padded(columns: Any, is_row: Tensor) -> Any:
-    """Rows as sequences (S, L, ...), 0 where there is none."""
+    """Return rows as sequences (S, L, ...), 0 where there is none."""
 
     def padded(leaf: Tensor) -> Tensor:
         out = leaf.new_zeros((*is_row.shape, *leaf.shape[1:]))
@@ -196,7 +196,7 @@ def _padded(columns: Any, is_row: Tensor) -> Any:
 
 
 def _initial_states(module: RLModule, is_row: Tensor) -> Any:
-    """`state_in` (S, ...) of S sequences that start an episode."""
+    """Return `state_in` (S, ...) of S sequences that start an episode."""
     size, device = len(is_row), is_row.device
     return nested.map_leaves(
         lambda leaf: leaf.to(device).expand(size, *leaf.shape).contiguous(), module.get_initial_state()
@@ -214,7 +214,7 @@ def _to_tensors(columns: Any, device: torch.device) -> Any:
 
 
 def _to_actions(columns: Any, device: torch.device) -> Any:
-    """Recorded actions; whole numbers as int64, which distributions index with."""
+    """Return recorded actions; whole numbers as int64, which distributions index with."""
     tensors = _to_tensors(columns, device)
     return nested.map_leaves(lambda leaf: leaf if leaf.is_floating_point() else leaf.long(), tensors)
 

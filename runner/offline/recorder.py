@@ -169,7 +169,7 @@ class EpisodeRecorder:
 
 
 def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[_Part]]]) -> ColumnBlock:
-    """Make a block with one chunk an episode, of the parts of those that end with these chunks of a block."""
+    """Make a block with one chunk an episode, of the parts of all episodes that end with these chunks of a block."""
     last = [chunk for chunk, _ in episodes]
     every = [parts for _, parts in episodes]
     columns = {
@@ -196,7 +196,7 @@ class _JoinedInfos:
         self._episodes = episodes
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """`num_rows` infos of an episode's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_rows` infos of an episode's observations after `num_before` empty ones; None: all empty."""
         parts = self._episodes[chunk]
         rows: list[dict[str, Any]] = [{} for _ in range(num_before)]
         for part in parts:

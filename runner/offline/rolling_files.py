@@ -28,7 +28,7 @@ class RollingFiles:
     """The files of one module, of which at most one is open.
 
     Attributes:
-        written: those that are whole.
+        written: whole files.
     """
 
     def __init__(
@@ -41,7 +41,7 @@ class RollingFiles:
         env_name: str | None,
         file_list: FileList | None = None,
     ) -> None:
-        """Nothing is written yet.
+        """Begin without a file.
 
         Args:
             config: the `output...` options.
@@ -71,7 +71,7 @@ class RollingFiles:
 
         Raises:
             WriteFailed: the file system says so.
-            TypeError, ValueError: the block cannot be recorded, or does not fit those before.
+            TypeError, ValueError: the block cannot be recorded, or does not fit the blocks before.
             ConfigError: columns to compress that it does not have.
         """
         table = self._table_of(block)
@@ -139,7 +139,8 @@ class RollingFiles:
             self._finish()
 
     def _with_infos(self, rows: pa.Table) -> pa.Table:
-        """Rows with columns for infos once there have been any, so that all files from then on have one schema."""
+        """Return rows with columns for infos once there have been any, so that all files from then on have one
+        schema."""
         if any(name in rows.column_names for name in _INFO_NAMES):
             self._info_fields = {name: rows.schema.field(name) for name in _INFO_NAMES if name in rows.column_names}
             self._names = rows.column_names

@@ -38,7 +38,7 @@ Rules = list[list[Rule]]  # one of these groups holds, of which all rules hold: 
 
 
 def read_filter(given: Any, schema: pa.Schema) -> ds.Expression | None:
-    """The filter as an expression of pyarrow's.
+    """Return the filter as an expression of pyarrow's.
 
     Args:
         given: from the configuration; None: none.
@@ -62,7 +62,7 @@ def read_filter(given: Any, schema: pa.Schema) -> ds.Expression | None:
 
 
 def ray_expression(given: Any) -> Any:
-    """The filter as an expression of Ray Data's."""
+    """Return the filter as an expression of Ray Data's."""
     from ray.data.expressions import col
 
     def one(name: str, operator: str, value: Any) -> Any:
@@ -84,7 +84,7 @@ def ray_expression(given: Any) -> Any:
 
 
 def filter_rules(given: Any) -> Rules:
-    """All rules of a filter, in groups; raises `DataError` if it has another form."""
+    """Return all rules of a filter, in groups; raises `DataError` if it has another form."""
     if isinstance(given, str):
         try:
             return _rules_of(ast.parse(given.strip(), mode="eval").body, is_negated=False)
@@ -129,7 +129,7 @@ def _unreadable(given: Any, reason: str = "") -> DataError:
 
 
 def _rules_of(node: ast.expr, is_negated: bool) -> Rules:
-    """The rules of an expression or of its negation; raises `ValueError` for anything but comparisons."""
+    """Return the rules of an expression or of its negation; raises `ValueError` for anything but comparisons."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return _rules_of(node.operand, not is_negated)
     if isinstance(node, ast.BoolOp):

@@ -89,7 +89,7 @@ def open_source(
 
 
 def is_read_by_ray(config: OfflineConfig) -> bool:
-    """Whether a `ray.data` function of the user's choice reads the data, which takes a cluster."""
+    """Return whether a `ray.data` function of the user's choice reads the data, which takes a cluster."""
     return config.input_read_method not in ("auto", *_KIND_OF_METHOD)
 
 
@@ -216,7 +216,7 @@ def _set_format(source: Source, first: pa.Table, schemas: Sequence[pa.Schema] | 
 def _common_layout(
     source: Source, schemas: Sequence[pa.Schema], read: Callable[[pa.Schema], Layout | None]
 ) -> Layout | None:
-    """The layout of all files, narrowed to what is read; None for tables of others."""
+    """Return the layout of all files, narrowed to what is read; None for tables of others."""
     paths = source.files.paths if source.files is not None else [source.where()]
     layout: Layout | None = None
     for path, schema in zip(paths, schemas, strict=True):

@@ -153,7 +153,7 @@ def _check_reward_rows(table: pa.Table, column: str, more: Sequence[str], place:
 
 
 def not_finite(block: ColumnBlock, rewards: Any, place: Place) -> DataError:
-    """The error for the first reward that is NaN or infinite."""
+    """Return the error for the first reward that is NaN or infinite."""
     row = int(np.flatnonzero(~np.isfinite(rewards).reshape(len(rewards), -1).all(axis=1))[0])
     chunk = int(np.searchsorted(block.offsets, row, side="right")) - 1
     step = row - int(block.offsets[chunk]) + int(block.t_started[chunk])

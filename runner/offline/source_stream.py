@@ -93,15 +93,15 @@ class Source:
     # -- streams ---------------------------------------------------------------------------------------------------
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows as they are in the files (of HDF5 and Minari: as our episodes), table by table."""
+        """Yield the rows as they are in the files (of HDF5 and Minari: as our episodes), table by table."""
         for table, _ in self._raw_tables():
             yield table
 
     def blocks(self) -> Generator[ColumnBlock, None, None]:
-        """The episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
+        """Return the episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
 
         Raises:
-            DataError: data that are damaged, or do not fit those before; with file, row and column.
+            DataError: data that are damaged, or do not fit the data before; with file, row and column.
         """
         if self.format in ("hdf5", "minari"):
             yield from self._foreign_blocks()
@@ -114,7 +114,7 @@ class Source:
                     yield block
 
     def decode(self, table: pa.Table) -> ColumnBlock:
-        """The episodes in one table: of raw rows, or of what `dataset` gives.
+        """Return the episodes in one table: of raw rows, or of what `dataset` gives.
 
         Trajectories of raw rows of steps are cut at the table's ends; `dataset` gives whole ones.
 
@@ -135,7 +135,7 @@ class Source:
     # -- Ray Data --------------------------------------------------------------------------------------------------
 
     def dataset(self, **options: Any) -> Dataset:
-        """The data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
+        """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
 
         Files of episodes are read in parallel by Ray, columns and filter pushed down. Rows of steps are put together
         to whole trajectories first, in one task that streams; so are HDF5, Minari and SampleBatches.
@@ -175,7 +175,7 @@ class Source:
         return Description(name, digest, self.format, self.schema(), self.files.paths, self.files.num_bytes)
 
     def schema(self) -> dict[str, str]:
-        """Column of the files -> its type."""
+        """Return column of the files -> its type."""
         if self.reader is not None:
             return {column.name: str(column.type) for column in self.reader.schema}
         layout = self.layout
@@ -208,7 +208,7 @@ class Source:
         return block
 
     def _file_columns(self) -> list[str] | None:
-        """The columns of the files that are read; None: all."""
+        """Return the columns of the files that are read; None: all."""
         assert self.reader is not None
         if self.format == "episodes" and self.layout is not None:
             return file_columns(self.layout, self.reader.schema, self.with_infos)
@@ -278,7 +278,7 @@ class Source:
                     yield from (self._selected(block) for block in stream)
 
     def _episode_tables(self) -> Iterator[pa.Table]:
-        """The blocks as tables of our episode format."""
+        """Yield the blocks as tables of our episode format."""
         for block in self.blocks():
             yield episodes_to_table(block, layout=layout_of(block, self.spaces, self.env_name))
 
@@ -310,7 +310,7 @@ class Source:
         return replace(rows, columns=fitted, new_obs=new_obs)
 
     def _compressed_columns(self) -> list[str]:
-        """RLlib's rule: naming `obs` names `new_obs` too."""
+        """Apply RLlib's rule: naming `obs` names `new_obs` too."""
         names = list(self.config.input_compress_columns)
         return [*names, "new_obs"] if OBS in names and "new_obs" not in names else names
 
@@ -339,7 +339,7 @@ def _digest(files: InputFiles) -> str:
 
 
 def stream_with_ray(source: Source, options: dict[str, Any]) -> Dataset:
-    """One read task that yields tables of episodes."""
+    """Make one read task that yields tables of episodes."""
     import ray.data
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata

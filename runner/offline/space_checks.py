@@ -19,7 +19,8 @@ _NAMES = {OBS: "observation", ACTIONS: "action"}
 
 
 def fit_to_spaces(columns: dict[str, Column], spaces: Spaces | None) -> dict[str, Column]:
-    """The columns with `obs` and `actions` in the structure, shapes and dtypes of the spaces, where they can be."""
+    """Return the columns with `obs` and `actions` in the structure, shapes and dtypes of the spaces, where they can
+    be."""
     if spaces is None:
         return columns
     fitted = dict(columns)
@@ -30,7 +31,7 @@ def fit_to_spaces(columns: dict[str, Column], spaces: Spaces | None) -> dict[str
 
 
 def fit_column(column: Column, space: Space[Any]) -> Column:
-    """A column in the form of a space; as it is where it does not fit, which `find_space_problems` reports."""
+    """Return a column in the form of a space; as it is where it does not fit, which `find_space_problems` reports."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -79,7 +80,7 @@ def check_spaces(
 
 
 def find_differences(column: Column, space: Space[Any], path: str = "") -> list[tuple[str, str, str]]:
-    """Where a column does not fit a space: path, the column's kind, the kind that fits."""
+    """Return where a column does not fit a space: path, the column's kind, the kind that fits."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -123,7 +124,7 @@ def _bounds(space: Space[Any]) -> tuple[Any, Any]:
 
 
 def describe_column(column: Column) -> str:
-    """Dtype and shape of a row, for messages."""
+    """Return dtype and shape of a row, for messages."""
     if isinstance(column, dict):
         return "{" + ", ".join(f"{key}: {describe_column(part)}" for key, part in column.items()) + "}"
     if isinstance(column, tuple):
@@ -134,7 +135,7 @@ def describe_column(column: Column) -> str:
 
 
 def describe_space(space: Space[Any] | None) -> str:
-    """A space in short."""
+    """Return a space in short."""
     from gymnasium import spaces as gs
 
     if space is None:

@@ -24,7 +24,7 @@ _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extensio
 
 
 def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place: Place) -> Column:
-    """A column as an array (rows, ...), or nested arrays for structs; read-only where it is a view.
+    """Return a column as an array (rows, ...), or nested arrays for structs; read-only where it is a view.
 
     Args:
         column: one column of a table.
@@ -47,7 +47,7 @@ def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place:
 
 
 def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None:
-    """The shape of a row of a tensor column; Ray's type is unknown to pyarrow in a process without Ray."""
+    """Return the shape of a row of a tensor column; Ray's type is unknown to pyarrow in a process without Ray."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return tuple(type_.shape)
     if getattr(type_, "extension_name", None) in _RAY_TENSORS:
@@ -155,7 +155,7 @@ def _text_to_array(array: pa.Array, place: Place) -> Column:
 
 
 def _flat_lists(texts: pa.Array) -> Array | None:
-    """(rows, K) of texts that are all a list of K numbers, ten times as fast as by JSON; None for any others."""
+    """Return (rows, K) of texts that are all a list of K numbers, ten times as fast as by JSON; None for any others."""
     if not len(texts) or not texts[0].as_py().startswith("["):
         return None
     if not all(pc.all(pc.equal(pc.count_substring(texts, bracket), 1)).as_py() for bracket in "[]"):

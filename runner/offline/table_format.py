@@ -43,7 +43,7 @@ NEW_OBS = "new_obs"
 def block_to_steps(
     block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
 ) -> pa.Table:
-    """The steps of a block, a row each; lookback is left out.
+    """Return the steps of a block, a row each; lookback is left out.
 
     Raises:
         TypeError: a column cannot be recorded.
@@ -89,12 +89,13 @@ def block_to_steps(
 
 
 def new_obs_column(leaf: Leaf) -> str:
-    """The column with the observations after the steps that goes with a column of `obs`."""
+    """Return the column with the observations after the steps that goes with a column of `obs`."""
     return NEW_OBS + leaf.column.removeprefix(OBS)
 
 
 def read_steps_layout(schema: pa.Schema) -> Layout | None:
-    """The layout in the metadata of a table; None for a table of others. Raises `StateError` if it is damaged."""
+    """Return the layout in the metadata of a table; None for a table of others. Raises `StateError` if it is
+    damaged."""
     content = (schema.metadata or {}).get(METADATA_KEY)
     return None if content is None else Layout.from_json(content)
 
@@ -113,7 +114,7 @@ def _text_of(texts: Any, chunk: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _info_texts(block: ColumnBlock) -> tuple[pa.Array, pa.Array] | None:
-    """`infos` and `new_infos` of all rows; None where there are none."""
+    """Return `infos` and `new_infos` of all rows; None where there are none."""
     if block.infos is None:
         return None
     texts: list[str | None] = []
@@ -167,7 +168,7 @@ class StepRows:
 
 
 def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, place: Place) -> StepRows:
-    """The rows of a table.
+    """Return the rows of a table.
 
     Args:
         table: some rows of a file.
@@ -202,7 +203,7 @@ def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, plac
 
 
 def read_keys(table: pa.Table, schema: TableSchema, place: Place) -> StepRows:
-    """What tells to which trajectory the rows of a table belong, without their data; rewards are looked at.
+    """Return what tells to which trajectory the rows of a table belong, without their data; rewards are looked at.
 
     Raises:
         DataError: as in `read_steps`, of these columns.
@@ -241,7 +242,7 @@ class _StepReader:
         return self.place.of(self.schema.names[name])
 
     def column(self, name: str) -> Column:
-        """obs, new_obs or actions."""
+        """Return obs, new_obs or actions."""
         file_name = self.schema.names[name]
         tree = None if self.layout is None else self.layout.columns.get(OBS if name == NEW_OBS else name)
         if tree is None:
@@ -249,7 +250,7 @@ class _StepReader:
         return self._ours(tree, is_new_obs=name == NEW_OBS)
 
     def extra(self, name: str, file_name: str) -> Column | None:
-        """An extra model output; None if the column is empty, or its values are none that a model has."""
+        """Return an extra model output; None if the column is empty, or its values are none that a model has."""
         if self.layout is not None and name in self.layout.columns:
             return self._ours(self.layout.columns[name])
         if file_name in self.table.column_names and _is_empty(self.table[file_name]):
@@ -257,7 +258,7 @@ class _StepReader:
         return self._foreign(file_name)
 
     def rewards(self) -> Array:
-        """(R,) floats; zeros where the table has none."""
+        """Return (R,) floats; zeros where the table has none."""
         if REWARDS not in self.schema.names:
             return np.zeros(self.table.num_rows, np.float32)
         rewards = self.column(REWARDS)
@@ -269,7 +270,7 @@ class _StepReader:
         return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
 
     def end_flags(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """(R,) bools: terminated (`dones` are taken for it), truncated; false where the table has none."""
+        """Return (R,) bools: terminated (`dones` are taken for it), truncated; false where the table has none."""
         nothing = np.zeros(self.table.num_rows, np.bool_)
         is_terminated, is_truncated = self.flags("terminateds"), self.flags("truncateds")
         if is_terminated is None:
@@ -277,7 +278,7 @@ class _StepReader:
         return nothing if is_terminated is None else is_terminated, nothing if is_truncated is None else is_truncated
 
     def flags(self, name: str) -> npt.NDArray[np.bool_] | None:
-        """(R,) bool, of bools or of the numbers 0 and 1."""
+        """Return (R,) bool, of bools or of the numbers 0 and 1."""
         if name not in self.schema.names:
             return None
         values = self._foreign(self.schema.names[name])
@@ -296,7 +297,7 @@ class _StepReader:
         return flags
 
     def integers(self, name: str) -> npt.NDArray[np.int64] | None:
-        """(R,) int64."""
+        """Return (R,) int64."""
         if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
             return None
         values = self._foreign(self.schema.names[name])
@@ -311,7 +312,7 @@ class _StepReader:
         return integers
 
     def time_steps(self) -> npt.NDArray[np.int64] | None:
-        """(R,) int64, from 0."""
+        """Return (R,) int64, from 0."""
         t = self.integers("t")
         if t is None:
             return None
@@ -322,7 +323,7 @@ class _StepReader:
         return t
 
     def text(self, name: str) -> pa.Array | None:
-        """(R,) text; integers become text."""
+        """Return (R,) text; integers become text."""
         if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
             return None
         column = self.table[self.schema.names[name]]
@@ -337,7 +338,7 @@ class _StepReader:
         return values
 
     def infos(self, name: str) -> Array | None:
-        """(R,) objects: JSON text, or None."""
+        """Return (R,) objects: JSON text, or None."""
         if self.schema.names.get(name) not in self.table.column_names:
             return None
         if _is_empty(self.table[self.schema.names[name]]):
@@ -377,7 +378,7 @@ class _StepReader:
 
 
 def _nest(parts: Mapping[str, Array]) -> Column:
-    """`{"a": x, "b/0": y, "b/1": z}` -> `{"a": x, "b": (y, z)}`."""
+    """Nest `{"a": x, "b/0": y, "b/1": z}` -> `{"a": x, "b": (y, z)}`."""
     heads = top_level_names(parts)
     branches: dict[str, Column] = {}
     for head in heads:

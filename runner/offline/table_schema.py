@@ -1,4 +1,4 @@
-"""Which column of a table is what: names as RLlib's, those that other libraries use, and the user's own mapping."""
+"""Which column of a table is what: RLlib's names, names of other libraries, and the user's own mapping."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class TableSchema:
 
 
 def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterable[str] | None = None) -> TableSchema:
-    """The schema of a table of ours: its names are those here."""
+    """Return the schema of a table of ours, whose columns have the names here."""
     wanted_names = None if wanted is None else set(wanted)
     fixed = {name: name for name in ALIASES if name in file_columns}
     required = {name: name for name in _REQUIRED}
@@ -77,12 +77,12 @@ def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterab
 
 
 def canonical_name(name: str) -> str:
-    """The name here of a column that may go by another one."""
+    """Return the name here of a column that may go by another one."""
     return next((here for here, names in ALIASES.items() if name in names), name)
 
 
 def top_level_names(columns: Iterable[str]) -> list[str]:
-    """The columns of a file; leaves of one nested column (`obs/x`, `obs/y`) count as that column."""
+    """Return the columns of a file; leaves of one nested column (`obs/x`, `obs/y`) count as that column."""
     return list(dict.fromkeys(column.partition("/")[0] for column in columns))
 
 

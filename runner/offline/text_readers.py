@@ -99,7 +99,7 @@ class TextReader:
         )
 
     def _failure(self, path: str, error: Exception) -> DataError:
-        """The error with the line where a JSON file is damaged, which pyarrow counts anew in every block."""
+        """Return the error with the line where a JSON file is damaged, which pyarrow counts anew in every block."""
         kind = self.files.kind
         reason = "there is no row in it" if "Empty" in str(error) else first_line(error)
         if kind == "json" and isinstance(error, pa.ArrowInvalid):
@@ -126,7 +126,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def _widened(schema: pa.Schema) -> pa.Schema:
-    """Integers that may become floats further on: a column of 0, 1, 0.5 starts like one of integers."""
+    """Return integers that may become floats further on: a column of 0, 1, 0.5 starts like one of integers."""
     integers = {"eps_id", "episode_id", "t", "actions", "action", "agent_id"}
     fields = []
     for field in schema:

@@ -16,7 +16,7 @@ from runner.offline.table_format import METADATA_KEY, new_obs_column
 
 
 def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
-    """A JSON object a row; columns without a value in a row are left out of it. The first column has no nulls."""
+    """Write a JSON object a row; columns without a value in a row are left out of it. The first column has no nulls."""
     pieces: list[pa.Array] = []
     for index, name in enumerate(table.column_names):
         texts = _as_json(table, name)
@@ -27,7 +27,7 @@ def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
 
 
 def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) -> None:
-    """A line a row; columns without any value are left out, but for infos."""
+    """Write a line a row; columns without any value are left out, but for infos."""
     arrays, names = [], []
     for name in table.column_names:
         type_ = table.schema.field(name).type
@@ -46,7 +46,8 @@ def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) 
 
 
 def _as_json(table: pa.Table, name: str) -> pa.Array:
-    """The column as JSON text, row by row; nulls stay null. Images, which are bytes in Arrow, become nested lists."""
+    """Return the column as JSON text, row by row; nulls stay null. Images, which are bytes in Arrow, become nested
+    lists."""
     column = table[name].combine_chunks()
     type_ = column.type
     if pa.types.is_string(type_):
@@ -68,7 +69,7 @@ def _as_json(table: pa.Table, name: str) -> pa.Array:
 
 
 def _number_texts(values: pa.Array) -> pa.Array:
-    """Numbers and bools as JSON; what is not finite has Python's names for it."""
+    """Return numbers and bools as JSON; what is not finite has Python's names for it."""
     if not pa.types.is_floating(values.type):
         return values.cast(pa.string())
     texts = values.cast(pa.float64()).cast(pa.string())
@@ -87,7 +88,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _lists(texts: pa.Array, shape: Sequence[int]) -> pa.Array:
-    """Items joined to lists of the innermost size first: rows of `shape`."""
+    """Return items joined to lists of the innermost size first: rows of `shape`."""
     for size in reversed(shape):
         offsets = pa.array(range(0, len(texts) + 1, size), pa.int32())
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")

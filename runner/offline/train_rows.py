@@ -15,7 +15,7 @@ Rows = dict[str, npt.NDArray[Any]]
 
 
 def flat_columns(columns: Mapping[str, Any]) -> Rows:
-    """One array (B, ...) a leaf.
+    """Return one array (B, ...) a leaf.
 
     Raises:
         ValueError: a key has a slash or begins with #, so that its name could not be read back.
@@ -40,7 +40,7 @@ def _flatten(name: str, column: Any, flat: Rows) -> None:
 
 
 def nested_columns(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Inverse of `flat_columns`, for leaves of any type."""
+    """Invert `flat_columns`, for leaves of any type."""
     tree: dict[str, Any] = {}
     for name, leaf in flat.items():
         *path, last = name.split("/")

@@ -70,7 +70,7 @@ class TrajectoryAssembler:
         return self._blocks(ready)
 
     def finish(self) -> list[ColumnBlock]:
-        """What is left when all rows are there: episodes whose end is not recorded."""
+        """Return what is left when all rows are there: episodes whose end is not recorded."""
         rows, self._held = self._held, None
         return [] if rows is None else self._blocks(rows)
 
@@ -112,7 +112,7 @@ class TrajectoryAssembler:
         try:
             return held.joined_with(new)
         except ValueError as error:
-            raise data_error(f"rows do not fit those before them: {error}", self._place) from None
+            raise data_error(f"rows do not fit the rows before them: {error}", self._place) from None
 
     def _by_id(self, rows: StepRows) -> IntArray:
         encoded = rows.eps_ids.dictionary_encode()  # type: ignore[union-attr]
@@ -151,7 +151,7 @@ class TrajectoryAssembler:
         return number
 
     def _by_order(self, rows: StepRows, ends: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
-        """Numbers and time steps by order: an episode starts after an end flag, or where `t` does not go on."""
+        """Return numbers and time steps by order: an episode starts after an end flag, or where `t` does not go on."""
         starts = np.concatenate(([self._last is None or self._last[2]], ends[:-1]))
         if rows.t is not None:
             before = np.concatenate(([rows.t[0] - 1 if self._last is None else self._last[1]], rows.t[:-1]))
@@ -185,7 +185,7 @@ class TrajectoryAssembler:
     # --- which episodes are over ----------------------------------------------------------------------------------
 
     def _find_done(self, held: HeldRows, new: HeldRows) -> npt.NDArray[np.bool_]:
-        """(R,) whether the row's episode is complete."""
+        """Return whether (R,) the row's episode is complete."""
         ids, row_index = np.unique(held.episode, return_inverse=True)
         ends = held.is_terminated | held.is_truncated
         has_end = np.zeros(len(ids), np.bool_)
@@ -226,7 +226,7 @@ class TrajectoryAssembler:
 
     @staticmethod
     def _in_order(rows: HeldRows) -> HeldRows:
-        """The rows of each episode one after the other, by time step."""
+        """Return the rows of each episode one after the other, by time step."""
         is_sorted = rows.episode[1:] > rows.episode[:-1]
         is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
         return rows if is_sorted.all() else rows.take(np.lexsort((rows.t, rows.episode)))
@@ -259,7 +259,7 @@ class TrajectoryAssembler:
 
     @staticmethod
     def _with_t(rows: HeldRows) -> HeldRows:
-        """Without `t`, time steps are counted by order."""
+        """Count time steps by order where there is no `t`."""
         if (rows.t >= 0).all():
             return rows
         starts = np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
@@ -292,7 +292,7 @@ class TrajectoryAssembler:
     # --- tables without trajectories ------------------------------------------------------------------------------
 
     def _single_steps(self, rows: StepRows) -> ColumnBlock:
-        """Each row as an episode of one step; without `new_obs` its own observation stands for the next one."""
+        """Return each row as an episode of one step; without `new_obs` its own observation stands for the next one."""
         count = len(rows)
         obs = rows.columns["obs"]
         following = obs if rows.new_obs is None else rows.new_obs

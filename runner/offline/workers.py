@@ -66,7 +66,7 @@ def limited_stream(block_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
-    """What fails in the pipeline's processes fails here, with what went wrong and where.
+    """Raise here what fails in the pipeline's processes, with what went wrong and where.
 
     Raises:
         RunnerError: as it was raised there.
@@ -87,7 +87,7 @@ def pipeline_errors() -> Iterator[None]:
 
 @contextmanager
 def native_messages_to_log() -> Iterator[None]:
-    """What this process writes to stderr goes to the run's log for a while.
+    """Send what this process writes to stderr to the run's log within.
 
     Ray's C++ part warns on the terminal whenever a pool is started whose actors may be started again.
     """
@@ -122,7 +122,7 @@ class Resources:
 
 
 def pool_size(offline: OfflineConfig) -> tuple[int, int]:
-    """Least and greatest number of pre-learners; one, if `map_batches_kwargs.concurrency` does not say otherwise."""
+    """Return least and greatest number of pre-learners; one, unless `map_batches_kwargs.concurrency` is set."""
     concurrency = offline.map_batches_kwargs.get("concurrency", 1)
     if isinstance(concurrency, list):
         return concurrency[0], concurrency[1]
@@ -130,7 +130,7 @@ def pool_size(offline: OfflineConfig) -> tuple[int, int]:
 
 
 def pool_options(offline: OfflineConfig) -> dict[str, Any]:
-    """Options of `map_batches`."""
+    """Return options of `map_batches`."""
     from ray.data import ActorPoolStrategy
 
     least, most = pool_size(offline)
@@ -139,7 +139,7 @@ def pool_options(offline: OfflineConfig) -> dict[str, Any]:
 
 
 def resources_asked_for(offline: OfflineConfig) -> Resources:
-    """What the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
+    """Return what the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
     options, (least, _) = offline.map_batches_kwargs, pool_size(offline)
     return Resources(least * options.get("num_cpus", 1) + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
 
@@ -170,7 +170,7 @@ class ModuleBoard:
         self._actor.post.remote(self._version, parameters)
 
     def __call__(self, version: int) -> tuple[int, npt.NDArray[np.float32]] | None:
-        """The newest version and parameters; None if `version` is the newest."""
+        """Return the newest version and parameters; None if `version` is the newest."""
         import ray
 
         newest: tuple[int, npt.NDArray[np.float32]] | None = ray.get(self._actor.newer_than.remote(version))

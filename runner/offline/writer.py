@@ -95,7 +95,7 @@ class EpisodeWriter:
         writer_id: str = "0",
         file_list: FileList | None = None,
     ) -> None:
-        """Nothing is written yet.
+        """Begin without a file.
 
         Args:
             config: the `output...` options.
@@ -121,7 +121,7 @@ class EpisodeWriter:
 
         Raises:
             WriteFailed: the disk is full, the folder is gone, ...
-            ConfigError: an episode that cannot be recorded, or does not fit those before.
+            ConfigError: an episode that cannot be recorded, or does not fit the episodes before.
         """
         if self._is_closed:
             raise ValueError("the writer is closed")
@@ -182,7 +182,7 @@ class EpisodeWriter:
             file.abort()
 
     def discard(self) -> None:
-        """Drop the open file and remove those that this writer has finished."""
+        """Drop the open file and remove the files that this writer has finished."""
         self.abort()
         for file in self._files.values():
             file.remove_written()

@@ -25,7 +25,7 @@ _SMALLEST_STD = 1e-4
 
 
 def suffix_sums(terms: Tensor, factors: Tensor, longest: int) -> Tensor:
-    """x with x[i] = terms[i] + factors[i] * x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
+    """Return x with x[i] = terms[i] + factors[i] * x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
 
     Args:
         terms: (B,) float.
@@ -50,7 +50,7 @@ def compute_gae(
     lambda_: float,
     longest: int,
 ) -> Tensor:
-    """A[t] = delta[t] + gamma lambda A[t + 1], delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]); eq. 16 of the paper.
+    """Compute A[t] = delta[t] + gamma lambda A[t + 1], delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]) (eq. 16).
 
     Rows are chunks one after the other, each followed by one bootstrap row (`is_step` false) that holds the value of
     its last observation. A terminated chunk ends with V = 0 and A = 0 there, a truncated or cut one with this value.
@@ -105,7 +105,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
 
     @torch.no_grad()
     def _values(self, module: Any, columns: Batch) -> Tensor:
-        """(B,) values of all rows, or (S, L) of all sequences."""
+        """Return (B,) values of all rows, or (S, L) of all sequences."""
         inputs = {name: columns[name] for name in module.inputs}
         mask = columns[LOSS_MASK]
         num_rows, rows_per_pass = len(mask), max(1, self._max_rows * len(mask) // mask.numel())
@@ -126,7 +126,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
         }
 
     def _advantages_of_sequences(self, columns: Batch, values: Tensor, longest: int) -> Batch:
-        """The same on the rows without the padding between them; 0 in the padding."""
+        """Return the same on the rows without the padding between them; 0 in the padding."""
         is_row = torch.arange(values.shape[1], device=values.device) < columns[SEQ_LENS][:, None]
         rows = {name: columns[name][is_row] for name in (REWARDS, TERMINATEDS, LOSS_MASK)}
         flat = self._advantages(rows, values[is_row], longest)
@@ -134,7 +134,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
 
 
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
-    """(B,) values with mean 0 and standard deviation 1 over the valid rows (the deviation is at least 1e-4)."""
+    """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation: at least 1e-4)."""
     count = is_valid.sum()
     mean = torch.where(is_valid, values, 0.0).sum() / count
     variance = torch.where(is_valid, (values - mean).square(), 0.0).sum() / count

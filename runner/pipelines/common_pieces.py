@@ -29,12 +29,12 @@ class AddObservationsFromEpisodesToBatch(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch."""
+        """Return the same in torch."""
         return AddObservationsGraph()
 
 
 def observations_of(episodes: Any, batch: Batch) -> Any:
-    """The rows of observations that `AddObservationsFromEpisodesToBatch` adds."""
+    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds."""
     if isinstance(episodes, ColumnBlock):
         obs = episodes.columns[OBS]
         return obs if LOSS_MASK in batch else nested.take(obs, step_rows_of_obs(episodes))
@@ -69,7 +69,7 @@ class BatchIndividualItems(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: columns are tensors there."""
+        """Return None: columns are tensors there."""
         return None
 
 
@@ -87,7 +87,7 @@ class NumpyToTensor(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: columns are tensors there."""
+        """Return None: columns are tensors there."""
         return None
 
     def _converted(self, value: Any) -> Any:
@@ -102,5 +102,5 @@ class NumpyToTensor(ConnectorPiece):
 
 
 def step_rows_of_obs(block: ColumnBlock) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """(R,) rows of the `obs` column that steps were taken on, all but each chunk's last."""
+    """Return (R,) rows of the `obs` column that steps were taken on, all but each chunk's last."""
     return np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)

@@ -48,7 +48,7 @@ def env_to_module_pipeline(
     make_piece: MakePiece,
     max_seq_len: int | None = None,
 ) -> EnvToModulePipeline:
-    """From running episodes to the batch of the next forward pass; `max_seq_len` for modules with memory."""
+    """Make the pipeline from running episodes to the next forward pass; `max_seq_len` for modules with memory."""
     memory = [] if max_seq_len is None else [AddTimeDimToBatchAndZeroPad(), AddStatesFromEpisodesToBatch()]
     pieces = [AddObservationsFromEpisodesToBatch(), *memory, BatchIndividualItems(), NumpyToTensor(device)]
     return edited(EnvToModulePipeline(pieces, observation_space, action_space), edits, make_piece)
@@ -64,7 +64,7 @@ def module_to_env_pipeline(
     has_memory: bool = False,
     has_several_agents: bool = False,
 ) -> ModuleToEnvPipeline:
-    """From module outputs to the actions of the next vector step."""
+    """Make the pipeline from module outputs to the actions of the next vector step."""
     pieces = default_module_to_env_pieces(normalize_actions, clip_actions, has_memory, has_several_agents)
     return edited(ModuleToEnvPipeline(pieces, observation_space, action_space), edits, make_piece)
 
@@ -72,7 +72,7 @@ def module_to_env_pipeline(
 def default_module_to_env_pieces(
     normalize_actions: bool, clip_actions: bool, has_memory: bool, has_several_agents: bool
 ) -> list[ConnectorPiece]:
-    """The default pieces of `module_to_env_pipeline`."""
+    """Return the default pieces of `module_to_env_pipeline`."""
     return [
         *([RemoveSingleTsTimeRankFromBatch()] if has_memory else []),
         GetActions(),
@@ -93,7 +93,7 @@ def learner_pipeline(
     recorded_columns: Sequence[str] = (),
     max_seq_len: int | None = None,
 ) -> LearnerConnectorPipeline:
-    """From episode chunks, which hold the extra model outputs `recorded_columns`, to the train batch."""
+    """Make the pipeline from episode chunks to the train batch; `recorded_columns`: their extra model outputs."""
     memory: list[ConnectorPiece] = []
     if max_seq_len is not None:
         time_dim = AddTimeDimToBatchAndZeroPad(max_seq_len, as_learner_connector=True)

@@ -22,7 +22,8 @@ _ENCODABLE = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 
 def leaf_spaces(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
-    """The leaves of a space and their places, in the order of its keys; `((), space)` of one that is not nested."""
+    """Yield the leaves of a space and their places, in the order of its keys; `((), space)` of one that is not
+    nested."""
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
             yield from leaf_spaces(part, (*path, key))
@@ -34,7 +35,7 @@ def leaf_spaces(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
 
 
 def leaf_at(column: Any, path: Path) -> npt.NDArray[Any]:
-    """The leaf of a nested column at a place."""
+    """Return the leaf of a nested column at a place."""
     for key in path:
         column = column[key]
     leaf: npt.NDArray[Any] = column
@@ -85,7 +86,7 @@ class FlatEncoding:
         self.low, self.high = (np.concatenate(part) for part in zip(*bounds, strict=True))
 
     def encode(self, items: Any, num_rows: int) -> Floats:
-        """(num_rows, D) vectors of a nested column with so many items.
+        """Return (num_rows, D) vectors of a nested column with so many items.
 
         A Discrete value outside of its space gives no one, only zeros.
         """
@@ -100,7 +101,7 @@ class FlatEncoding:
         return vectors
 
     def in_graph(self) -> nn.Module:
-        """`encode` on tensors: (B, ...) items, nested -> (B, D)."""
+        """Return `encode` on tensors: (B, ...) items, nested -> (B, D)."""
         return _FlatEncodingGraph(self._leaves)
 
 

@@ -29,7 +29,7 @@ class FrameStacking(ConnectorPiece):
     (H, W) becomes (H, W, num_frames). In a Dict or Tuple every Box is stacked.
 
     Frames are what the episodes hold: in the env-to-module pipeline what the environment returned, so the piece stands
-    before those that change observations. Have it in the learner pipeline, too (episodes then hold single frames,
+    before the pieces that change observations. Have it in the learner pipeline, too (episodes then hold single frames,
     which saves memory), or `WriteObservationsToEpisodes` behind it.
 
     Args:
@@ -53,7 +53,7 @@ class FrameStacking(ConnectorPiece):
         self.num_lookback = num_frames - 1
 
     def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
-        """The space with each Box stacked.
+        """Return the space with each Box stacked.
 
         Raises:
             TypeError: a leaf is no Box, or a key to leave is not there.
@@ -100,7 +100,7 @@ class FrameStacking(ConnectorPiece):
         }
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch; the frames before the newest are remembered."""
+        """Return the same in torch; the frames before the newest are remembered."""
         blanks = _blank_arrays(self._space)
         is_stacked = nested.map_leaves(lambda leaf: True, blanks)
         if self._left:
@@ -143,7 +143,7 @@ class PrevActionsPrevRewards(ObservationPiece):
     def recompute_output_observation_space(
         self, input_observation_space: Space, input_action_space: Space
     ) -> gym.spaces.Dict:
-        """A Dict of the three.
+        """Return a Dict of the three.
 
         Raises:
             TypeError: the action space has a leaf that cannot become a vector.
@@ -160,7 +160,7 @@ class PrevActionsPrevRewards(ObservationPiece):
         return gym.spaces.Dict(parts)
 
     def transform(self, obs: Any, batch: Batch, episodes: Any) -> dict[str, Any]:
-        """The dict of columns."""
+        """Return the dict of columns."""
         columns = {ORIG_OBS: obs}
         if self._num_actions:
             columns[PREV_ACTIONS] = self._past_actions(batch, episodes)
@@ -170,7 +170,7 @@ class PrevActionsPrevRewards(ObservationPiece):
         return columns
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch; who runs the graph says which action was taken, and what the reward was."""
+        """Return the same in torch; who runs the graph says which action was taken, and what the reward was."""
         encoding, blank_action, size = None, None, 0
         if self._encoding is not None:
             encoding, size = self._encoding.in_graph(), self._encoding.size
@@ -191,7 +191,8 @@ class PrevActionsPrevRewards(ObservationPiece):
 def _history(
     piece: ConnectorPiece, batch: Batch, episodes: Any, column: str, length: int
 ) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """(rows, length, ...) values and (rows, length) whether they lie within the episode, for the rows of the batch."""
+    """Return (rows, length, ...) values and (rows, length) whether they lie within the episode, for the rows of the
+    batch."""
     if not hasattr(episodes, "history"):
         kind = type(episodes).__name__
         raise TypeError(f"{type(piece).__name__} needs episodes with a history of {column!r}, got a {kind}")
@@ -206,7 +207,7 @@ def _blank_arrays(space: Space) -> Any:
 
 
 def _stacked(frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """(rows, F, ..., C) -> (rows, ..., F * C); without channels, of scalars and (H, W): (rows, ..., F)."""
+    """Return (rows, F, ..., C) -> (rows, ..., F * C); without channels, of scalars and (H, W): (rows, ..., F)."""
     if frames.ndim in (2, 4):
         return np.ascontiguousarray(np.moveaxis(frames, 1, -1))
     rows, num_frames, *shape, channels = frames.shape
@@ -216,5 +217,5 @@ def _stacked(frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _without_bounds(space: Space) -> Space:
-    """A Box for what a module puts out, which may lie outside of the action space's bounds."""
+    """Return a Box for what a module puts out, which may lie outside of the action space's bounds."""
     return gym.spaces.Box(-np.inf, np.inf, space.shape, np.float32) if isinstance(space, gym.spaces.Box) else space

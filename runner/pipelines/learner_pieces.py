@@ -47,7 +47,7 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
         self.writes = (*type(self).writes, *(column for column in recorded_columns if column != STATE_OUT))
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
-        """Add the columns; those that are there already are left as they are."""
+        """Add the columns; columns that are present already stay as they are."""
         mask = batch.get(LOSS_MASK)
         last_rows = episodes.offsets[1:] - 1
         if mask is not None:

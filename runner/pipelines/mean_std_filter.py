@@ -30,12 +30,12 @@ class Moments:
 
     @classmethod
     def of_nothing(cls, shape: tuple[int, ...]) -> Moments:
-        """Of no row."""
+        """Return the moments of no row."""
         return cls(0.0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
     def of_rows(cls, rows: npt.NDArray[Any]) -> Moments:
-        """Of (B, ...) rows."""
+        """Return the moments of (B, ...) rows."""
         if len(rows) == 0:
             return cls.of_nothing(rows.shape[1:])
         mean = np.add.reduce(rows, axis=0, dtype=np.float64) / len(rows)
@@ -43,7 +43,7 @@ class Moments:
         return cls(float(len(rows)), mean, np.add.reduce(shifts * shifts, axis=0))
 
     def merged(self, other: Moments) -> Moments:
-        """Of both sets of rows together (Chan et al., 1979)."""
+        """Return the moments of both sets of rows together (Chan et al., 1979)."""
         if other.count == 0:
             return self
         if self.count == 0:
@@ -54,7 +54,7 @@ class Moments:
         return Moments(count, mean, self.m2 + other.m2 + shift * shift * (self.count * other.count / count))
 
     def std(self) -> npt.NDArray[np.float64]:
-        """The standard deviation of more than one row, nowhere 0."""
+        """Return the standard deviation of more than one row, nowhere 0."""
         return np.maximum(np.sqrt(self.m2 / (self.count - 1)), _SMALLEST_STD)
 
     @classmethod
@@ -66,12 +66,12 @@ class Moments:
         return merged
 
     def to_state(self, name: str) -> dict[str, Any]:
-        """As arrays under `<name>_count`, `<name>_mean`, `<name>_m2`."""
+        """Return arrays under `<name>_count`, `<name>_mean`, `<name>_m2`."""
         return {f"{name}_count": self.count, f"{name}_mean": self.mean, f"{name}_m2": self.m2}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any], name: str) -> Moments:
-        """From `to_state`."""
+        """Invert `to_state`."""
         return cls(float(state[f"{name}_count"]), np.asarray(state[f"{name}_mean"]), np.asarray(state[f"{name}_m2"]))
 
 
@@ -107,10 +107,10 @@ class MeanStdFilter(ObservationPiece):
         self._clip = clip_by_value
         self._updates = update_stats
         self._places: Any = None
-        self._merged = self._own = Moments.of_nothing(())
+        self._merged = self._since_merge = Moments.of_nothing(())
 
     def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
-        """The space with float Boxes within the clip bounds.
+        """Return the space with float Boxes within the clip bounds.
 
         Raises:
             TypeError: the space has no Box of floats, or a key to leave is not there.
@@ -124,7 +124,7 @@ class MeanStdFilter(ObservationPiece):
             shape = (num_floats,)
         if not (_is_filtered(space) or (self._places is not None and shape != (0,))):
             raise TypeError(f"MeanStdFilter needs float observations (a Box), the space here is {space}")
-        self._merged = self._own = Moments.of_nothing(shape)
+        self._merged = self._since_merge = Moments.of_nothing(shape)
         return self._filtered_space(space, self._left)
 
     def _filtered_space(self, space: Space, left: Collection[str] = ()) -> Space:
@@ -141,7 +141,7 @@ class MeanStdFilter(ObservationPiece):
         rows = obs if self._places is None else self._as_vectors(obs)
         if self._updates and self.is_training:
             mask = batch.get(LOSS_MASK)
-            self._own = self._own.merged(Moments.of_rows(rows if mask is None else rows[mask]))
+            self._since_merge = self._since_merge.merged(Moments.of_rows(rows if mask is None else rows[mask]))
         filtered = self._standardised(rows)
         if self._places is not None:
             filtered = nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
@@ -150,8 +150,8 @@ class MeanStdFilter(ObservationPiece):
         return filtered
 
     def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:
-        """(N, D): all leaves that are filtered, one after the other."""
-        vectors = np.empty((nested.row_count(obs), *self._own.mean.shape))
+        """Return (N, D): all leaves that are filtered, one after the other."""
+        vectors = np.empty((nested.row_count(obs), *self._since_merge.mean.shape))
 
         def write(place: slice | None, leaf: npt.NDArray[Any]) -> None:
             if place is not None:
@@ -161,7 +161,7 @@ class MeanStdFilter(ObservationPiece):
         return vectors
 
     def _standardised(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        seen = self._merged.merged(self._own)
+        seen = self._merged.merged(self._since_merge)
         if self._centres:
             rows = rows - seen.mean
         if self._scales and seen.count > 1:
@@ -171,33 +171,33 @@ class MeanStdFilter(ObservationPiece):
         return rows.astype(np.float32)
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch, in float64 too; it does not learn from what passes."""
+        """Return the same in torch, in float64 too; it does not learn from what passes."""
         places = slice(0, self._merged.mean.size) if self._places is None else self._places
         statistics = self._statistics(self.get_state())
         return StandardisationGraph(places, statistics["mean"], statistics["std"], self._statistics, self._clip)
 
     def _statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """(D,) what is subtracted and what is divided by, in a state of this piece."""
+        """Return (D,) what is subtracted and what is divided by, in a state of this piece."""
         seen = Moments.from_state(state, "merged").merged(Moments.from_state(state, "own"))
         mean = seen.mean if self._centres else np.zeros_like(seen.mean)
         std = seen.std() if self._scales and seen.count > 1 else np.ones_like(seen.mean)
         return {"mean": mean.reshape(-1), "std": std.reshape(-1)}
 
     def get_state(self) -> dict[str, Any]:
-        """Moments at the last merge, and moments of this runner's rows since then."""
-        return self._merged.to_state("merged") | self._own.to_state("own")
+        """Return moments at the last merge, and moments of this runner's rows since then."""
+        return self._merged.to_state("merged") | self._since_merge.to_state("own")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self._merged = Moments.from_state(state, "merged")
-        self._own = Moments.from_state(state, "own")
+        self._since_merge = Moments.from_state(state, "own")
 
     def reset_state(self) -> None:
         """Forget all rows."""
-        self._merged = self._own = Moments.of_nothing(self._merged.mean.shape)
+        self._merged = self._since_merge = Moments.of_nothing(self._merged.mean.shape)
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The moments of all rows of all runners; nothing is counted twice."""
+        """Return the moments of all rows of all runners; nothing is counted twice."""
         merged = Moments.merged_of(states)
         return merged.to_state("merged") | Moments.of_nothing(merged.mean.shape).to_state("own")
 
@@ -207,8 +207,8 @@ def _is_filtered(space: Space) -> bool:
 
 
 def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[Any, int]:
-    """The space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is not);
-    and where the next one starts.
+    """Return the space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is
+    not); and where the next one starts.
     """
     if isinstance(space, gym.spaces.Dict):
         parts: dict[Any, Any] = {}
@@ -229,12 +229,12 @@ def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[An
 
 
 def _nowhere(space: Space) -> Any:
-    """The structure of a space that passes unchanged."""
+    """Return the structure of a space that passes unchanged."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _nowhere(part) for key, part in space.spaces.items()}
     return tuple(map(_nowhere, space.spaces)) if isinstance(space, gym.spaces.Tuple) else None
 
 
 def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """The leaf's columns of the vectors in the leaf's shape, or the leaf itself."""
+    """Return the leaf's columns of the vectors in the leaf's shape, or the leaf itself."""
     return leaf if place is None else vectors[:, place].reshape(leaf.shape)

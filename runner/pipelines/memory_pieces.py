@@ -35,7 +35,7 @@ class Sequences:
 
     @classmethod
     def of_chunks(cls, chunk_rows: IntArray, max_seq_len: int) -> Sequences:
-        """Every chunk cut into sequences, the last of each as short as it comes."""
+        """Return every chunk cut into sequences, the last of each as short as it comes."""
         counts = -(-chunk_rows // max_seq_len)
         chunk = np.repeat(np.arange(len(chunk_rows)), counts)
         number = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -44,14 +44,15 @@ class Sequences:
         return cls(chunk, start, lengths, max_seq_len)
 
     def padded(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """(B, ...) rows as (S, L, ...), 0 beyond each sequence's end."""
+        """Return (B, ...) rows as (S, L, ...), 0 beyond each sequence's end."""
         out = np.zeros((len(self.lengths), self.longest, *column.shape[1:]), column.dtype)
         out[np.arange(self.longest) < self.lengths[:, None]] = column
         return out
 
 
 def sequences_of(block: ColumnBlock, batch: Batch, max_seq_len: int) -> Sequences:
-    """The sequences of a batch whose rows are the block's env steps, and its bootstrap rows where it has them."""
+    """Return the sequences of a batch whose rows are the block's env steps, and its bootstrap rows where it has
+    them."""
     return Sequences.of_chunks(block.lengths + (LOSS_MASK in batch), max_seq_len)
 
 
@@ -88,7 +89,7 @@ class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch."""
+        """Return the same in torch."""
         return AddTimeGraph()
 
 
@@ -124,7 +125,7 @@ class AddStatesFromEpisodesToBatch(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """The states are inputs of the graph."""
+        """Return a graph that takes the states as its inputs."""
         return AddStatesGraph()
 
 

@@ -70,7 +70,7 @@ class GetActions(ConnectorPiece):
         self._position, self._resume_at = self._resume_at, 0
 
     def to_graph(self) -> PieceGraph | None:
-        """The mode; who runs the graph samples from `action_dist_inputs`."""
+        """Return the mode; who runs the graph samples from `action_dist_inputs`."""
         return GreedyActionsGraph()
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
@@ -86,7 +86,7 @@ class GetActions(ConnectorPiece):
         self._noise, self._position, self._resume_at = (), 0, 0
 
     def get_state(self) -> dict[str, Any]:
-        """The stream before the current noise was drawn, and how much of that noise is used."""
+        """Return the stream before the current noise was drawn, and how much of that noise is used."""
         if self._resume_at or self._position == len(self._noise):
             return {"stream": stream_state(self._stream), "position": self._resume_at}
         return {"stream": self._drawn_from, "position": self._position}
@@ -110,7 +110,7 @@ class TensorToNumpy(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: columns stay tensors there."""
+        """Return None: columns stay tensors there."""
         return None
 
 
@@ -134,7 +134,7 @@ class RemoveSingleTsTimeRankFromBatch(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch."""
+        """Return the same in torch."""
         return RemoveTimeGraph()
 
 
@@ -151,7 +151,7 @@ class UnBatchToIndividualItems(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: it only checks."""
+        """Return None: it only checks."""
         return None
 
 
@@ -174,14 +174,14 @@ class NormalizeAndClipActions(ConnectorPiece):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Remembers the bounds; the space stays."""
+        """Remember the bounds; the space stays."""
         self._scalings = self._scaling_of(input_action_space)
         if not any(nested.leaves(self._scalings)):
             self._scalings = None
         return input_action_space
 
     def _scaling_of(self, space: gym.Space[Any]) -> Any:
-        """For each leaf of the space what is done to its actions; None for nothing."""
+        """Return for each leaf of the space what is done to its actions; None for nothing."""
         if isinstance(space, gym.spaces.Dict):
             return {key: self._scaling_of(part) for key, part in space.spaces.items()}
         if isinstance(space, gym.spaces.Tuple):
@@ -201,7 +201,8 @@ class NormalizeAndClipActions(ConnectorPiece):
         return batch
 
     def to_module(self, actions: Any) -> Any:
-        """What the module would have drawn for these actions of the environment (R, ...), if nothing was clipped."""
+        """Return what the module would have drawn for these actions of the environment (R, ...), if nothing was
+        clipped."""
         if self._scalings is None:
             return actions
         return nested.map_leaves(
@@ -209,14 +210,15 @@ class NormalizeAndClipActions(ConnectorPiece):
         )
 
     def to_graph(self) -> ScalingGraph:
-        """The same in torch."""
+        """Return the same in torch."""
         if self._scalings is None:
             return ScalingGraph(None)
         return ScalingGraph(nested.map_leaves(lambda leaf: leaf and leaf.in_graph(), self._scalings))
 
 
 def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
-    """The space that a module acts in: the environment's, with bounded Boxes of floats as [-1, 1] if normalised."""
+    """Return the space that a module acts in: the environment's, with bounded Boxes of floats as [-1, 1] if
+    normalised."""
     if not normalize_actions:
         return space
     if isinstance(space, gym.spaces.Dict):
@@ -245,7 +247,7 @@ class _Clipped:
         return actions
 
     def in_graph(self) -> LeafScaling:
-        """The same on tensors."""
+        """Return the same on tensors."""
         return LeafScaling("clip", self.low, self.high)
 
 
@@ -260,7 +262,7 @@ class _Unsquashed(_Clipped):
         return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
 
     def in_graph(self) -> LeafScaling:
-        """The same on tensors."""
+        """Return the same on tensors."""
         return LeafScaling("unsquash", self.low, self.high)
 
 
@@ -291,7 +293,7 @@ class ModuleToAgentUnmapping(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: the graph acts for one agent a row."""
+        """Return None: the graph acts for one agent a row."""
         return None
 
 
@@ -308,5 +310,5 @@ class ListifyDataForVectorEnv(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: columns are tensors there."""
+        """Return None: columns are tensors there."""
         return None

@@ -33,7 +33,7 @@ class ObservationPiece(ConnectorPiece):
         return batch
 
     def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
-        """The new observations.
+        """Return the new observations.
 
         Args:
             obs: (rows, ...) arrays, nested as the space is; not to be written into.
@@ -79,5 +79,5 @@ def check_keys(piece: str, option: str, keys: Iterable[str], space: gym.Space[An
 
 
 def step_rows(column: Any, batch: Batch, block: ColumnBlock) -> Any:
-    """The rows of the batch, out of a (R + E, ...) column with a row for each observation."""
+    """Return the rows of the batch, out of a (R + E, ...) column with a row for each observation."""
     return column if LOSS_MASK in batch else nested.take(column, step_rows_of_obs(block))

@@ -34,7 +34,7 @@ class FlattenObservations(ObservationPiece):
     def recompute_output_observation_space(
         self, input_observation_space: Space, input_action_space: Space
     ) -> gym.spaces.Box:
-        """A 1-D Box with the leaves' bounds.
+        """Return a 1-D Box with the leaves' bounds.
 
         Raises:
             TypeError: a leaf cannot be flattened, or a key to remove is not there.
@@ -47,7 +47,7 @@ class FlattenObservations(ObservationPiece):
         return gym.spaces.Box(self._encoding.low, self._encoding.high, dtype=np.float32)
 
     def transform(self, obs: Any, batch: Batch, episodes: Any) -> Floats:
-        """(rows, D); a float32 Box is not copied."""
+        """Return (rows, D); a float32 Box is not copied."""
         if self._encoding is None:
             raise RuntimeError("FlattenObservations is called before it was given the spaces")
         if self._is_flat_already:
@@ -56,7 +56,7 @@ class FlattenObservations(ObservationPiece):
         return self._encoding.encode(obs, nested.row_count(obs))
 
     def to_graph(self) -> PieceGraph | None:
-        """The same in torch."""
+        """Return the same in torch."""
         assert self._encoding is not None  # the pipeline has given it the spaces
         return ObservationGraph(self._encoding.in_graph())
 
@@ -87,7 +87,7 @@ class WriteObservationsToEpisodes(ConnectorPiece):
         return batch
 
     def to_graph(self) -> PieceGraph | None:
-        """Nothing: there are no episodes."""
+        """Return None: there are no episodes."""
         return None
 
 
@@ -105,12 +105,12 @@ class SingleAgentObservationPreprocessor(ObservationPiece, ABC):
 
     @abstractmethod
     def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:
-        """The observation to use instead of `observation`, the newest one of `episode`, with the same structure,
+        """Return the observation to use instead of `observation`, the newest one of `episode`, with the same structure,
         shapes and dtypes each time.
         """
 
     def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
-        """All rows, one after the other.
+        """Return all rows, one after the other.
 
         Raises:
             TypeError: in a learner pipeline.

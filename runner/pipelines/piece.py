@@ -40,7 +40,7 @@ class Items(dict[tuple[str, int], list[Any]]):
     """A column that pieces filled item by item: one list an episode chunk, in the order in which chunks were added."""
 
     def stacked(self, has_bootstrap_rows: bool = False) -> Any:
-        """The column as arrays (rows, ...), nested like the items.
+        """Return the column as arrays (rows, ...), nested like the items.
 
         Args:
             has_bootstrap_rows: each chunk gets one row more, which repeats its last and which no loss reads.
@@ -110,17 +110,18 @@ class ConnectorPiece:
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """The observation space after this piece."""
+        """Return the observation space after this piece."""
         return input_observation_space
 
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """The action space after this piece."""
+        """Return the action space after this piece."""
         return input_action_space
 
     def to_graph(self) -> PieceGraph | None:
-        """What this piece does while acting, in torch operations, to export the policy; None: nothing that counts.
+        """Return what this piece does while acting, in torch operations, to export the policy; None: nothing that
+        counts.
 
         Called when the piece knows its spaces and its state.
 
@@ -135,7 +136,7 @@ class ConnectorPiece:
         """Take the random stream that this piece owns from now on."""
 
     def get_state(self) -> dict[str, Any]:
-        """Arrays and plain values; empty for a piece without state."""
+        """Return arrays and plain values; empty for a piece without state."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -145,14 +146,14 @@ class ConnectorPiece:
         """Forget everything learned."""
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """What all runners share from now on, from the states of several; empty: each keeps its own."""
+        """Return what all runners share from now on, from the states of several; empty: each keeps its own."""
         return {}
 
     # -- for pieces that work item by item -------------------------------------------------------------------------
 
     @staticmethod
     def single_agent_episode_iterator(episodes: Sequence[SingleAgentEpisode]) -> Iterator[SingleAgentEpisode]:
-        """The episodes one by one."""
+        """Return the episodes one by one."""
         return iter(episodes)
 
     @staticmethod

@@ -64,7 +64,7 @@ class PieceGraph(nn.Module):
     """
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """The columns after the piece. B is known at run time only: no `len`, no branches on values."""
+        """Return the columns after the piece. B is known at run time only: no `len`, no branches on values."""
         raise NotImplementedError(f"{type(self).__name__} has no forward")
 
     def memory(self) -> dict[str, Remembered]:
@@ -105,7 +105,7 @@ class PipelineGraph(PieceGraph):
         self.entered = ""  # name of the piece that was called last
 
     def graphs(self) -> dict[str, PieceGraph]:
-        """The pieces' graphs by name."""
+        """Return the pieces' graphs by name."""
         return dict(self.pieces.items())  # type: ignore[arg-type]
 
     def forward(self, columns: Columns, step: Step) -> Columns:
@@ -119,11 +119,11 @@ class PipelineGraph(PieceGraph):
         return columns
 
     def memory(self) -> dict[str, Remembered]:
-        """What all pieces know of the past, by `piece/name`."""
+        """Return what all pieces know of the past, by `piece/name`."""
         return {f"{name}/{key}": one for name, graph in self.graphs().items() for key, one in graph.memory().items()}
 
     def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """The statistics of all pieces with a state here, by the name of this module's buffer."""
+        """Return the statistics of all pieces with a state here, by the name of this module's buffer."""
         return {
             f"pieces.{name}.{key}": value
             for name, graph in self.graphs().items()
@@ -138,7 +138,7 @@ def _within(name: str, past: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def no_graph(piece: object) -> ConfigError:
-    """The error of a piece without `to_graph`."""
+    """Return the error of a piece without `to_graph`."""
     name = type(piece).__name__
     problem = Problem(
         f"piece {name} cannot be exported",
@@ -155,7 +155,7 @@ class AddObservationsGraph(PieceGraph):
     """Adds `obs`."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """A column that is there is left."""
+        """Return the columns with `obs`, if they have none yet."""
         return {OBS: step.obs, **columns}
 
 
@@ -163,7 +163,7 @@ class AddTimeGraph(PieceGraph):
     """(B, ...) -> (B, 1, ...)."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Of every column."""
+        """Compute on every column."""
         return {name: nested.map_leaves(lambda leaf: leaf.unsqueeze(1), rows) for name, rows in columns.items()}
 
 
@@ -171,7 +171,7 @@ class RemoveTimeGraph(PieceGraph):
     """(B, 1, ...) -> (B, ...)."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Of every column but the states."""
+        """Compute on every column but the states."""
         return {
             name: rows if name == STATE_OUT else nested.map_leaves(lambda leaf: leaf.squeeze(1), rows)
             for name, rows in columns.items()
@@ -182,7 +182,7 @@ class AddStatesGraph(PieceGraph):
     """Adds `state_in`."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """What the caller kept of the step before."""
+        """Return what the caller kept of the step before."""
         return {**columns, STATE_IN: step.module_state}
 
 
@@ -190,7 +190,7 @@ class GreedyActionsGraph(PieceGraph):
     """Adds `actions`, the distribution's mode."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """From `action_dist_inputs`."""
+        """Compute from `action_dist_inputs`."""
         return {**columns, ACTIONS: step.module.action_dist.mode(columns["action_dist_inputs"])}
 
 
@@ -236,7 +236,7 @@ class StandardisationGraph(PieceGraph):
         return rows.float()
 
     def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """`mean` and `std`."""
+        """Return `mean` and `std`."""
         return self._statistics_of(state)
 
 
@@ -256,7 +256,7 @@ class FrameStackGraph(PieceGraph):
         self._num_past = num_frames - 1
 
     def memory(self) -> dict[str, Remembered]:
-        """(num_frames - 1, *shape) frames of each stacked leaf, oldest first."""
+        """Return (num_frames - 1, *shape) frames of each stacked leaf, oldest first."""
         if not self._num_past:
             return {}
         return {
@@ -288,7 +288,7 @@ class FrameStackGraph(PieceGraph):
 
 
 def _stacked_frames(frames: Tensor) -> Tensor:
-    """(B, F, ..., C) -> (B, ..., F * C); without channels, of scalars and (H, W): (B, ..., F)."""
+    """Return (B, F, ..., C) -> (B, ..., F * C); without channels, of scalars and (H, W): (B, ..., F)."""
     if frames.ndim in (2, 4):
         return frames.movedim(1, -1)
     if frames.ndim > 3:
@@ -325,8 +325,8 @@ class PastGraph(PieceGraph):
         self._num_rewards = num_rewards
 
     def memory(self) -> dict[str, Remembered]:
-        """Actions and rewards before the last step (`actions` (n, D), `rewards` (n,)), the last step's (`prev_action`,
-        `prev_reward`), and in `has_begun` (1,) 1 from the second step on.
+        """Return actions and rewards before the last step (`actions` (n, D), `rewards` (n,)), the last step's
+        (`prev_action`, `prev_reward`), and in `has_begun` (1,) 1 from the second step on.
         """
         memory = {"has_begun": Remembered(np.zeros(1, np.float32))}
         if self._num_actions:
@@ -373,7 +373,7 @@ class ScalingGraph(PieceGraph):
         self.scalings = scalings
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """From `actions`."""
+        """Compute from `actions`."""
         actions = columns[ACTIONS]
         if self.scalings is not None:
             actions = nested.map_leaves(
@@ -396,7 +396,7 @@ class LeafScaling:
     high: npt.NDArray[Any]
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """(B, *shape) of the same dtype."""
+        """Return (B, *shape) of the same dtype."""
         low, high = torch.from_numpy(self.low.copy()), torch.from_numpy(self.high.copy())
         if self.kind == "clip":
             return torch.minimum(torch.maximum(actions, low), high)
@@ -404,7 +404,7 @@ class LeafScaling:
 
 
 def paths(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Keys and indices that lead to each leaf, in the order of `nested.leaves`."""
+    """Return keys and indices that lead to each leaf, in the order of `nested.leaves`."""
     if not isinstance(tree, (dict, tuple)):
         return [path]
     branches = tree.items() if isinstance(tree, dict) else enumerate(tree)

@@ -26,8 +26,8 @@ class ConnectorPipeline(ConnectorPiece):
 
     Args:
         pieces: in the order of their calls.
-        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline those
-            that the piece before it leaves.
+        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline what
+            the piece before it leaves.
     """
 
     name = "pipeline"
@@ -123,7 +123,7 @@ class ConnectorPipeline(ConnectorPiece):
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer(self) -> None:
-        """Spaces after each piece, and the columns that the pieces together read and write."""
+        """Infer the spaces after each piece, and the columns that the pieces together read and write."""
         obs_space, action_space = self.input_spaces
         self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for piece in self._pieces:
@@ -136,7 +136,7 @@ class ConnectorPipeline(ConnectorPiece):
         self._infer_columns()
 
     def _infer_columns(self) -> None:
-        """What the pieces together read, write and need."""
+        """Infer what the pieces together read, write and need."""
         reads: list[str] = []
         writes: list[str] = []
         for piece in self._pieces:
@@ -153,7 +153,7 @@ class ConnectorPipeline(ConnectorPiece):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """The observation space after the last piece."""
+        """Return the observation space after the last piece."""
         self.input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.observation_space
@@ -161,13 +161,13 @@ class ConnectorPipeline(ConnectorPiece):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """The action space after the last piece."""
+        """Return the action space after the last piece."""
         self.input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.action_space
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Check that every piece is in its place and finds the columns it reads; return those after the last piece.
+        """Check that every piece is in its place and finds the columns it reads; return the columns after the last one.
 
         Args:
             available: columns in the batch before the first piece.
@@ -221,7 +221,7 @@ class ConnectorPipeline(ConnectorPiece):
             piece.complete_fragment(columns, rl_module)
 
     def to_graph(self) -> PipelineGraph:
-        """The graphs of all pieces, one after the other."""
+        """Return the graphs of all pieces, one after the other."""
         graphs = {name: piece.to_graph() for name, piece in self._named_pieces().items()}
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
@@ -243,7 +243,7 @@ class ConnectorPipeline(ConnectorPiece):
                 piece.freeze()
 
     def _named_pieces(self) -> dict[str, ConnectorPiece]:
-        """Pieces by class name; the second of a class is `Name#2`."""
+        """Return pieces by class name; the second of a class is `Name#2`."""
         named: dict[str, ConnectorPiece] = {}
         for piece in self._pieces:
             name, number = type(piece).__name__, 1
@@ -255,7 +255,7 @@ class ConnectorPipeline(ConnectorPiece):
         return named
 
     def get_state(self) -> dict[str, Any]:
-        """Piece name -> its state, for pieces that have one."""
+        """Return piece name -> its state, for pieces that have one."""
         states = {name: piece.get_state() for name, piece in self._named_pieces().items()}
         return {name: state for name, state in states.items() if state}
 

@@ -16,7 +16,7 @@ from runner.pipelines.piece import LOSS_MASK, OBS, SEQ_LENS, ConnectorPiece, Ite
 
 
 def find_misplaced_piece(pieces: Sequence[ConnectorPiece], pipeline: str) -> Problem | None:
-    """The first piece that belongs in another pipeline, or that stands after one that spoils its observations.
+    """Return the first piece that belongs in another pipeline, or that stands after one that spoils its observations.
 
     Args:
         pieces: in the order of their calls.
@@ -45,21 +45,21 @@ def find_misplaced_piece(pieces: Sequence[ConnectorPiece], pipeline: str) -> Pro
 
 
 def changes_observations(piece: ConnectorPiece) -> bool:
-    """Whether the piece declares that it leaves other values in column `obs` than the episodes hold."""
+    """Return whether the piece declares that it leaves other values in column `obs` than the episodes hold."""
     return OBS in piece.writes and not isinstance(piece, AddObservationsFromEpisodesToBatch)
 
 
 def find_unmatched_piece(
     acting: Iterable[ConnectorPiece], learning: Iterable[ConnectorPiece], may_augment: bool
 ) -> Problem | None:
-    """The first piece that changes what the module acts on or learns on, but not both.
+    """Return the first piece that changes what the module acts on or learns on, but not both.
 
     Pieces match by their classes, in order. What episodes hold, the learner gets as it is: pieces up to the last one
     that writes observations to the episodes need no match.
 
     Args:
         acting, learning: the pieces of the env-to-module and of the learner pipeline, in the order of their calls.
-        may_augment: the learner pipeline may change more observations than those that are acted on, to make more of
+        may_augment: the learner pipeline may change more observations than are acted on, to make more of
             recorded data.
     """
     to_match: list[str] = []
@@ -80,7 +80,7 @@ def find_unmatched_piece(
 def _unmatched(piece: str, what: str, where: str, acting: Sequence[str], learning: Sequence[str]) -> Problem:
     other = "learns on" if what == "acts on" else "acts on"
     return Problem(
-        f"{piece} changes the observations that the module {what}, but nothing changes those that it {other} alike",
+        f"{piece} changes the observations that the module {what}, but nothing changes the ones that it {other} alike",
         where=where,
         got=f"changed for acting by: {', '.join(acting) or 'none'}; for learning by: {', '.join(learning) or 'none'}",
         allowed="WriteObservationsToEpisodes after the pieces in connectors.env_to_module, or the same pieces in the "
@@ -93,7 +93,7 @@ def _order_of(pieces: Sequence[ConnectorPiece]) -> str:
 
 
 def rows_to_learn_from(columns: Mapping[str, Any], block: ColumnBlock) -> int:
-    """How many rows each column has now: S sequences, R + E rows with the bootstrap rows, or R env steps."""
+    """Return how many rows each column has now: S sequences, R + E rows with the bootstrap rows, or R env steps."""
     if SEQ_LENS in columns:
         return len(columns[SEQ_LENS])
     has_bootstrap_rows = LOSS_MASK in columns and len(columns[LOSS_MASK]) != block.num_rows

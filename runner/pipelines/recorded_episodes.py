@@ -37,11 +37,11 @@ class ObservationRows(Sequence[SingleAgentEpisode]):
 
     @property
     def current_obs(self) -> Column:
-        """(R + E, ...)."""
+        """The observations (R + E, ...)."""
         return self._block.columns[OBS]
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """(R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
+        """Return (R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
         return self._block.history(column, length)
 
     def write_obs(self, obs: Column) -> None:
@@ -75,10 +75,10 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
 def pass_through(
     pieces: Iterable[ConnectorPiece], block: ColumnBlock, module: RLModule, batch: Batch | None = None
 ) -> tuple[Batch, Column | None]:
-    """What env-to-module pieces make of every observation of a block, without a time axis and without memory.
+    """Return what env-to-module pieces make of every observation of a block, without a time axis and without memory.
 
     Args:
-        pieces: called in order, but those that modules with memory need.
+        pieces: called in order, except the ones that modules with memory need.
         block: R + E observations.
         module: what pieces are given as such.
         batch: columns (R + E, ...) to begin with.

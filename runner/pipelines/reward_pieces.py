@@ -40,7 +40,7 @@ class _RewardPiece(ConnectorPiece):
         return batch
 
     def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
-        """New rewards (rows,) of the same kind; `mask` is false at bootstrap rows, None if there are none."""
+        """Return new rewards (rows,) of the same kind; `mask` is false at bootstrap rows, None if there are none."""
         raise NotImplementedError
 
 
@@ -60,7 +60,7 @@ class ClipRewards(_RewardPiece):
         self._sign = sign
 
     def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
-        """Clipped ones; 0 at bootstrap rows."""
+        """Return clipped rewards; 0 at bootstrap rows."""
         if self._sign:
             rewards = torch.sign(rewards) if isinstance(rewards, torch.Tensor) else np.sign(rewards)
         clipped = rewards.clip(self._low, self._high)
@@ -87,16 +87,16 @@ class ScaleRewards(_RewardPiece):
         self._factor = factor
         self._gamma = gamma
         self._clip = clip
-        self._merged = self._own = Moments.of_nothing(())
+        self._merged = self._since_merge = Moments.of_nothing(())
         self._open: dict[str, tuple[int, float]] = {}  # id -> time step and discounted return of one that goes on
 
     def change(self, rewards: Any, mask: Any, episodes: ColumnBlock) -> Any:
-        """Scaled ones; the running scale learns from them first."""
+        """Return scaled rewards; the running scale learns from them first."""
         if self._factor is not None:
             return rewards * self._factor
         if self.is_training:
             self._learn(_step_rewards(rewards, mask), episodes)
-        seen = self._merged.merged(self._own)
+        seen = self._merged.merged(self._since_merge)
         variance = float(seen.m2) / max(seen.count, 1.0)
         scaled = rewards * (variance**-0.5 if variance > _SMALLEST_VARIANCE else 1.0)
         return scaled if self._clip is None else scaled.clip(-self._clip, self._clip)
@@ -110,10 +110,13 @@ class ScaleRewards(_RewardPiece):
         if before.any():
             steps = np.arange(1, len(rewards) + 1) - np.repeat(block.offsets[:-1], block.lengths)
             returns = returns + np.repeat(before, block.lengths) * self._gamma**steps
-        self._own = self._own.merged(Moments.of_rows(returns))
+        self._since_merge = self._since_merge.merged(Moments.of_rows(returns))
 
     def _returns_before(self, last: npt.NDArray[np.float64], block: ColumnBlock) -> npt.NDArray[np.float64]:
-        """(E,) discounted returns just before each chunk. `last`: those at its last step, had it started with 0."""
+        """Return the discounted returns (E,) just before each chunk.
+
+        `last`: returns at its last step, had it started with 0.
+        """
         before = np.zeros(len(block))
         decay = self._gamma**block.lengths
         is_over = block.is_terminated | block.is_truncated
@@ -130,23 +133,24 @@ class ScaleRewards(_RewardPiece):
         return before
 
     def get_state(self) -> dict[str, Any]:
-        """Moments at the last merge and since then, and the returns of episodes that go on; nothing for a factor."""
-        return {} if self._factor is not None else _state_of(self._merged, self._own, self._open)
+        """Return moments at the last merge and since then, and the returns of episodes that go on; nothing for a
+        factor."""
+        return {} if self._factor is not None else _state_of(self._merged, self._since_merge, self._open)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         if state:
             self._merged = Moments.from_state(state, "merged")
-            self._own = Moments.from_state(state, "own")
+            self._since_merge = Moments.from_state(state, "own")
             self._open = _open_returns(state)
 
     def reset_state(self) -> None:
         """Forget all rewards."""
-        self._merged = self._own = Moments.of_nothing(())
+        self._merged = self._since_merge = Moments.of_nothing(())
         self._open = {}
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """The moments of all learners' steps, each counted once; of an episode, the return that is furthest."""
+        """Return the moments of all learners' steps, each counted once; of an episode, the return that is furthest."""
         if self._factor is not None:
             return {}
         opened: dict[str, tuple[int, float]] = {}
@@ -156,10 +160,10 @@ class ScaleRewards(_RewardPiece):
         return _state_of(Moments.merged_of(states), Moments.of_nothing(()), opened)
 
 
-def _state_of(merged: Moments, own: Moments, opened: Mapping[str, tuple[int, float]]) -> dict[str, Any]:
+def _state_of(merged: Moments, since_merge: Moments, opened: Mapping[str, tuple[int, float]]) -> dict[str, Any]:
     return {
         **merged.to_state("merged"),
-        **own.to_state("own"),
+        **since_merge.to_state("own"),
         "open_ids": list(opened),
         "open_t": np.array([t for t, _ in opened.values()], np.int64),
         "open_returns": np.array([value for _, value in opened.values()], np.float64),
@@ -172,7 +176,7 @@ def _open_returns(state: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
 
 
 def _step_rewards(rewards: Any, mask: Any) -> npt.NDArray[np.float64]:
-    """(R,) without the bootstrap rows, on the host."""
+    """Return (R,) without the bootstrap rows, on the host."""
     rows = rewards if mask is None else rewards[mask]
     host = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
     return np.asarray(host, np.float64)

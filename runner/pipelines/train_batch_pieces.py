@@ -116,7 +116,7 @@ class ComputeReturnsToGo(ConnectorPiece):
 
 
 def suffix_sums(terms: Array, factors: Array, longest: int) -> npt.NDArray[np.float64]:
-    """x with x[i] = terms[i] + factors[i] x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
+    """Return x with x[i] = terms[i] + factors[i] x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
 
     Args:
         terms, factors: (B,); a factor 0 ends a sequence.

@@ -44,7 +44,7 @@ class Manifest:
 
     @classmethod
     def of(cls, graph: PolicyGraph, parts: ActingParts, config: ExperimentConfig) -> Manifest:
-        """The manifest of a module of an experiment."""
+        """Return the manifest of a module of an experiment."""
         plan, module = parts.plan, graph.module
         return cls(
             {
@@ -67,19 +67,19 @@ class Manifest:
         )
 
     def updated(self, weights_seq_no: int | None, statistics: Mapping[str, npt.NDArray[Any]]) -> Manifest:
-        """The manifest of other parameters. `statistics`: name of a tensor -> values of pieces."""
+        """Return the manifest of other parameters. `statistics`: name of a tensor -> values of pieces."""
         values = {
             name: plain_array(value) if value.size <= _MOST_STATISTICS else None for name, value in statistics.items()
         }
         return replace(self, content={**self.content, "weights_seq_no": weights_seq_no, "statistics": values})
 
     def to_json(self) -> str:
-        """As text."""
+        """Return the manifest as text."""
         return json.dumps(self.content, allow_nan=False)
 
     @classmethod
     def from_json(cls, text: str) -> Manifest:
-        """From `to_json`."""
+        """Invert `to_json`."""
         return cls(json.loads(text))
 
     def __getitem__(self, key: str) -> Any:
@@ -87,7 +87,7 @@ class Manifest:
 
 
 def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start: int = 0) -> Json:
-    """How to sample actions of `space` from columns `start`, ... of `action_dist_inputs`.
+    """Return how to sample actions of `space` from columns `start`, ... of `action_dist_inputs`.
 
     A distribution of your own is `custom`: the greedy actions of the graph can be used, and nothing be sampled.
     """
@@ -125,7 +125,7 @@ def _shape_and_dtype(space: gym.Space[Any]) -> Json:
 
 
 def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
-    """Number and first of the values of each component of a MultiDiscrete or an integer Box."""
+    """Return number and first of the values of each component of a MultiDiscrete or an integer Box."""
     if isinstance(space, gym.spaces.MultiDiscrete):
         return space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
     assert isinstance(space, gym.spaces.Box)  # as `distribution_for` has found
@@ -134,7 +134,7 @@ def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
 
 
 def describe_scaling(parts: ActingParts, action_space: gym.Space[Any]) -> Json | None:
-    """How the module's actions become the environment's; None where pieces of your own do it."""
+    """Return how the module's actions become the environment's; None where pieces of your own do it."""
     graphs = [graph for graph in (piece.to_graph() for piece in parts.module_to_env) if graph is not None]
     known = (GreedyActionsGraph, RemoveTimeGraph, ScalingGraph)
     if not all(type(graph) in known for graph in graphs):

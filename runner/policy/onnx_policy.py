@@ -54,7 +54,7 @@ class OnnxPolicy:
     def to_bytes(
         self, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any], weights_seq_no: int | None = None
     ) -> bytes:
-        """The ONNX file with these parameters; takes about a millisecond.
+        """Return the ONNX file with these parameters; takes about a millisecond.
 
         Args:
             weights: (P,) as `FlatParameters.to_numpy` gives them.

@@ -91,17 +91,17 @@ class PolicyGraph(nn.Module):
         return self.env_to_module.memory() | self.module_to_env.memory()
 
     def example_inputs(self) -> dict[str, Tensor]:
-        """Inputs of a few rows, for tracing."""
+        """Return inputs of a few rows, for tracing."""
         return {port.name: port.blank(_NUM_EXAMPLE_ROWS) for port in self.inputs}
 
     # -- what it computes --------------------------------------------------------------------------------------------
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Outputs by name from inputs by name, (B, ...) each."""
+        """Return outputs by name from inputs by name, (B, ...) each."""
         return self.compute(inputs, dict(self.variables()))
 
     def compute(self, inputs: Mapping[str, Tensor], variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """`forward` with other tensors in the place of the variables."""
+        """Compute `forward` with other tensors in the place of the variables."""
         with _Substituted({id(original): variables[name] for name, original in self._originals.items()}):
             return self._compute(inputs)
 
@@ -138,7 +138,7 @@ class PolicyGraph(nn.Module):
 
     @contextmanager
     def _naming_pieces(self) -> Iterator[None]:
-        """What goes wrong while the graph is computed is told with the piece in which it happened."""
+        """Name in errors of the graph the piece in which they happened."""
         try:
             yield
         except ConfigError:
@@ -147,7 +147,7 @@ class PolicyGraph(nn.Module):
             raise self.export_error(error) from error
 
     def export_error(self, error: Exception) -> ConfigError:
-        """The error of a graph that cannot be computed or exported."""
+        """Return the error of a graph that cannot be computed or exported."""
         last = self.module_to_env.entered or self.env_to_module.entered
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         problem = Problem(
@@ -205,9 +205,9 @@ class PolicyGraph(nn.Module):
 
 
 class _Substituted(TorchFunctionMode):
-    """Torch functions get other tensors than those that they are called with, by the identity of these.
+    """Gives torch functions other tensors in the place of the ones they are called with, by identity.
 
-    Modules may keep references to their parameters wherever they like: `functional_call` would not find those.
+    Modules may keep references to their parameters wherever they like: `functional_call` would not find them.
     """
 
     def __init__(self, by_id: Mapping[int, Tensor]) -> None:

@@ -43,7 +43,7 @@ class Port:
     next_from: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the port as JSON has it."""
         content: dict[str, Any] = {
             "name": self.name,
             "role": self.role,
@@ -58,13 +58,13 @@ class Port:
         return content
 
     def blank(self, num_rows: int) -> torch.Tensor:
-        """(num_rows, *shape): the initial value, or zeros."""
+        """Return (num_rows, *shape): the initial value, or zeros."""
         item = np.zeros(self.shape, self.dtype) if self.initial is None else self.initial
         return torch.from_numpy(np.repeat(item[None], num_rows, axis=0))
 
 
 def plain_array(array: npt.NDArray[Any]) -> Any:
-    """Nested lists, or one number where all are equal; infinities as "inf" and "-inf"."""
+    """Return nested lists, or one number where all are equal; infinities as "inf" and "-inf"."""
     if array.size and (array == array.flat[0]).all():
         return _plain_number(array.flat[0].item())
     return _plain(array.tolist())
@@ -79,7 +79,7 @@ def _plain_number(number: Any) -> Any:
 
 
 def leaf_ports(prefix: str, role: str, space: gym.Space[Any]) -> list[Port]:
-    """A port for each leaf of a space, named `prefix/key/...`.
+    """Return a port for each leaf of a space, named `prefix/key/...`.
 
     Raises:
         ConfigError: a leaf is no array of numbers.
@@ -90,7 +90,7 @@ def leaf_ports(prefix: str, role: str, space: gym.Space[Any]) -> list[Port]:
 
 
 def state_ports(prefix: str, initial: Any) -> list[Port]:
-    """A port for each leaf of a nested state with these initial values."""
+    """Return a port for each leaf of a nested state with these initial values."""
     arrays = list(nested.leaves(initial))
     found = zip(paths(initial), arrays, strict=True) if arrays else ()
     return [
@@ -99,12 +99,12 @@ def state_ports(prefix: str, initial: Any) -> list[Port]:
 
 
 def join(prefix: str, path: Sequence[Any]) -> str:
-    """A name of a leaf."""
+    """Return the name of a leaf."""
     return "/".join([prefix, *map(str, path)])
 
 
 def rebuild(template: Any, leaf: Callable[[tuple[Any, ...]], Any], path: tuple[Any, ...] = ()) -> Any:
-    """A structure like a space's or a nested value's, with `leaf(path)` in its leaves."""
+    """Return a structure like a space's or a nested value's, with `leaf(path)` in its leaves."""
     if isinstance(template, gym.spaces.Dict):
         template = dict(template.spaces)
     elif isinstance(template, gym.spaces.Tuple):
@@ -117,7 +117,7 @@ def rebuild(template: Any, leaf: Callable[[tuple[Any, ...]], Any], path: tuple[A
 
 
 def space_leaves(space: gym.Space[Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], gym.Space[Any]]]:
-    """The leaves of a space and their places."""
+    """Return the leaves of a space and their places."""
     from runner.pipelines.flat_encoding import leaf_spaces
 
     return leaf_spaces(space, path)
@@ -136,7 +136,7 @@ def _dtype_of(space: gym.Space[Any]) -> str:
 
 
 def checked_names(ports: Sequence[Port]) -> tuple[Port, ...]:
-    """The ports, whose names must differ.
+    """Return the ports, whose names must differ.
 
     Raises:
         ConfigError: two keys of the environment's spaces give one name.
@@ -150,5 +150,5 @@ def checked_names(ports: Sequence[Port]) -> tuple[Port, ...]:
 
 
 def dtype_in_graph(port: Port) -> torch.dtype:
-    """The port's dtype; int64 where torch has none like it."""
+    """Return the port's dtype; int64 where torch has none like it."""
     return torch_dtype(np.dtype(port.dtype), torch.int64)

@@ -52,7 +52,7 @@ class ReferencePolicy:
 
     @torch.no_grad()
     def act(self, obs: Any, rewards: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Columns after the module-to-env pieces: `action_dist_inputs`, `actions`, `actions_for_env` and more.
+        """Return columns after the module-to-env pieces: `action_dist_inputs`, `actions`, `actions_for_env` and more.
 
         Args:
             obs: (B, ...) the observations now.
@@ -92,12 +92,12 @@ class ProgramPolicy(LocalPolicy):
 
 
 def random_observations(space: gym.Space[Any], num_rows: int) -> Any:
-    """(num_rows, ...) samples of a space, of its dtypes and not too large; seed the space before."""
+    """Return (num_rows, ...) samples of a space, of its dtypes and not too large; seed the space before."""
     return nested.map_leaves(_moderate, nested.stack([space.sample() for _ in range(num_rows)]))
 
 
 def _moderate(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Bounds such as 3e38 mean that there are none."""
+    """Return items by their logarithms where bounds such as 3e38, which mean that there are none, made them huge."""
     is_huge = leaf.dtype.kind == "f" and np.abs(leaf).max(initial=0.0) > _HUGE
     return np.sign(leaf) * np.log1p(np.abs(leaf)) if is_huge else leaf
 
@@ -110,7 +110,7 @@ def largest_difference(
     num_rows: int = 64,
     num_steps: int = 4,
 ) -> float:
-    """How far a file's outputs are from the policy's on random observations, over a few steps of B episodes.
+    """Return how far a file's outputs are from the policy's on random observations, over a few steps of B episodes.
 
     Args:
         policy: the file with these parameters.

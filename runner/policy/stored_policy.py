@@ -69,13 +69,13 @@ class StoredPolicy:
         return cls(config, parts, FlatParameters(parts.module).to_numpy(), shared_state)
 
     def to_onnx(self) -> ExportedPolicy:
-        """As ONNX; raises as `checked` does, and ConfigError for what cannot be exported."""
+        """Export as ONNX; raises as `checked` does, and ConfigError for what cannot be exported."""
         policy = OnnxPolicy.of_parts(self.parts, self.config)
         content = policy.to_bytes(self.weights, self.shared_state)
         return self._checked(content, policy.manifest, LocalPolicy(content))
 
     def to_pt2(self) -> ExportedPolicy:
-        """As a torch program; raises as `to_onnx` does."""
+        """Export as a torch program; raises as `to_onnx` does."""
         graph = PolicyGraph(self.parts)
         graph.load(self.weights, self.shared_state)
         manifest = Manifest.of(graph, self.parts, self.config).updated(None, graph.statistics(self.shared_state))

@@ -31,7 +31,7 @@ class _WithVariables(nn.Module):
 
 
 def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
-    """The ONNX model of a graph; initializers are its variables, under their names, those that are used.
+    """Return the ONNX model of a graph; initializers are the variables that it uses, under their names.
 
     Raises:
         ConfigError: torch cannot trace or export it; names the piece.
@@ -59,7 +59,7 @@ def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
 
 
 def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], graph: PolicyGraph) -> onnx.ModelProto:
-    """The model with its variables as initializers, and without the exporter's notes on this machine's files."""
+    """Return the model with its variables as initializers, and without the exporter's notes on this machine's files."""
     names = [one.name for one in model.graph.input]
     expected = [*variables, *(port.name for port in graph.inputs)]
     outputs = [one.name for one in model.graph.output]
@@ -91,7 +91,7 @@ def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], gra
 
 
 def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
-    """The graph with its present variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
+    """Return the graph with its present variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
 
     Raises:
         ConfigError: torch cannot trace it; names the piece.
@@ -113,7 +113,7 @@ def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporters tell their own developers."""
+    """Silence what the exporters tell their developers."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():

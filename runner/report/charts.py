@@ -66,7 +66,7 @@ def curves(
     is_marked: bool = False,
     has_others: bool = False,
 ) -> Chart:
-    """Lines with bands around them.
+    """Return lines with bands around them.
 
     Hovering tells the nearest point, a click on the legend shows one line alone.
 
@@ -161,7 +161,7 @@ def _tooltip(x_title: str, y_title: str, has_series: bool, band: str = "") -> li
 
 
 def _nearest(base: alt.Chart, tooltip: list[alt.Tooltip]) -> alt.Chart:
-    """Points that are seen, with their tooltips, where the pointer is near."""
+    """Return points that are seen, with their tooltips, where the pointer is near."""
     hovered = alt.selection_point(
         name="hovered", fields=["x", "series"], on="pointerover", clear="pointerout", nearest=True, empty=False
     )
@@ -172,7 +172,7 @@ def _nearest(base: alt.Chart, tooltip: list[alt.Tooltip]) -> alt.Chart:
 
 
 def parallel_coordinates(axes: Sequence[str], objective: str, mode: str) -> Chart:
-    """A line for each trial through its values; hovering brings one out.
+    """Return a line for each trial through its values; hovering brings one out.
 
     Args:
         axes: titles, the objective's last.
@@ -223,7 +223,7 @@ def parallel_coordinates(axes: Sequence[str], objective: str, mode: str) -> Char
 def scatter(
     x_title: str, y_title: str, x_values: Sequence[str] | None = None, is_log: bool = False, is_small: bool = True
 ) -> Chart:
-    """A point for each trial.
+    """Return a point for each trial.
 
     Args:
         x_title, y_title: of the axes; a small one has them in its tooltip only.
@@ -266,7 +266,7 @@ def scatter(
 
 
 def bars(x_title: str, longest: float) -> Chart:
-    """Lengths with texts behind them. Rows of `POINTS`: `name`, `x` up to `longest`, `text`, in their order."""
+    """Return lengths with texts behind them. Rows of `POINTS`: `name`, `x` up to `longest`, `text`, in their order."""
     y = alt.Y(
         "name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False, labelFontSize=12)
     )
@@ -279,7 +279,8 @@ def bars(x_title: str, longest: float) -> Chart:
 
 
 def stacked_areas(series: Sequence[str], x_title: str, y_title: str) -> Chart:
-    """Parts of a whole along an axis. Rows of `POINTS`: `x`, `y`, `series`, `rank` (of the series, from the ground)."""
+    """Return parts of a whole along an axis. Rows of `POINTS`: `x`, `y`, `series`, `rank` (of the series, from the
+    ground)."""
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
     legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=260, symbolType="square")
     areas: alt.Chart = (

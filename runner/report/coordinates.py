@@ -36,7 +36,7 @@ class Axis:
 
     @classmethod
     def of_key(cls, title: str, domain: Any, values: Iterable[Value | None]) -> Axis:
-        """The axis of a searched key.
+        """Return the axis of a searched key.
 
         Args:
             title: what stands at it.
@@ -55,11 +55,11 @@ class Axis:
 
     @classmethod
     def of_metric(cls, title: str, numbers: Sequence[float]) -> Axis:
-        """The axis of a metric; there is at least one number."""
+        """Return the axis of a metric; there is at least one number."""
         return cls(title, min(numbers), max(numbers))
 
     def position(self, value: Value) -> float | None:
-        """From 0 to 1; None for what does not lie on it."""
+        """Return a position from 0 to 1; None for what does not lie on the axis."""
         if self.categories is not None:
             text = str(value)
             if text not in self.categories:
@@ -72,7 +72,7 @@ class Axis:
         return 0.5 if self.end == self.start else (place - self.start) / (self.end - self.start)
 
     def ticks(self) -> list[tuple[float, str]]:
-        """Positions with their texts."""
+        """Return positions with their texts."""
         if self.categories is not None:
             step = 1 + len(self.categories) // 24
             return [(self.position(text) or 0.0, shorten(text)) for text in self.categories[::step]]
@@ -94,17 +94,17 @@ class Axis:
 
 
 def shorten(text: str, length: int = _LONGEST_TEXT) -> str:
-    """The text, cut where it is longer."""
+    """Return the text, cut where it is longer."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
 def value_label(value: Value) -> str:
-    """A value for a label."""
+    """Return a value for a label."""
     return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 60)
 
 
 def short_names(keys: Sequence[str]) -> dict[str, str]:
-    """The last part of each key where no other key ends in it too, else the key."""
+    """Return the last part of each key where no other key ends in it too, else the key."""
     lasts = [key.lstrip("+").rpartition(".")[2] for key in keys]
     return {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
 

@@ -50,7 +50,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Cell:
-    """A field of a table; `sort` is what it is ordered by: a number, a text, None for those that come last."""
+    """A field of a table; `sort` is what it is ordered by: a number, a text, None to come last."""
 
     text: str
     sort: float | str | None = None
@@ -70,7 +70,7 @@ class Table:
     kind = "table"
 
     def is_number(self, column: int) -> bool:
-        """Whether the column is set to the right."""
+        """Return whether the column is set to the right."""
         known = [row[column] for row in self.rows if row[column].sort is not None]
         return bool(known) and all(cell.is_number for cell in known)
 
@@ -102,14 +102,14 @@ class Figure:
         return "small" if self.is_small else "figure"
 
     def spec(self, width: int | str = "container") -> dict[str, Any]:
-        """As Vega-Lite, data included, without colours of a theme."""
+        """Return the chart as Vega-Lite, data included, without colours of a theme."""
         spec = self.chart.to_dict(format="vega-lite")
         spec.pop("config", None)
         datasets = {name: list(rows) for name, rows in self.points.items()}
         return {**spec, "width": width, "height": self.height, "datasets": datasets}
 
     def to_png(self) -> bytes:
-        """A picture on a white ground, twice as fine as on the page."""
+        """Return a picture on a white ground, twice as fine as on the page."""
         config = {**THEMES["light"], "background": "#ffffff", "padding": 14}
         spec = self.spec(_PICTURE_WIDTH)
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=config))
@@ -155,7 +155,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as one HTML text that needs nothing else.
+    """Return the page as one HTML text that needs nothing else.
 
     Text from configurations is escaped; besides, only the two scripts of the page may run, by their digests, and
     nothing may be loaded.
@@ -176,7 +176,7 @@ def render(page: Page) -> str:
 
 
 def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:
-    """Blocks one below the other; small figures that follow each other are together."""
+    """Return blocks one below the other; small figures that follow each other are together."""
     groups: list[list[Block]] = []
     for block in blocks:
         if block.kind == "small" and groups and groups[-1][-1].kind == "small":
@@ -201,7 +201,7 @@ def _environment() -> jinja2.Environment:
 
 @cache
 def _library() -> str:
-    """Vega, Vega-Lite and Vega-Embed, as a script in a page may hold it; it takes two seconds to bundle."""
+    """Return Vega, Vega-Lite and Vega-Embed as a script in a page may hold it; bundling takes two seconds."""
     bundle: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=_VEGA_LITE)
     return bundle.replace("</script", "<\\/script").replace("<!--", "<\\!--")
 

@@ -23,7 +23,7 @@ class NotLoggedError(Exception):
 
 
 def has_mlflow_run(folder: Path) -> bool:
-    """Whether a sweep or a run is in MLflow."""
+    """Return whether a sweep or a run is in MLflow."""
     return (folder / RUN_FILE).is_file()
 
 

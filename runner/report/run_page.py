@@ -54,7 +54,7 @@ Rows = list[dict[str, Any]]
 
 
 def run_page(record: RunRecord) -> Page:
-    """What is known of a run."""
+    """Return what is known of a run."""
     sections = [
         Section("Learning curves", list(_learning_curves(record))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
@@ -112,7 +112,7 @@ class _Line:
 
     @classmethod
     def find(cls, columns: Mapping[str, Column], metric: str, name: str) -> _Line:
-        """The metric with its band, where there is one."""
+        """Return the metric with its band, where there is one."""
         for ending, low_ending, high_ending, band in _BANDS:
             stem = metric.removesuffix(ending)
             low, high = columns.get(stem + low_ending), columns.get(stem + high_ending)
@@ -121,7 +121,7 @@ class _Line:
         return cls(name, columns[metric])
 
     def rows(self, x: Column, num_points: int) -> Rows:
-        """A point for each iteration that has a value, or the means of several."""
+        """Return a point for each iteration that has a value, or the means of several."""
         is_known = np.isfinite(self.y)
         is_marked = int(is_known.sum()) <= _FEW_POINTS
         nothing = np.full_like(self.y, np.nan)
@@ -140,7 +140,7 @@ class _Line:
 
 
 def _main_metrics(record: RunRecord) -> dict[str, str]:
-    """What the first chart shows, with names: returns, else losses."""
+    """Return what the first chart shows, with names: returns, else losses."""
     returns = {RETURN: "training", EVALUATION_RETURN: "evaluation"}
     found = {name: title for name, title in returns.items() if name in record.columns}
     if found:
@@ -157,11 +157,11 @@ def _learning_curves(record: RunRecord) -> Iterator[Block]:
     first = next(iter(main))
     title = "mean episode return" if first in (RETURN, EVALUATION_RETURN) else "total loss"
     yield _figure(record, "learning_curves", [_Line.find(record.columns, *names) for names in main.items()], title)
-    yield from _own_returns(record)
+    yield from _returns_by_part(record)
 
 
-def _own_returns(record: RunRecord) -> Iterator[Block]:
-    """Returns of agents and of modules, where there are several."""
+def _returns_by_part(record: RunRecord) -> Iterator[Block]:
+    """Yield the returns of agents and of modules, where there are several."""
     for kind in ("agent", "module"):
         prefix = f"env_runners/{kind}_episode_return_mean/"
         names = [name for name in record.columns if name.startswith(prefix)]
@@ -193,7 +193,7 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
 
 
 def _learner(record: RunRecord) -> Iterator[Block]:
-    """A chart for each metric, with a line for each module."""
+    """Yield a chart for each metric, with a line for each module."""
     by_metric: dict[str, list[str]] = {}
     for name in record.columns:
         if name.startswith(_LEARNERS):
@@ -206,7 +206,7 @@ def _learner(record: RunRecord) -> Iterator[Block]:
 
 
 def _metrics(record: RunRecord, prefix: str, but: Mapping[str, str]) -> Iterator[Block]:
-    """A chart for each metric of a prefix, its band in the same one."""
+    """Yield a chart for each metric of a prefix, its band in the same one."""
     names = [name for name in record.columns if name.startswith(prefix) and name not in but]
     names = [name for name in names if "_episode_return_mean/" not in name]  # of agents and modules
     lines = {name: _Line.find(record.columns, name, name) for name in names}
@@ -229,7 +229,7 @@ def _others(record: RunRecord) -> Iterator[Block]:
 
 
 def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
-    """Those that change as charts, the others in a sentence."""
+    """Yield charts of the metrics that change, and a sentence with the others."""
     x, constant = axis_of(record.columns, record.axis), []
     for title, panel in lines.items():
         values = np.unique(np.concatenate([line.y[np.isfinite(line.y)] for line in panel]))
@@ -267,7 +267,7 @@ def _time(record: RunRecord) -> Iterator[Block]:
 
 
 def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Seconds of each iteration by phase; what no timer tells is `other`."""
+    """Return seconds of each iteration by phase; what no timer tells is `other`."""
     if _ITERATION_S not in columns:
         return {}
     seconds = {title: np.nan_to_num(columns[name]) for title, name in _PHASES.items() if name in columns}

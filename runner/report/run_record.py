@@ -45,7 +45,7 @@ class RunRecord:
 
 
 def read_run(run_dir: Path) -> RunRecord:
-    """Everything that a page of it shows; what is not there, or cannot be read, is left out."""
+    """Return everything that a page of it shows; what is not there, or cannot be read, is left out."""
     result, columns = _read_json(run_dir / _RESULT_FILE), read_columns(run_dir)
     overrides = _read_overrides(run_dir / _HYDRA / "overrides.yaml")
     return RunRecord(

@@ -26,7 +26,7 @@ Rows = list[dict[str, Any]]
 
 
 def learning_curves(record: SweepRecord, groups: Sequence[SeedGroup]) -> Iterator[Block]:
-    """The first objective large, then the others that change while a trial runs."""
+    """Yield the first objective large, then the others that change while a trial runs."""
     for metric in record.objectives:
         figure = _curves_of(record, groups, metric)
         if figure is not None and (metric == record.metric or metric != TOTAL_S):
@@ -63,7 +63,7 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
             **({charts.OTHERS: [row for name in others for row in _rows(name, *estimated[name])]} if others else {}),
         },
         caption=_curves_caption(num_seeds, len(others), any(row["part"] == charts.DASHED for row in rows))
-        + (" Values are those that a trial began with." if record.mutations else ""),
+        + (" Values are what a trial began with." if record.mutations else ""),
         title="" if len(record.objectives) == 1 else metric,
         height=380,
     )
@@ -80,7 +80,7 @@ def _estimated(
 
 
 def _rows(name: str, grid: np.ndarray, curve: CurveEstimate) -> Rows:
-    """A point for each place where a seed has been; the dashed part begins where the full one ends."""
+    """Return a point for each place where a seed has been; the dashed part begins where the full one ends."""
     rows: Rows = []
     is_marked = len(grid) <= _FEW_POINTS
     most = int(curve.num.max())
@@ -114,7 +114,7 @@ def _curves_caption(num_seeds: Sequence[int], num_others: int, is_dashed: bool) 
 
 
 def population(record: SweepRecord) -> Iterator[Block]:
-    """How each changed value went over time, and a row for each change; nothing where there is none."""
+    """Yield how each changed value went over time, and a row for each change; nothing where there is none."""
     if not record.mutations:
         return
     mutations = record.mutations
@@ -146,7 +146,7 @@ def _change_text(before: Value | None, after: Value | None) -> str:
 
 
 def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
-    """A step line for each trial; None for values that are no numbers."""
+    """Return a step line for each trial; None for values that are no numbers."""
     rows: Rows = []
     for trial in sorted(record.trials, key=lambda trial: trial.number):
         steps = list(_steps_of(record, trial, key))

@@ -18,7 +18,7 @@ _STATUSES = ("finished", "stopped", "interrupted", "failed", "waiting")
 
 
 def sweep_page(record: SweepRecord) -> Page:
-    """What is known of a sweep."""
+    """Return what is known of a sweep."""
     groups = best_groups_first(group_by_combination(record.trials), record.metric, record.mode)
     counts = Counter[str](trial.status for trial in record.trials)
     sections = [

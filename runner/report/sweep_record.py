@@ -36,7 +36,7 @@ class SweepRecord:
     Attributes:
         path: its folder.
         experiment, objectives, searched, arguments: as of `SweepFolder`.
-        trials: best first; those that are not over have the metrics of their last iteration.
+        trials: best first; unfinished ones have the metrics of their last iteration.
         columns: of each trial by number: the objectives, env steps and iterations.
         keys: what is searched, without the seed.
         duration_s: from the start of the first trial to the last change of one.
@@ -55,7 +55,7 @@ class SweepRecord:
     mutations: list[Mutation]
 
     def run_dir(self, trial: Trial) -> Path:
-        """Where a trial writes."""
+        """Return where a trial writes."""
         return self.path / str(trial.number)
 
     @property
@@ -74,12 +74,12 @@ class SweepRecord:
         return next((trial for trial in self.trials if finite_number(trial.result.get(self.metric)) is not None), None)
 
     def mutations_of(self, trial: Trial) -> list[Mutation]:
-        """What it went on with, in order."""
+        """Return what it went on with, in order."""
         return [mutation for mutation in self.mutations if mutation.trial == trial.number]
 
 
 def read_sweep(folder: SweepFolder) -> SweepRecord:
-    """Everything that a page of it shows."""
+    """Return everything that a page of it shows."""
     trials, metrics = folder.trials, [*folder.objectives, TOTAL_S]
     columns = {trial.number: read_columns(folder.run_dir(trial), metrics) for trial in trials}
     keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
@@ -114,5 +114,5 @@ def _mutation(row: Mapping[str, Any], path: Path) -> Mutation:
 
 
 def total(record: SweepRecord, metric: str) -> float:
-    """The sum over trials; those that do not know it count nothing."""
+    """Return the sum over trials; trials that do not know it count nothing."""
     return sum(float(trial.result.get(metric) or 0.0) for trial in record.trials)

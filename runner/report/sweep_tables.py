@@ -19,7 +19,7 @@ from runner.tracking.summary import resume_command
 
 
 def best_trial(record: SweepRecord) -> Iterator[Block]:
-    """Its values, what it reached, and what to type to go on with it."""
+    """Yield the best trial: its values, what it reached, and what to type to go on with it."""
     best = record.best
     if best is None:
         yield Text(f"No trial has a value of {record.metric} yet.")
@@ -31,7 +31,7 @@ def best_trial(record: SweepRecord) -> Iterator[Block]:
 
 
 def _values_over_time(record: SweepRecord, trial: Trial) -> dict[str, str]:
-    """What a trial began with, and what it went on with, by key."""
+    """Return what a trial began with, and what it went on with, by key."""
     values = {key: [str(value)] for key, value in trial.combination.items()}
     for mutation in record.mutations_of(trial):
         for key, value in mutation.after.items():
@@ -52,7 +52,7 @@ def _commands(record: SweepRecord, trial: Trial) -> Iterator[str]:
 
 
 def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]) -> Iterator[Block]:
-    """Estimates of each combination, the best first; nothing where each has one seed only."""
+    """Yield estimates of each combination, the best first; nothing where each has one seed only."""
     if not any(reached.num > 1 for _, reached in groups):
         return
     names = short_names(record.keys)
@@ -79,7 +79,7 @@ def over_seeds(record: SweepRecord, groups: Sequence[tuple[SeedGroup, Estimate]]
 
 
 def all_trials(record: SweepRecord) -> Iterator[Block]:
-    """A row for each trial, the best first."""
+    """Yield a row for each trial, the best first."""
     if not record.trials:
         yield Text("There are none yet.")
         return
@@ -101,7 +101,7 @@ def _trial_row(record: SweepRecord, trial: Trial) -> list[Cell]:
 
 
 def failed_trials(record: SweepRecord) -> Iterator[Block]:
-    """Why each of them failed; nothing where none did."""
+    """Yield why each of them failed; nothing where none did."""
     for trial in sorted(record.trials, key=lambda trial: trial.number):
         if trial.status == "failed":
             tries = f", {trial.num_failures} times" if trial.num_failures > 1 else ""
@@ -110,7 +110,7 @@ def failed_trials(record: SweepRecord) -> Iterator[Block]:
 
 
 def search_space(record: SweepRecord) -> Iterator[Block]:
-    """What was tried, and what all trials have."""
+    """Yield what was tried, and what all trials have."""
     space = record.searched["space"]
     rows = [[Cell(key), Cell(_domain_text(domain))] for key, domain in space.items()]
     yield Table(["key", "values"], rows, is_sortable=False)

@@ -15,7 +15,7 @@ from runner.tracking.headline import number_text
 
 
 def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
-    """A name for each group, made of what it tries; with its first trial where two differ in what is cut off."""
+    """Return a name for each group, made of what it tries; with its first trial where two differ in what is cut off."""
     names = short_names(record.keys)
     labels: list[str] = []
     for group in groups:
@@ -26,18 +26,18 @@ def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
 
 
 def short_values_text(record: SweepRecord, trial: Trial) -> str:
-    """What a trial tries, in few words, without its seed."""
+    """Return what a trial tries, in few words, without its seed."""
     names = short_names(record.keys)
     return ", ".join(f"{names[key]} {value_label(trial.values[key])}" for key in record.keys if key in trial.values)
 
 
 def last_part(name: str) -> str:
-    """The last part of a metric or a key."""
+    """Return the last part of a metric or a key."""
     return name.replace(".", "/").rpartition("/")[2]
 
 
 def large_text(number: float) -> str:
-    """At most four digits."""
+    """Return at most four digits."""
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
         if number >= size:
             return f"{number / size:.3g} {unit}"
@@ -45,16 +45,16 @@ def large_text(number: float) -> str:
 
 
 def value_cells(record: SweepRecord, trial: Trial) -> list[Cell]:
-    """What a trial runs with: a cell for each searched key, and one for the seed where there are seeds."""
+    """Return what a trial runs with: a cell for each searched key, and one for the seed where there are seeds."""
     keys = [*record.keys, *seed_column(record)]
     return [value_cell(trial.values.get(key)) for key in keys]
 
 
 def seed_column(record: SweepRecord) -> list[str]:
-    """The column of the seed; none where it is the same for all."""
+    """Return the column of the seed; none where it is the same for all."""
     return [SEED] if any(SEED in trial.combination for trial in record.trials) else []
 
 
 def interval_text(reached: Estimate) -> str:
-    """Both ends; "-" with fewer than three seeds."""
+    """Return both ends; "-" with fewer than three seeds."""
     return "-" if reached.num < FEWEST_VALUES else f"{number_text(reached.low)} to {number_text(reached.high)}"

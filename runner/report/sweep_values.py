@@ -19,7 +19,7 @@ Rows = list[dict[str, Any]]
 
 
 def values_and_objective(record: SweepRecord) -> Iterator[Block]:
-    """All searched keys at once, then the objective by each of them."""
+    """Yield all searched keys at once, then the objective by each of them."""
     reached = _reached(record)
     if not reached or not record.keys:
         return
@@ -34,7 +34,7 @@ def values_and_objective(record: SweepRecord) -> Iterator[Block]:
 
 
 def _reached(record: SweepRecord) -> list[tuple[Trial, float]]:
-    """Trials with their value of the objective, the best one last, so that it is drawn above the others."""
+    """Return trials with their value of the objective, the best one last, so that it is drawn above the others."""
     values = [(trial, as_number(trial.result.get(record.metric))) for trial in reversed(record.trials)]
     return [(trial, value) for trial, value in values if value is not None]
 
@@ -90,7 +90,7 @@ def _against_objective(record: SweepRecord, key: str, axis: Axis, reached: Seque
 
 
 def pareto(record: SweepRecord) -> Iterator[Block]:
-    """What several objectives allow together; nothing for one objective."""
+    """Yield what several objectives allow together; nothing for one objective."""
     front = pareto_front(record.trials, record.objectives)
     if len(record.objectives) < 2 or not front:
         return

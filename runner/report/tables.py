@@ -8,28 +8,28 @@ from runner.tracking.plain_values import finite_number
 
 
 def number_cell(value: object) -> Cell:
-    """Four digits."""
+    """Return a number with four digits."""
     return Cell(number_text(value), finite_number(value))
 
 
 def count_cell(value: object) -> Cell:
-    """A whole number."""
+    """Return a whole number."""
     return Cell(count_text(value), finite_number(value))
 
 
 def duration_cell(seconds: object) -> Cell:
-    """Hours, minutes, seconds."""
+    """Return a duration as hours, minutes, seconds."""
     number = finite_number(seconds)
     return Cell("-" if number is None else duration_text(number), number)
 
 
 def text_cell(text: str) -> Cell:
-    """Text as it is."""
+    """Return text as it is."""
     return Cell(text, text or None)
 
 
 def value_cell(value: object) -> Cell:
-    """The value of a key; ordered as a number where it is one. Numbers that were drawn have four digits."""
+    """Return the value of a key; ordered as a number where it is one. Numbers that were drawn have four digits."""
     if value is None:
         return Cell("-")
     number = as_number(value)
@@ -38,7 +38,7 @@ def value_cell(value: object) -> Cell:
 
 
 def as_number(value: object) -> float | None:
-    """A number, also where it stands as text; None for all else."""
+    """Return a number, also where it stands as text; None for all else."""
     if isinstance(value, str):
         try:
             return finite_number(float(value))

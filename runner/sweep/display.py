@@ -16,7 +16,7 @@ from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_te
 
 
 def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_trials: int) -> SweepDisplay:
-    """The display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
+    """Return the display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
 
     Args:
         config: of one of the trials.
@@ -32,7 +32,7 @@ def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_t
 
 
 class SweepDisplay:
-    """Plain lines.
+    """Shows plain lines.
 
     Args:
         config: of one of its trials.
@@ -58,7 +58,7 @@ class SweepDisplay:
         self._print(text)
 
     def change(self, folder: SweepFolder, trial: Trial) -> None:
-        """A trial has begun or ended."""
+        """Take in that a trial has begun or ended."""
         texts = [f"trial {trial.number:>3}  {trial.status:<11}"]
         if trial.status == "running":
             texts.append(trial.values_text)
@@ -69,12 +69,12 @@ class SweepDisplay:
         self._print("  ".join(texts))
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
         changes = [f"{key} {value_text(row['before'][key])} -> {value_text(new)}" for key, new in row["after"].items()]
         self._print(f"trial {trial.number:>3}  takes over trial {row['donor']}  {', '.join(changes)}")
 
     def update(self, folder: SweepFolder, trial: Trial) -> None:
-        """A trial has done an iteration."""
+        """Take in an iteration of a trial."""
 
     def finish(self, folder: SweepFolder) -> None:
         """Show the closing tables."""
@@ -95,12 +95,12 @@ class SweepDisplay:
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
     def header(self) -> list[str]:
-        """Names of the columns of `cells`."""
+        """Return names of the columns of `cells`."""
         objectives = [name.rpartition("/")[2] for name in self._objectives]
         return ["trial", "status", *objectives, "env steps", "time", "values"]
 
     def cells(self, trial: Trial) -> list[str]:
-        """A trial as a row of a table."""
+        """Return a trial as a row of a table."""
         return [str(trial.number), trial.status, *self._result_cells(trial), trial.values_text]
 
     def _result_cells(self, trial: Trial) -> list[str]:
@@ -124,6 +124,6 @@ class SweepDisplay:
 
 
 def counts_text(folder: SweepFolder) -> str:
-    """How many trials there are of each status."""
+    """Return how many trials there are of each status."""
     statuses = [trial.status for trial in folder.trials]
     return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "no trials"

@@ -61,7 +61,7 @@ class LiveSweepDisplay(SweepDisplay):
         super().finish(folder)
 
     def render(self) -> RenderableType:
-        """The table as it stands now."""
+        """Return the table as it stands now."""
         if self._folder is None:
             return Text()
         trials = list(self._folder.trials)
@@ -80,7 +80,7 @@ class LiveSweepDisplay(SweepDisplay):
         return Group(table, Text(self._progress_text(self._folder), no_wrap=True, overflow="ellipsis"))
 
     def _progress_text(self, folder: SweepFolder) -> str:
-        """Counts, the best trial, and the time that is left at the pace of the trials so far."""
+        """Return counts, the best trial, and the time that is left at the pace of the trials so far."""
         texts = [f"{counts_text(folder)} of {max(self._num_trials, len(folder.trials))}"]
         metric = next(iter(self._objectives))
         best = next(iter(best_first(folder.trials, self._objectives)), None)
@@ -95,7 +95,7 @@ class LiveSweepDisplay(SweepDisplay):
         return "   ".join(texts)
 
     def _fraction_done(self, trial: Trial) -> float:
-        """0 to 1; an early end counts as a whole trial, but not a failure of an earlier start: it is tried again."""
+        """Return the part that is done, 0 to 1; 1 for an early end, but not for a failure that is tried again."""
         if trial.is_over or (trial.status == "failed" and self._live.is_started):
             return 1.0
         progress = TimeLeft(self._stop, {}, 0.0)

@@ -47,7 +47,7 @@ class Population:
     def take_over(
         self, settings: TrialSettings, donor: TrialSettings, mutated: Combination, until: float
     ) -> TrialSettings:
-        """What a trial goes on with: the state of the donor, its values, the `mutated` ones and its own seed.
+        """Return what a trial goes on with: the state of the donor, its values, the `mutated` ones and its own seed.
 
         Args:
             settings: of the trial.
@@ -85,7 +85,7 @@ class Population:
             self._tell(trial, row)
 
     def _read_mutation(self, file: Path) -> dict[str, Any]:
-        """What a process that was killed has written; of somebody else, only values that are searched.
+        """Return what a process that was killed has written; of somebody else, only values that are searched.
 
         Raises:
             UserError: it is damaged, or has other values.

@@ -70,7 +70,8 @@ class _PB2(_Takeover, PB2):
 
 
 def make_population(config: ExperimentConfig, population: Population, earlier: Earlier) -> TrialScheduler:
-    """The scheduler of `sweep.scheduler` pbt or pb2; its search space has passed the checks of the command line."""
+    """Return the scheduler of `sweep.scheduler` pbt or pb2; its search space has passed the checks of the command
+    line."""
     sweep, domains = config.sweep, population.domains
     common: dict[str, Any] = {
         "time_attr": TIME,
@@ -95,5 +96,5 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
 
 
 def _mutation(domain: Domain, generator: np.random.Generator) -> Any:
-    """A list is walked to its neighbours, a function draws anew."""
+    """Return how Tune mutates: it walks to the neighbours in a list, a function draws anew."""
     return list(domain.values) if isinstance(domain, Choices) else lambda: domain.sample(generator)

@@ -1,4 +1,4 @@
-"""Which combinations are tried: all, some at random, or those that Optuna proposes."""
+"""Which combinations are tried: all, some at random, or what Optuna proposes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Proposals(Protocol):
     """Combinations without their seeds."""
 
     def propose(self) -> Combination | None:
-        """The next one; None when there are no more."""
+        """Return the next one; None when there are no more."""
 
     def tell(self, combination: Combination, value: float) -> None:
-        """What a combination reached, also one of an earlier start."""
+        """Learn what a combination reached, also one of an earlier start."""
 
 
 def make_proposals(space: SearchSpace, config: SweepConfig, mode: str, num_known: int) -> Proposals:
-    """Those of `sweep.search`; random and tpe propose without end.
+    """Return the proposals of `sweep.search`; random and tpe propose without end.
 
     Args:
         space: what is searched.
@@ -47,7 +47,7 @@ class ListedProposals:
         return next(self._combinations, None)
 
     def tell(self, combination: Combination, value: float) -> None:
-        """Nothing follows from it."""
+        """Ignore it."""
 
 
 class OptunaProposals:

@@ -49,7 +49,7 @@ class Reporting(Callback):
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Once an end is asked for, remember which trials are in the middle of an iteration."""
+        """Remember which trials are in the middle of an iteration once an end is asked for."""
         if self._last_to_end is None and reason_to_end() is not None:
             self._end_reason = reason_to_end()
             self._last_to_end = [trial for trial in trials if trial.status == "RUNNING"]
@@ -93,7 +93,7 @@ class Reporting(Callback):
         self._change(known, "failed", self._reason(known) or _last_line(trial))
 
     def _reason(self, trial: Trial) -> str:
-        """Why its run says that it failed; empty if it could not say it."""
+        """Return why its run says that it failed; empty if it could not say it."""
         try:
             result = parse_json((self._folder.run_dir(trial) / "result.json").read_text())
         except (OSError, ValueError):
@@ -107,12 +107,12 @@ class Reporting(Callback):
         self._display.change(self._folder, trial)
 
     def tell_mutation(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
         self._tracking.mutate(trial, row)
         self._display.mutate(trial, row)
 
     def interrupt_running(self) -> bool:
-        """The sweep has ended, and so have its trials; whether there were any that are not over."""
+        """Mark the unfinished trials of a sweep that has ended; return whether there were any."""
         running = [trial for trial in self._folder.trials if trial.status in ("running", "waiting")]
         for trial in running:
             self._change(trial, "interrupted", self._end_reason or "the sweep was interrupted")
@@ -120,7 +120,7 @@ class Reporting(Callback):
 
 
 def _last_line(trial: Any) -> str:
-    """What Ray says of an actor that is gone."""
+    """Return what Ray says of an actor that is gone."""
     error = trial.get_error()
     text = str(error) if error is not None else "it ended without saying why"
     return next((line for line in reversed(text.splitlines()) if line.strip()), text)

@@ -7,13 +7,13 @@ from runner.config.schemas import ExperimentConfig
 
 
 def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
-    """A CPU for the trainer and the GPUs of its own learner; a bundle for each remote runner, learner, pre-learner."""
+    """Return bundles: a CPU and a local learner's GPUs for the trainer, one more for each remote actor."""
     runners = config.env_runners
     num_remote = runners.num_env_runners + config.evaluation.evaluation_num_env_runners
     remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
     learners = config.learners
-    own_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
-    bundles = [{"CPU": 1.0, "GPU": own_gpus}, *([remote] * (0 if config.engine == "inline" else num_remote))]
+    local_learner_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
+    bundles = [{"CPU": 1.0, "GPU": local_learner_gpus}, *([remote] * (0 if config.engine == "inline" else num_remote))]
     bundles += [{"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}] * learners.num_learners
     if learns_offline(config):
         from runner.offline.workers import resources_asked_for  # imports Ray Data's libraries
@@ -24,5 +24,5 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
 
 
 def total(bundles: list[dict[str, float]]) -> dict[str, float]:
-    """The sum of bundles."""
+    """Return the sum of bundles."""
     return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in ("CPU", "GPU")}

@@ -17,7 +17,7 @@ from runner.tracking import ProgressLog
 
 
 def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Population) -> TrialScheduler:
-    """The scheduler of `sweep.scheduler`.
+    """Return the scheduler of `sweep.scheduler`.
 
     Args:
         config: of one of the trials.
@@ -38,7 +38,7 @@ def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Popul
 
 
 def read_earlier(config: ExperimentConfig, folder: SweepFolder) -> Earlier:
-    """What the trials of an earlier start reported with the values that they have now."""
+    """Return what the trials of an earlier start reported with the values that they have now."""
     last_mutation = {row["trial"]: row["iteration"] for row in folder.mutations()}
     metric = next(iter(config.objectives))
     return {
@@ -76,7 +76,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
                 self.on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """A trial that goes on keeps its place in the rungs."""
+        """Keep the place in the rungs of a trial that goes on."""
         super().on_trial_add(tune_controller, trial)
         earlier_id = _earlier_id(trial.config[RUN].number)
         for bracket in self._brackets:
@@ -88,7 +88,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
 def _reports(
     results: Iterable[Mapping[str, Any]], metric: str, time_attr: str, after_iteration: int
 ) -> list[dict[str, Any]]:
-    """What a trial reported with these metrics."""
+    """Return what a trial reported with these metrics."""
     reports: list[dict[str, Any]] = []
     value = None
     for result in results:

@@ -28,22 +28,22 @@ Combination = Mapping[str, Value]
 
 
 def value_text(value: Value) -> str:
-    """A value for reading; `override_text` is for the command line."""
+    """Return a value for reading; `override_text` is for the command line."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def override_text(key: str, value: Value) -> str:
-    """A value of a combination as an override."""
+    """Return a value of a combination as an override."""
     return f"{key}={value if isinstance(value, str) else repr(value)}"
 
 
 def without_seed(combination: Combination) -> Combination:
-    """What its repetitions have in common."""
+    """Return what its repetitions have in common."""
     return {key: value for key, value in combination.items() if key != SEED}
 
 
 def combination_key(combination: Combination) -> tuple[tuple[str, str], ...]:
-    """Equal for equal combinations, in whatever order they name their keys."""
+    """Return a key that is equal for equal combinations, in whatever order they name their keys."""
     return tuple(sorted((key, str(value)) for key, value in combination.items()))
 
 
@@ -67,11 +67,11 @@ class Choices:
         return self.values
 
     def sample(self, generator: np.random.Generator) -> Value:
-        """A value, each as likely as the others."""
+        """Return a value, each as likely as the others."""
         return self.values[int(generator.integers(len(self.values)))]
 
     def to_dict(self) -> Any:
-        """For `sweep.json`."""
+        """Return the domain for `sweep.json`."""
         return list(self.values)
 
 
@@ -93,7 +93,7 @@ class Interval:
 
     @property
     def examples(self) -> tuple[Value, ...]:
-        """Its ends."""
+        """The ends of the interval."""
         return self.start, self.end
 
     @property
@@ -102,7 +102,7 @@ class Interval:
         return range(int(self.start), int(self.end) + 1) if self.is_integer else None
 
     def sample(self, generator: np.random.Generator) -> Value:
-        """A number, drawn evenly or, where `is_log`, evenly by its logarithm."""
+        """Return a number, drawn evenly or, where `is_log`, evenly by its logarithm."""
         last = self.end + self.is_integer  # a whole number stands for all up to the next
         if self.is_log:
             drawn = math.exp(generator.uniform(math.log(self.start), math.log(last)))
@@ -111,12 +111,12 @@ class Interval:
         return self.clipped(math.floor(drawn) if self.is_integer else drawn)
 
     def clipped(self, value: float) -> Value:
-        """The nearest number that belongs to it."""
+        """Return the nearest number that belongs to it."""
         nearest = min(max(value, self.start), self.end)
         return round(nearest) if self.is_integer else float(nearest)
 
     def to_dict(self) -> Any:
-        """For `sweep.json`."""
+        """Return the domain for `sweep.json`."""
         described: dict[str, Any] = {"interval": [self.start, self.end]}
         return described | ({"log": True} if self.is_log else {}) | ({"int": True} if self.is_integer else {})
 
@@ -139,7 +139,7 @@ class SearchSpace:
     seeds: tuple[str, ...] = ()
 
     def grid(self) -> Iterator[Combination]:
-        """Every combination without its seeds; the last key varies fastest.
+        """Return every combination without its seeds; the last key varies fastest.
 
         Raises:
             ConfigError: an interval of real numbers has no combinations.
@@ -150,12 +150,12 @@ class SearchSpace:
         return self._product([domain.values or () for domain in self.domains])
 
     def samples(self, generator: np.random.Generator) -> Iterator[Combination]:
-        """Combinations drawn at random, without their seeds, without end."""
+        """Yield combinations drawn at random, without their seeds, without end."""
         while True:
             yield {domain.key: domain.sample(generator) for domain in self.domains}
 
     def examples(self) -> Iterator[Combination]:
-        """What has to pass all checks before anything runs: combinations of all values and ends of intervals."""
+        """Yield what has to pass all checks before anything runs: combinations of all values and ends of intervals."""
         for combination in self._product([domain.examples for domain in self.domains]):
             yield from self.with_seeds(combination)
 
@@ -164,17 +164,17 @@ class SearchSpace:
         return (dict(zip(keys, combination, strict=True)) for combination in itertools.product(*values))
 
     def with_seeds(self, combination: Combination) -> Iterator[Combination]:
-        """The combination with each seed."""
+        """Yield the combination with each seed."""
         yield from ({**combination, SEED: seed} for seed in self.seeds) if self.seeds else [combination]
 
     @property
     def num_combinations(self) -> int | None:
-        """How many there are, without seeds; None: without end."""
+        """The number of combinations, without seeds; None: without end."""
         values = [domain.values for domain in self.domains]
         return None if None in values else math.prod(len(choices) for choices in values if choices is not None)
 
     def holds(self, key: str, value: object) -> bool:
-        """Whether a trial may have this value, or a population may have come to it."""
+        """Return whether a trial may have this value, or a population may have come to it."""
         if key == SEED:
             return value in self.seeds
         domain = next((one for one in self.domains if one.key == key), None)
@@ -183,12 +183,12 @@ class SearchSpace:
         return domain is not None and value in domain.values
 
     def num_trials(self, num_samples: int | None) -> int:
-        """How many trials a sweep has: of `num_samples` combinations, None: of the grid."""
+        """Return how many trials a sweep has: of `num_samples` combinations, None: of the grid."""
         return (self.num_combinations or 0 if num_samples is None else num_samples) * max(1, len(self.seeds))
 
     @property
     def mutable(self) -> tuple[Domain, ...]:
-        """Those whose values a population may change while a trial goes on: settings of the algorithm."""
+        """The domains whose values a population may change while a trial goes on: settings of the algorithm."""
         return tuple(
             domain
             for domain in self.domains
@@ -196,7 +196,7 @@ class SearchSpace:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """For `sweep.json`: what two sweeps must agree on to be one."""
+        """Return for `sweep.json` what two sweeps must agree on to be one."""
         described = {domain.key: domain.to_dict() for domain in self.domains}
         if self.seeds:
             described[SEED] = list(self.seeds)
@@ -204,7 +204,7 @@ class SearchSpace:
 
 
 def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.random.Generator) -> SearchSpace:
-    """The search space of a command line.
+    """Return the search space of a command line.
 
     Args:
         texts: overrides.
@@ -223,8 +223,8 @@ def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.
         if not line.parsed.is_sweep_override():
             fixed.append(line.text)
             continue
-        domain, own_problems = _read_domain(line, dirs, generator)
-        problems += own_problems
+        domain, line_problems = _read_domain(line, dirs, generator)
+        problems += line_problems
         if domain is not None:
             domains.append(domain)
     keys = [domain.key for domain in domains] + [text.partition("=")[0] for text in fixed]
@@ -244,7 +244,7 @@ def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What differs between two `SearchSpace.to_dict`, a line each; empty if they are the same."""
+    """Return what differs between two `SearchSpace.to_dict`, a line each; empty if they are the same."""
     lines = [f"- {text}" for text in before["overrides"] if text not in now["overrides"]]
     lines += [f"+ {text}" for text in now["overrides"] if text not in before["overrides"]]
     for key in dict.fromkeys((*before["space"], *now["space"])):
@@ -259,7 +259,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _read_domain(
     line: OverrideLine, dirs: Sequence[Path], generator: np.random.Generator
 ) -> tuple[Domain | None, list[Problem]]:
-    """The domain of an override; None where it has problems."""
+    """Return the domain of an override; None where it has problems."""
     parsed, given = line.parsed, line.text.partition("=")[2]
     key = line.text.partition("=")[0]
     kind = "interval" if parsed.is_interval_sweep() else "range" if parsed.is_range_sweep() else "choice"
@@ -294,7 +294,7 @@ def _values(parsed: Override, dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _without_shuffle(sweep: Any) -> Any:
-    """Hydra shuffles by the clock; the same command must mean the same trials."""
+    """Remove a shuffle: Hydra shuffles by the clock, and the same command must mean the same trials."""
     if isinstance(sweep, ChoiceSweep):
         return ChoiceSweep(sweep.tags, sweep.list, sweep.simple_form)
     if isinstance(sweep, RangeSweep):

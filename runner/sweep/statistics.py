@@ -77,12 +77,12 @@ class SeedGroup:
         return [override_text(key, value) for key, value in self.combination.items()]
 
     def estimate(self, metric: str) -> Estimate:
-        """Of the last values of a metric; trials without one do not count."""
+        """Estimate from the last values of a metric; trials without one do not count."""
         return estimate([_number(trial.result.get(metric)) for trial in self.trials])
 
 
 def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
-    """Trials with the same combination but for the seed, in the order of their first ones."""
+    """Return trials with the same combination but for the seed, in the order of their first ones."""
     groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         groups.setdefault(combination_key(without_seed(trial.combination)), []).append(trial)
@@ -90,14 +90,17 @@ def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
 
 
 def best_groups_first(groups: Sequence[SeedGroup], metric: str, mode: str) -> list[tuple[SeedGroup, Estimate]]:
-    """Groups with their estimates of a metric, by inter-quartile mean; `mode` is max or min; those without last."""
+    """Return groups with their estimates of a metric, by inter-quartile mean; groups without one last.
+
+    `mode` is max or min.
+    """
     sign = -1.0 if mode == "max" else 1.0
     estimated = [(group, group.estimate(metric)) for group in groups]
     return sorted(estimated, key=lambda pair: (pair[1].num == 0, sign * pair[1].iqm if pair[1].num else 0.0))
 
 
 def estimate(values: ArrayLike) -> Estimate:
-    """What seeds reach.
+    """Return what seeds reach.
 
     Args:
         values: [num_seeds]; NaN and infinite ones do not count.
@@ -109,7 +112,7 @@ def estimate(values: ArrayLike) -> Estimate:
 
 
 def estimate_curve(values: ArrayLike) -> CurveEstimate:
-    """What seeds reach at each point of a curve.
+    """Return what seeds reach at each point of a curve.
 
     The same values give the same interval, at any time and beside any other points.
 
@@ -129,7 +132,7 @@ def estimate_curve(values: ArrayLike) -> CurveEstimate:
 
 
 def _estimate_known(values: Curve) -> Curve:
-    """`mean, iqm, low, high` [4, num_points] of values without gaps [num_seeds, num_points]."""
+    """Return `mean, iqm, low, high` [4, num_points] of values without gaps [num_seeds, num_points]."""
     mean, iqm = values.mean(axis=0), _iqm(values, axis=0)
     nothing = np.full_like(iqm, np.nan)
     if len(values) < FEWEST_VALUES:

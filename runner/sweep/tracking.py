@@ -66,7 +66,7 @@ class SweepTracking:
         self._tracker.start()
 
     def change(self, trial: Trial) -> None:
-        """A trial has begun or ended."""
+        """Take in that a trial has begun or ended."""
         if self._tracker is None:
             return
         if trial.status == "running":
@@ -86,24 +86,24 @@ class SweepTracking:
         )
 
     def update(self, trial: Trial) -> None:
-        """A trial has done an iteration."""
+        """Take in an iteration of a trial."""
         if self._tracker is not None:
             self._tracker.log_metrics(int(trial.result.get(ENV_STEPS, 0)), trial.result, child=str(trial.number))
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """A trial of a population goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
         if self._tracker is not None:
             self._log_values(trial, int(row["num_env_steps"]))
 
     def _log_values(self, trial: Trial, step: int) -> None:
-        """The values of a trial that are numbers, as metrics: a population changes them."""
+        """Log the numbers among the values of a trial as metrics: a population changes them."""
         numbers = {f"sweep/{key.lstrip('+')}": _number(value) for key, value in trial.values.items()}
         found = {name: number for name, number in numbers.items() if number is not None}
         if self._tracker is not None and found:
             self._tracker.log_metrics(step, found, child=str(trial.number))
 
     def finish(self, status: RunStatus) -> None:
-        """The sweep is over: its best trial is told with it."""
+        """Log the end of the sweep with its best trial."""
         if self._tracker is None:
             return
         mutations = self._folder.mutations()
@@ -122,7 +122,7 @@ class SweepTracking:
             print(warning, file=sys.stderr, flush=True)
 
     def _log_seeds(self, tracker: MLflowTracker) -> None:
-        """What seeds reach together: a table of all combinations, and of the best one curves over env steps."""
+        """Log what seeds reach together: a table of all combinations, and curves of the best one over env steps."""
         # Imports scipy, which takes half a second.
         from runner.sweep.statistics import best_groups_first, estimate_curve, group_by_combination
 
@@ -153,7 +153,7 @@ def _number(value: Value) -> float | None:
 
 
 def _mutation_rows(mutations: Sequence[Mapping[str, Any]]) -> Iterator[list[Any]]:
-    """A row for each value that a population has changed."""
+    """Yield a row for each value that a population has changed."""
     names = ("trial", "donor", "iteration", "num_env_steps")
     yield [*names, "key", "before", "after"]
     for row in mutations:

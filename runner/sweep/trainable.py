@@ -22,7 +22,7 @@ _CHECKPOINT = "runner_checkpoint"
 def make_trainable(
     experiment: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
 ) -> type[tune.Trainable]:
-    """A `ray.tune.Trainable` whose trials train `experiment`; a trial's config holds further overrides.
+    """Return a `ray.tune.Trainable` whose trials train `experiment`; a trial's config holds further overrides.
 
     Args:
         experiment: name of the experiment file.
@@ -45,7 +45,7 @@ def make_trainable(
     class RunnerTrainable(tune.Trainable):
         @classmethod
         def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-            """A CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
+            """Return a CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
             return tune.PlacementGroupFactory(bundles_of(_config_of(config)))
 
         def setup(self, config: Mapping[str, Any]) -> None:

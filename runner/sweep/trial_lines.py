@@ -9,7 +9,7 @@ _STATUSES = ("waiting", "running", "interrupted", "finished", "stopped", "failed
 
 
 def find_fault(line: Mapping[str, Any]) -> str | None:
-    """What is wrong with a line, None if it is a trial. Its number names a folder."""
+    """Return what is wrong with a line, None if it is a trial. Its number names a folder."""
     number = line.get("number")
     if not _is_count(number):
         return f"its number is {number!r:.60}"

@@ -25,16 +25,16 @@ class TrialRun(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        """What its experiment asks for."""
+        """Return what its experiment asks for."""
         return tune.PlacementGroupFactory(bundles_of(compose_trial(config[RUN])[1]))
 
     def setup(self, config: Mapping[str, Any]) -> None:
-        """The first trial is known."""
+        """Begin the first trial."""
         self._settings: TrialSettings = config[RUN]
         self._training: TrialTraining | None = None
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
-        """Another trial comes, and finds everything loaded already."""
+        """Begin another trial, which finds everything loaded already."""
         try:
             self.cleanup()
         except Exception:
@@ -43,7 +43,7 @@ class TrialRun(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """An iteration: its metrics, the objective where it is known, and the time that schedulers go by.
+        """Return an iteration: its metrics, the objective where it is known, and the time that schedulers go by.
 
         The last one brings `done` and `stop_reason`.
         """
@@ -54,15 +54,15 @@ class TrialRun(tune.Trainable):
         return self._training.step()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """The run writes a checkpoint of its own: its population pauses it, or gives its state to another trial."""
+        """Let the run write its checkpoint: its population pauses it, or gives its state to another trial."""
         if self._training is not None:
             self._training.save()
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Nothing: a trial goes on from its run's newest one."""
+        """Do nothing: a trial goes on from its run's newest checkpoint."""
 
     def cleanup(self) -> None:
-        """The scheduler, or the end of the sweep, ends this trial."""
+        """End this trial for the scheduler or the end of the sweep."""
         training, self._training = self._training, None
         if training is not None:
             training.close()

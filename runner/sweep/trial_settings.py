@@ -37,7 +37,7 @@ class TrialSettings:
 
 
 def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
-    """The configuration of a trial; the sweep itself shows and tracks."""
+    """Return the configuration of a trial; the sweep itself shows and tracks."""
     overrides = [override_text(key, value) for key, value in settings.values.items()]
     folder = None if settings.config_dir is None else Path(settings.config_dir)
     composed = compose_variant(settings.fixed, overrides, folder)
@@ -47,12 +47,12 @@ def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
 
 
 def clone_folder(run_dir: Path) -> Path:
-    """Where the checkpoint of another trial lies, that this one is to go on from."""
+    """Return where the checkpoint of another trial lies, that this one is to go on from."""
     return run_dir / "clone"
 
 
 def remove_clone(run_dir: Path) -> None:
-    """It has been taken over. A kill in the middle leaves nothing that looks like one."""
+    """Remove a clone that has been taken over. A kill in the middle leaves nothing that looks like one."""
     removed = run_dir / ".clone.removed.tmp"
     shutil.rmtree(removed, ignore_errors=True)
     clone_folder(run_dir).rename(removed)

@@ -1,4 +1,4 @@
-"""Where Tune gets its trials from: first those that go on from an earlier start, then new combinations."""
+"""Where Tune gets its trials from: first trials that go on from an earlier start, then new combinations."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class TrialSource(Searcher):
         space: what is searched.
         folder: of the sweep, with its trials so far.
         proposals: combinations to try, and where their results go.
-        num_samples: combinations to try, with those of earlier starts; None: all that are proposed.
+        num_samples: combinations to try, earlier starts included; None: all that are proposed.
         metric: that trials are judged by.
         to_config: a trial's configuration for Tune.
 
@@ -63,7 +63,7 @@ class TrialSource(Searcher):
                 self._tell(trial)
 
     def suggest(self, trial_id: str) -> Any:
-        """The configuration of the next trial; Tune's FINISHED when there is none.
+        """Return the configuration of the next trial; Tune's FINISHED when there is none.
 
         While others run it is None instead: after FINISHED Tune would give up processes that paused trials need again.
         """
@@ -93,7 +93,7 @@ class TrialSource(Searcher):
         return trial
 
     def _propose(self) -> Combination | None:
-        """The next combination that is not known."""
+        """Return the next combination that is not known."""
         if self._num_left == 0:
             return None
         tries = (self._proposals.propose() for _ in range(_MOST_TRIES))
@@ -107,7 +107,7 @@ class TrialSource(Searcher):
         return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """The combination is judged once all its seeds have run."""
+        """Judge the combination once all its seeds have run."""
         trial = self.by_trial_id.get(trial_id)
         if trial is not None and not error and reason_to_end() is None:
             self._ended.add(trial.number)
@@ -122,16 +122,16 @@ class TrialSource(Searcher):
             self._proposals.tell(combination, sum(numbers) / len(numbers))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Nothing is proposed by what has not ended."""
+        """Do nothing: proposals go by trials that have ended."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles what it is given, for a restore that is never asked for."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:
-        """Everything is in the sweep's folder; Tune wants a file."""
+        """Write the file that Tune wants; everything is in the sweep's folder."""
         with open(checkpoint_path, "w"):
             pass
 
     def restore(self, checkpoint_path: str) -> None:
-        """Nothing."""
+        """Do nothing."""

@@ -92,11 +92,11 @@ class TrialTraining:
 
     @property
     def _time(self) -> float:
-        """What schedulers go by."""
+        """The time that schedulers go by."""
         return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
 
     def step(self) -> dict[str, Any]:
-        """An iteration, as `TrialRun.step` reports it."""
+        """Return an iteration, as `TrialRun.step` reports it."""
         run = self._run
         if run.stop_reason is None:  # a run that goes on may have met it already
             try:
@@ -143,7 +143,7 @@ class TrialTraining:
         self._run.end(status, reason)
 
     def _save_for_population(self) -> None:
-        """A checkpoint wherever it may be paused, give its state to another trial, or lose it."""
+        """Write a checkpoint wherever the trial may be paused, give its state to another one, or lose it."""
         interval = self._experiment.perturbation_interval
         if interval is None:
             return

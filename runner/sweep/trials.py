@@ -50,7 +50,7 @@ class Trial:
 
     @property
     def values(self) -> Combination:
-        """What it runs with now."""
+        """The values that it runs with now."""
         return {**self.combination, **self.changed}
 
     @property
@@ -79,7 +79,7 @@ class SweepFolder:
         experiment: its name.
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of what is searched.
-        arguments: of the command line that began it, those that all trials share and a run of its own takes.
+        arguments: of the command line that began it, as far as all trials share them and a run takes them.
         trials: by number.
         foreign: number of a trial -> why its line counts as somebody else's.
         origin: why what is searched counts as somebody else's; None if this installation wrote it.
@@ -104,7 +104,7 @@ class SweepFolder:
 
     @classmethod
     def open(cls, path: Path, is_trusted: bool = False) -> SweepFolder:
-        """The sweep in a folder, as it stands.
+        """Return the sweep in a folder, as it stands.
 
         Args:
             path: the folder.
@@ -130,13 +130,13 @@ class SweepFolder:
         arguments: Sequence[str] = (),
         is_trusted: bool = False,
     ) -> SweepFolder:
-        """The folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
+        """Return the folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
 
         Args:
             path: the folder.
             experiment, objectives, searched, arguments: as of the attributes.
             may_change: whether a sweep that searches something else goes on as this one.
-            is_trusted: whoever wrote what is there.
+            is_trusted: read an existing sweep whoever wrote it.
 
         Raises:
             UserError: it cannot be written, or holds something else.
@@ -162,7 +162,7 @@ class SweepFolder:
         return folder
 
     def _read(self) -> list[Trial]:
-        """The trials as they were written last."""
+        """Return the trials as they were written last."""
         trials: dict[int, Trial] = {}
         for number, read in enumerate(self._log.read()):
             fault = find_fault(read)
@@ -178,7 +178,7 @@ class SweepFolder:
         return [trials[number] for number in sorted(trials)]
 
     def _catch_up(self, is_running: bool) -> None:
-        """What trials reached that are not over is in their own files; without a process they have been killed."""
+        """Read what unfinished trials reached from their files; without a process they have been killed."""
         for trial in unfinished(self.trials):
             for line in ProgressLog(self.run_dir(trial) / "progress.jsonl").read():
                 trial.result |= {name: value for name, value in line.items() if value is not None}
@@ -186,11 +186,11 @@ class SweepFolder:
                 trial.status = "interrupted"
 
     def trial(self, number: int) -> Trial:
-        """The trial of this number."""
+        """Return the trial of this number."""
         return next(trial for trial in self.trials if trial.number == number)
 
     def add(self, combination: Combination) -> Trial:
-        """A new trial, written down before anything of it can run."""
+        """Return a new trial, written down before anything of it can run."""
         trial = Trial(max((trial.number for trial in self.trials), default=-1) + 1, combination)
         self.trials.append(trial)
         self.write(trial)
@@ -204,7 +204,7 @@ class SweepFolder:
         _append(self._log, dataclasses.asdict(trial), _TRIAL_KIND)
 
     def mutations(self) -> list[dict[str, Any]]:
-        """The rows of `mutate`, oldest first."""
+        """Return the rows of `mutate`, oldest first."""
         return self._mutations_log.read()
 
     def mutate(self, trial: Trial, donor: int, values: Combination, at: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,12 +228,12 @@ class SweepFolder:
         return row
 
     def run_dir(self, trial: Trial) -> Path:
-        """Where a trial writes."""
+        """Return where a trial writes."""
         return self.path / str(trial.number)
 
 
 def _append(log: ProgressLog, row: Mapping[str, Any], kind: str) -> None:
-    """With the time and a signature; lines are rare, so the file does not stay open."""
+    """Append a line with the time and a signature; lines are rare, so the file does not stay open."""
     log.append(signed({name: json_value(value) for name, value in {**row, "time": time.time()}.items()}, kind))
     log.close()
 
@@ -276,12 +276,12 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:
-    """Those that go on when the sweep is started again."""
+    """Return the trials that go on when the sweep is started again."""
     return [trial for trial in trials if not trial.is_over]
 
 
 def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None) -> bool:
-    """Whether all trials are over already: `num_samples` combinations, None: the grid's."""
+    """Return whether all trials are over already: `num_samples` combinations, None: the grid's."""
     if unfinished(folder.trials) or len(folder.trials) < space.num_trials(num_samples):
         return False
     known = {combination_key(trial.combination) for trial in folder.trials}
@@ -290,7 +290,7 @@ def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None
 
 
 def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
-    """Trials by the first objective; those without a value last."""
+    """Return trials by the first objective; trials without a value last."""
     metric, mode = next(iter(objectives.items()))
     sign = -1 if mode == "max" else 1
 
@@ -302,7 +302,8 @@ def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[T
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
-    """Trials that no other one dominates: as good in every objective and better in one. In the order of `trials`.
+    """Return trials that no other one dominates: as good in every objective and better in one. In the order of
+    `trials`.
 
     Those without a finite number for every objective are left out.
     """

@@ -39,7 +39,7 @@ class DataSet:
 
 
 def sized(name: str, num_files: int, num_bytes: int) -> str:
-    """A name, with what is known of the size; 0: unknown."""
+    """Return a name, with what is known of the size; 0: unknown."""
     size = [f"{num_files:,} file{'' if num_files == 1 else 's'}"] if num_files else []
     size += [bytes_text(num_bytes)] if num_bytes else []
     return f"{name} ({', '.join(size)})" if size else name

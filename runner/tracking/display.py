@@ -31,7 +31,7 @@ class DisplayInfo:
     samples_episodes: bool = True
 
     def lines(self, width: int | None = None) -> list[str]:
-        """Title, facts and stop criteria, one per line, aligned.
+        """Return title, facts and stop criteria, one per line, aligned.
 
         In a terminal of `width` columns a criterion that does not fit starts a line; what is to be copied stays whole.
         """
@@ -155,7 +155,7 @@ class PlainDisplay:
 
 
 def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is read of recorded data."""
+    """Return what is read of recorded data."""
     fields = [("rows", f"{headline.count_text(metrics.get(headline.ROWS_READ)):>11}")]
     queued = headline.queued_text(metrics)
     if queued is not None:  # kept data have been read already
@@ -169,7 +169,7 @@ def _number(value: object) -> str:
 
 
 def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
-    """The display for `mode` on `stream` (None: stdout). "auto" is live on a terminal and plain elsewhere."""
+    """Return the display for `mode` on `stream` (None: stdout). "auto" is live on a terminal and plain elsewhere."""
     stream = sys.stdout if stream is None else stream
     if mode == "none":
         return NoDisplay()
@@ -183,7 +183,7 @@ def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
 
 
 def is_capable_terminal(stream: TextIO) -> bool:
-    """Whether lines on it can be redrawn in place."""
+    """Return whether lines on it can be redrawn in place."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     except ValueError:  # closed

@@ -38,7 +38,7 @@ class Losses:
         self._keys: dict[str, str] = {}  # label -> metric key
 
     def texts(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Label and text of each, of the module that comes first."""
+        """Return label and text of each, of the module that comes first."""
         if not self._keys:
             self._keys = _find_losses(metrics, LOSS_LABELS) or _find_losses(metrics, _FALLBACK_LOSS)
         return [(label, number_text(metrics.get(key))) for label, key in self._keys.items()]
@@ -56,25 +56,26 @@ def _find_losses(metrics: Mapping[str, Any], labels: Mapping[str, str]) -> dict[
 
 
 def number_text(value: object) -> str:
-    """Four significant digits; "-" where there is no number yet."""
+    """Return four significant digits; "-" where there is no number yet."""
     number = finite_number(value)
     return "-" if number is None else f"{number:.4g}"
 
 
 def count_text(value: object) -> str:
-    """A whole number with thousands separated; "-" where there is none yet."""
+    """Return a whole number with thousands separated; "-" where there is none yet."""
     number = finite_number(value)
     return "-" if number is None else f"{number:,.0f}"
 
 
 def queued_text(metrics: Mapping[str, Any]) -> str | None:
-    """Blocks that wait before each stage of the pipeline of recorded data, in its order; None if none is known."""
+    """Return blocks that wait before each stage of the pipeline of recorded data, in its order; None if none is
+    known."""
     texts = [count_text(metrics.get(name)) for name in QUEUED]
     return None if set(texts) == {"-"} else "/".join(texts)
 
 
 def bytes_text(num_bytes: int) -> str:
-    """Four digits at most, in the unit that fits."""
+    """Return four digits at most, in the unit that fits."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{num_bytes / size:,.1f} {unit}"
@@ -82,7 +83,7 @@ def bytes_text(num_bytes: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """h:mm:ss, with days in front where there are some."""
+    """Return h:mm:ss, with days in front where there are some."""
     minutes, whole_seconds = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -91,5 +92,5 @@ def duration_text(seconds: float) -> str:
 
 
 def stop_texts(stop: Mapping[str, float]) -> list[str]:
-    """The stop criteria; the run ends when one of them is met."""
+    """Return the stop criteria; the run ends when one of them is met."""
     return [f"{name} >= {float(value):,.10g}" for name, value in stop.items()] or ["nothing: until interrupted"]

@@ -24,7 +24,7 @@ def write_known_run(path: str | os.PathLike[str], run_id: str, tracking_uri: str
 
 
 def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
-    """`run_id` and `tracking_uri`; empty where nothing is in MLflow.
+    """Return `run_id` and `tracking_uri`; empty where nothing is in MLflow.
 
     Args:
         folder: of a run or a sweep.

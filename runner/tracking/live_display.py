@@ -87,7 +87,7 @@ class LiveDisplay:
             self._print_lines(summary_lines)
 
     def render(self) -> RenderableType:
-        """The block as it stands now."""
+        """Return the block as it stands now."""
         metrics, width = self._metrics, self._console.width
         self._time_left.update(metrics, self._updated_s)
         counts = [
@@ -169,7 +169,8 @@ class LiveDisplay:
 
 
 def _lines(fields: Sequence[tuple[str, str]], width: int, style: str = "bold") -> list[Text]:
-    """The fields side by side in columns that stay; one that does not fit into the terminal's `width` starts a line."""
+    """Return the fields side by side in columns that stay; one that does not fit into the terminal's `width` starts a
+    line."""
     lines: list[Text] = []
     for label, value in fields:
         text = f"{value:<{headline.NUMBER_WIDTH}}"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 @contextmanager
 def logged_to_file(run_dir: Path) -> Iterator[None]:
-    """Within, log records of this process go to `runner.log`.
+    """Write log records of this process to `runner.log` within.
 
     Raises:
         OSError: it cannot be opened.

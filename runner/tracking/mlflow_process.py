@@ -200,7 +200,7 @@ def _take_over_stdout() -> TextIO:
 
 
 def _ignore_signals() -> None:
-    """The trainer decides when the run ends: by `finish`, or by the end of stdin."""
+    """Leave it to the trainer when the run ends: by `finish`, or by the end of stdin."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)

@@ -42,7 +42,7 @@ def resolve_store(
     outputs_dir: str | os.PathLike[str],
     environ: Mapping[str, str] = os.environ,
 ) -> StoreLocation:
-    """The store of a run.
+    """Return the store of a run.
 
     `tracking_uri` is the configuration's; None takes MLFLOW_TRACKING_URI from the environment, and without
     that `outputs_dir`/mlflow.db. Always an explicit, absolute URI: left to itself MLflow writes into the
@@ -65,14 +65,14 @@ def resolve_store(
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:
-    """The absolute path of the SQLite file that `tracking_uri` names; None for any other store."""
+    """Return the absolute path of the SQLite file that `tracking_uri` names; None for any other store."""
     if not tracking_uri.startswith(SQLITE_PREFIX):
         return None
     return Path(tracking_uri.removeprefix(SQLITE_PREFIX).partition("?")[0]).absolute()
 
 
 def ui_command(tracking_uri: str) -> str:
-    """What to type to see the runs of `tracking_uri`; for a tracking server its address."""
+    """Return what to type to see the runs of `tracking_uri`; for a tracking server its address."""
     if tracking_uri.startswith(_SERVER_SCHEMES):
         return tracking_uri
     mlflow = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
@@ -80,7 +80,7 @@ def ui_command(tracking_uri: str) -> str:
 
 
 def python_command() -> str:
-    """`python` where that is this interpreter, else its path: for commands that are printed to be typed."""
+    """Return `python` where that is this interpreter, else its path, for commands that a reader is to type."""
     found = shutil.which("python")
     return "python" if found and Path(found) == Path(sys.executable) else shlex.quote(sys.executable)
 
@@ -104,7 +104,7 @@ def check_sqlite_writable(tracking_uri: str) -> None:
 
 
 def error_line(error: BaseException) -> str:
-    """The first line of an error's text, and what to do about it where that is known: for a one-line warning."""
+    """Return the first line of an error's text, and what to do about it where that is known: for a one-line warning."""
     text = (str(error).strip().splitlines() or [""])[0][:300]
     line = text if isinstance(error, StoreNotWritableError) else f"{type(error).__name__}: {text}"
     advice = next((advice for mark, advice in _ADVICE.items() if mark in text), None)

@@ -159,7 +159,7 @@ class MLflowTracker:
             self._outbox.put({"kind": "data_sets", "data_sets": [dataclasses.asdict(one) for one in data_sets]})
 
     def run_id(self, timeout_s: float = 0.0) -> str | None:
-        """MLflow's id of the run; None when it is not known after `timeout_s`, or never will be."""
+        """Return MLflow's id of the run; None when it is not known after `timeout_s`, or never will be."""
         self._has_answered.wait(timeout_s)
         return self._run_id
 
@@ -197,7 +197,7 @@ class MLflowTracker:
         self._warn(f"MLflow: {trouble}; training goes on, see {self._log_path}")
 
     def _send_messages(self) -> None:
-        """Body of the writer thread: the only place that may wait for the child."""
+        """Send messages in the writer thread, the only place that may wait for the child."""
         stdin = _pipe(self._process, "stdin")
         with suppress(OSError, ValueError):  # the child is gone: _read_answers says so
             while (message := self._outbox.get()) is not None:
@@ -207,7 +207,7 @@ class MLflowTracker:
             stdin.close()
 
     def _read_answers(self) -> None:
-        """Body of the reader thread; it ends with the child."""
+        """Read answers in the reader thread, which ends with the child."""
         with suppress(OSError, ValueError), _pipe(self._process, "stdout") as stdout:
             for line in stdout:
                 self._take_answer(json.loads(line))
@@ -243,7 +243,7 @@ def _as_message(settings: MLflowSettings) -> dict[str, Any]:
 
 
 def _start_process(log_path: Path) -> subprocess.Popen[str]:
-    """In a session of its own, so that Ctrl-C in the terminal reaches the trainer only."""
+    """Start the child in a new session, so that Ctrl-C in the terminal reaches the trainer only."""
     with _open_log(log_path) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.tracking.mlflow_process"],

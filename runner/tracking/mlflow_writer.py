@@ -95,7 +95,7 @@ class RunWriter:
             self._client.log_artifact(self.run_id, path, artifact_path)
 
     def log_data_sets(self, data_sets: Sequence[Mapping[str, Any]]) -> None:
-        """Record `DataSet`s as inputs of the run; MLflow leaves those out that it has, by name and digest."""
+        """Record `DataSet`s as inputs of the run; MLflow leaves out what it has already, by name and digest."""
         contexts: dict[tuple[str, str], list[str]] = {}
         for data_set in data_sets:
             contexts.setdefault((data_set["name"], data_set["digest"]), []).append(data_set["context"])
@@ -162,7 +162,7 @@ class RunWriter:
         return run
 
     def _log_params(self, params: Mapping[str, str], run: Run) -> None:
-        """New params are logged; changed ones become tags, since MLflow's params cannot change."""
+        """Log new params; log changed ones as tags, since MLflow's params cannot change."""
         logged, tags = run.data.params, run.data.tags
         wanted = {_valid_key(name): _cut(str(value), MAX_PARAM_CHARS) for name, value in params.items()}
         new = [Param(name, value) for name, value in wanted.items() if name not in logged]
@@ -201,7 +201,7 @@ def _dataset(data_set: Mapping[str, Any]) -> Dataset:
 
 @contextmanager
 def _creation_lock(tracking_uri: str) -> Iterator[None]:
-    """One process at a time creates the tables of an SQLite store: MLflow's migrations do not stand two."""
+    """Let one process at a time create the tables of an SQLite store: MLflow's migrations fail in two at once."""
     path = sqlite_path(tracking_uri)
     if path is None:
         yield
@@ -229,7 +229,7 @@ def _wait_for_lock(descriptor: int) -> None:
 
 
 def _batches(items: Iterable[Item], kind: str, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
-    """`items` in order, in lists within MLflow's limits on number and request size."""
+    """Yield `items` in order, in lists within MLflow's limits on number and request size."""
     batch: list[Item] = []
     num_bytes = 0
     for item in items:

@@ -10,7 +10,7 @@ JsonValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 def finite_number(value: object) -> float | None:
-    """`value` as a float; None when it is no number, a bool, NaN or infinite."""
+    """Return `value` as a float; None when it is no number, a bool, NaN or infinite."""
     number = value if type(value) is float else _as_float(value)
     return number if number is not None and math.isfinite(number) else None
 
@@ -25,7 +25,7 @@ def _as_float(value: object) -> float | None:
 
 
 def json_value(value: object) -> JsonValue:
-    """`value` as something that strict JSON can hold.
+    """Return `value` as something that strict JSON can hold.
 
     NaN and infinity become null, numpy and torch scalars numbers, arrays and tuples lists, everything else
     text.

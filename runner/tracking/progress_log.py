@@ -38,7 +38,7 @@ class ProgressLog:
             raise
 
     def read(self) -> list[dict[str, Any]]:
-        """All whole lines, oldest first; [] without a file. What a crash left half-written is skipped."""
+        """Return all whole lines, oldest first; [] without a file. What a crash left half-written is skipped."""
         return [record for _, record in self._whole_lines()]
 
     def truncate_after(self, iteration: int) -> int:

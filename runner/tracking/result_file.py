@@ -18,7 +18,7 @@ def write_result(path: str | os.PathLike[str], result: Mapping[str, Any]) -> Non
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Temporary file in the same folder, fsync, rename, fsync of the folder."""
+    """Write a temporary file in the same folder, fsync, rename, fsync the folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

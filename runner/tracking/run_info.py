@@ -23,7 +23,7 @@ GIT_TIMEOUT_S = 5.0
 
 
 def run_info(directory: str | os.PathLike[str] = ".", packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, Any]:
-    """Git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
+    """Return the git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
     return {
         "git": git_revision(directory),
         "versions": package_versions(packages),
@@ -37,7 +37,7 @@ def run_info(directory: str | os.PathLike[str] = ".", packages: Iterable[str] = 
 
 
 def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
-    """`{"revision": sha or None, "dirty": bool or None}`; None where there is no git or no repository.
+    """Return `{"revision": sha or None, "dirty": bool or None}`; None where there is no git or no repository.
 
     Dirty means that a tracked file differs from the revision.
     """
@@ -55,7 +55,7 @@ def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
 
 
 def package_versions(packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, str]:
-    """Distribution name -> version, of the `packages` that are installed."""
+    """Return distribution name -> version, of the `packages` that are installed."""
     versions = {}
     for name in packages:
         try:
@@ -66,7 +66,7 @@ def package_versions(packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, s
 
 
 def flatten_parameters(config: Any, prefix: str = "") -> dict[str, str]:
-    """A nested mapping or dataclass as one level: keys joined with ".", values as YAML writes them.
+    """Return a nested mapping or dataclass as one level: keys joined with ".", values as YAML writes them.
 
     Lists and empty mappings stay one value (JSON); None is `null`, True is `true`.
     """

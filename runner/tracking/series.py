@@ -24,7 +24,7 @@ _AXES: Mapping[str, str] = {
 
 
 def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str, Column]:
-    """Metrics of a run by name, float64 [num_iterations]; NaN where one is missing, null or no number.
+    """Return metrics of a run by name, float64 [num_iterations]; NaN where one is missing, null or no number.
 
     Args:
         run_dir: of the run; without progress.jsonl there are no columns.
@@ -37,7 +37,7 @@ def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str,
 
 
 def choose_axis(columns: Mapping[str, Column]) -> str:
-    """The metric that the others are drawn over: env steps where they are counted."""
+    """Return the metric that the others are drawn over: env steps where they are counted."""
     for name in _AXES:
         column = columns.get(name)
         if column is not None and np.nanmax(column) > 0:
@@ -46,12 +46,12 @@ def choose_axis(columns: Mapping[str, Column]) -> str:
 
 
 def axis_title(name: str) -> str:
-    """What stands below the axis."""
+    """Return what stands below the axis."""
     return _AXES[name]
 
 
 def axis_of(columns: Mapping[str, Column], name: str) -> Column:
-    """The axis, never falling; the numbers of the lines where there is no such metric."""
+    """Return the axis, never falling; the numbers of the lines where there is no such metric."""
     length = len(next(iter(columns.values()), ()))
     column = columns.get(name, np.arange(1.0, length + 1))
     rising: Column = np.maximum.accumulate(np.nan_to_num(column, nan=0.0))
@@ -59,7 +59,7 @@ def axis_of(columns: Mapping[str, Column], name: str) -> Column:
 
 
 def thin(columns: Sequence[Column], num_points: int) -> list[Column]:
-    """At most `num_points` points: means of as many neighbours as it takes; NaN where all of them are."""
+    """Return at most `num_points` points: means of as many neighbours as it takes; NaN where all of them are."""
     length = len(columns[0])
     if length <= num_points:
         return list(columns)
@@ -77,7 +77,7 @@ def _means(column: Column, starts: NDArray[np.int64]) -> Column:
 
 
 def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> tuple[Column, Column]:
-    """Several lines at the same places: the grid [num_points], the values [num_lines, num_points].
+    """Put several lines on one grid; return the grid [num_points], the values [num_lines, num_points].
 
     A line is interpolated between its own points, and holds for one step of its own beyond its ends, since seeds never
     end on the very same step. Further out it is NaN.
@@ -99,13 +99,13 @@ def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> t
 
 
 def plain(value: float) -> float | None:
-    """For JSON: NaN is null; six digits are more than a screen shows."""
+    """Return the number for JSON: NaN as null, with six digits, more than a screen shows."""
     number = finite_number(float(value))
     return None if number is None else float(f"{number:.6g}")
 
 
 def last_values(columns: Mapping[str, Column]) -> dict[str, float]:
-    """The newest number of each metric."""
+    """Return the newest number of each metric."""
     return {name: float(column[np.isfinite(column)][-1]) for name, column in columns.items()}
 
 

@@ -32,7 +32,7 @@ class RunSummary:
 
 
 def summary_lines(summary: RunSummary) -> list[str]:
-    """What `Display.finish` takes."""
+    """Return what `Display.finish` takes."""
     steps_per_s = summary.env_steps / summary.time_s if summary.time_s > 0 else None
     rows = {
         "iterations": count_text(summary.iterations),
@@ -51,7 +51,7 @@ def summary_lines(summary: RunSummary) -> list[str]:
 
 
 def resume_command(run_dir: str | os.PathLike[str]) -> str:
-    """What to type to go on with the run in `run_dir`."""
+    """Return what to type to go on with the run in `run_dir`."""
     return f"{python_command()} -m runner resume {shlex.quote(os.fspath(run_dir))}"
 
 

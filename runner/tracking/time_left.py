@@ -53,18 +53,18 @@ class TimeLeft:
         self._ends_at_s = None if left_s is None else now_s + left_s
 
     def end(self) -> None:
-        """A stop criterion is met, a steady one or another: nothing is left."""
+        """Note that a stop criterion is met, whether steady or not: no time is left."""
         self._has_ended = True
         self._ends_at_s = -math.inf
         self.is_upper_bound = False
         self.fraction_done = 1.0 if self._limits else None
 
     def seconds(self, now_s: float) -> float | None:
-        """Seconds left at `now_s`; None while nothing is known."""
+        """Return seconds left at `now_s`; None while nothing is known."""
         return None if self._ends_at_s is None else max(self._ends_at_s - now_s, 0.0)
 
     def text(self, now_s: float) -> str:
-        """h:mm:ss, after "<=" when another criterion may end the run sooner; "-" when nothing is known."""
+        """Return h:mm:ss, after "<=" when another criterion may end the run sooner; "-" when nothing is known."""
         seconds = self.seconds(now_s)
         if seconds is None:
             return "-"

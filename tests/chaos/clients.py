@@ -96,7 +96,7 @@ class HostileClient(threading.Thread):
         seed: of its choices.
 
     Attributes:
-        num_attacks: those that went through; the server may refuse the connection.
+        num_attacks: attacks that went through; the server may refuse the connection.
         mistakes: answers that the server should not have given.
     """
 
@@ -130,7 +130,7 @@ class HostileClient(threading.Thread):
 
     @contextmanager
     def connected(self, has_token: bool = False, extensions: Mapping[str, Any] | None = None) -> Iterator[RawClient]:
-        """A connection, with the right token (and extensions) or silent so far."""
+        """Return a connection, with the right token (and extensions) or silent so far."""
         client = RawClient(self.address, _TIMEOUT_S)
         try:
             if has_token:
@@ -282,14 +282,14 @@ class Floods(HostileClient):
 
 
 def episodes_text(reward: str, observation: str = "0.0") -> bytes:
-    """A message with an episode of one step, whose reward and an observation are written as given."""
+    """Return a message with an episode of one step, whose reward and an observation are written as given."""
     obs = f"[[0.0, 0.0, 0.0, 0.0], [0.0, {observation}, 0.0, 0.0]]"
     rest = '"actions": [0], "is_terminated": true, "is_truncated": false'
     return f'{{"type": "EPISODES", "episodes": [{{"obs": {obs}, "rewards": [{reward}], {rest}}}]}}'.encode()
 
 
 def observed_text(episode: str, more: str) -> bytes:
-    """A request for the action of an episode; `more` is written behind its observation as given."""
+    """Return a request for the action of an episode; `more` is written behind its observation as given."""
     one = f'{{"id": "{episode}", "obs": [0.0, 0.0, 0.0, 0.0]{more}}}'
     return f'{{"type": "GET_ACTIONS", "episodes": [{one}]}}'.encode()
 

@@ -1,6 +1,6 @@
 """Fault injection: what every scenario shares, and the table of outcomes.
 
-`make chaos` runs all scenarios, one after the other; those without the marker `chaos` are part of `make test` too.
+`make chaos` runs all scenarios, one after the other; scenarios without the marker `chaos` are part of `make test` too.
 CHAOS_SEED sets the seed of every random moment (it is printed, and a new one is drawn where it is not set);
 CHAOS_TABLE names a Markdown file whose section "Fault injection" gets the table of outcomes.
 """
@@ -29,7 +29,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """The random moments of one scenario: the same for one seed and one scenario, whatever else runs."""
+    """Return the random moments of one scenario: the same for one seed and one scenario, whatever else runs."""
     seed = os.environ.setdefault("CHAOS_SEED", str(random.SystemRandom().randrange(1_000_000)))
     print(f"CHAOS_SEED={seed}")
     return random.Random(f"{seed} {request.node.name}")
@@ -54,7 +54,7 @@ class Scenario:
         self._outcome = outcome
 
     def row(self, report: pytest.TestReport) -> Row:
-        """What the table says; of a skipped scenario the reason."""
+        """Return what the table says; of a skipped scenario the reason."""
         outcome = self._outcome if report.passed else "FAILED"
         if report.skipped and isinstance(report.longrepr, tuple):
             outcome = str(report.longrepr[2])
@@ -63,7 +63,7 @@ class Scenario:
 
 @pytest.fixture
 def scenario(request: pytest.FixtureRequest) -> Scenario:
-    """The scenario that runs; its row is in the table."""
+    """Return the scenario that runs; its row is in the table."""
     function, _, parameters = request.node.name.removeprefix("test_").partition("[")
     made = Scenario(function.replace("_", " ") + (f": {parameters[:-1]}" if parameters else ""))
     request.node.stash[_SCENARIO] = made

@@ -74,7 +74,7 @@ class KilledRun:
         return self._start(*program, *self._begin, f"hydra.run.dir={self.run_dir}")
 
     def _saved_iteration(self) -> int:
-        """The iteration of the newest checkpoint; 0 without one."""
+        """Return the iteration of the newest checkpoint; 0 without one."""
         newest = list_checkpoints(self.run_dir / "checkpoints")[-1:]
         return int(newest[0].name.removeprefix("iteration_")) if newest else 0
 

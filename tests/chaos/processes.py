@@ -31,14 +31,14 @@ class Process:
 
     @property
     def name(self) -> str:
-        """Its command line; empty where it has ended."""
+        """The command line; empty where it has ended."""
         with suppress(OSError):
             return Path(f"/proc/{self.pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         return ""
 
     @property
     def is_alive(self) -> bool:
-        """Whether it still runs; one that ended and was not waited for does not."""
+        """Whether it still runs; a zombie does not."""
         now = find_process(self.pid)
         return now is not None and now.started == self.started and now.state not in _ENDED
 
@@ -50,7 +50,7 @@ class Process:
 
 
 def find_process(pid: int) -> Process | None:
-    """The process with this number, None where there is none."""
+    """Return the process with this number, None where there is none."""
     try:
         content = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -60,7 +60,7 @@ def find_process(pid: int) -> Process | None:
 
 
 def descendants(pid: int) -> list[Process]:
-    """All processes that this one started, and those that they started."""
+    """Return all processes that this one started, and that these started in turn."""
     numbers = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     everything = [process for process in map(find_process, numbers) if process is not None]
     family, found = {pid}, []
@@ -71,7 +71,7 @@ def descendants(pid: int) -> list[Process]:
 
 
 def wait_until_gone(processes: Iterable[Process], timeout_s: float) -> list[Process]:
-    """Those that still run after `timeout_s`."""
+    """Return the processes that still run after `timeout_s`."""
     deadline = time.monotonic() + timeout_s
     left = list(processes)
     while (left := [process for process in left if process.is_alive]) and time.monotonic() < deadline:
@@ -85,7 +85,7 @@ class Command:
     Args:
         folder: the current folder of the process.
         arguments: of Python.
-        environment: variables beside those of this process.
+        environment: variables beside the ones of this process.
     """
 
     def __init__(self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> None:
@@ -106,7 +106,7 @@ class Command:
 
     @property
     def pid(self) -> int:
-        """Its number."""
+        """The number of the process."""
         return self._process.pid
 
     @property
@@ -116,7 +116,7 @@ class Command:
 
     @property
     def has_ended(self) -> bool:
-        """Whether it is over, in whichever way."""
+        """Whether the command is over, in whichever way."""
         return self._process.poll() is not None
 
     @property
@@ -127,7 +127,7 @@ class Command:
         return int(kilobytes) * 1024
 
     def processes(self, name: str = "") -> list[Process]:
-        """The living processes below it whose command line holds `name`."""
+        """Return the living processes below it whose command line holds `name`."""
         found = descendants(self.pid)
         self._family |= {process.pid: process for process in found}
         return [process for process in found if name in process.name]
@@ -153,14 +153,14 @@ class Command:
         self._process.wait()
 
     def wait(self, timeout_s: float = WAIT_S) -> int:
-        """The exit code."""
+        """Return the exit code."""
         try:
             return self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             raise AssertionError(f"it has not ended in {timeout_s:g} s:\n{self.output}") from None
 
     def survivors(self, timeout_s: float) -> list[Process]:
-        """Processes that it started, were seen, and still run so long after its end."""
+        """Return processes that it started, were seen, and still run so long after its end."""
         return wait_until_gone(self._family.values(), timeout_s)
 
     def close(self) -> None:

@@ -70,23 +70,23 @@ EXTERNAL = {
 
 
 def num_lines(run_dir: Path) -> int:
-    """Whole lines of progress.jsonl."""
+    """Return the number of whole lines of progress.jsonl."""
     path = run_dir / "progress.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def lines_of(run_dir: Path) -> list[dict[str, Any]]:
-    """The lines of progress.jsonl that two equal runs share."""
+    """Return the lines of progress.jsonl that two equal runs share."""
     return [without_times(line) for line in progress_of(run_dir)]
 
 
 def newest_state(run_dir: Path) -> dict[str, Any]:
-    """The state in the newest checkpoint."""
+    """Return the state in the newest checkpoint."""
     return load_checkpoint(list_checkpoints(run_dir / "checkpoints")[-1])[0]
 
 
 def differences(first: Any, second: Any, name: str = "") -> Iterator[str]:
-    """Names of the parts in which two states differ in a bit; wall-clock seconds are no part of a state."""
+    """Yield names of the parts in which two states differ in a bit; wall-clock seconds are no part of a state."""
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         for key in sorted(first.keys() | second.keys()):
             if key != "time_total_s":
@@ -105,13 +105,13 @@ def _bits(value: Any) -> Any:
 
 
 def assert_equal_ends(straight: Path, killed: Path) -> None:
-    """Each line of metrics and each bit of the last checkpoint are those of the run that was not killed."""
+    """Check that each line of metrics and each bit of the last checkpoint are as in the run that was not killed."""
     assert lines_of(killed) == lines_of(straight)
     assert list(differences(newest_state(straight), newest_state(killed))) == []
 
 
 def assert_each_iteration_once(run_dir: Path, num_iterations: int) -> None:
-    """No iteration is missing or doubled, and env steps over the run's life are the sum of those of its iterations."""
+    """Check that no iteration is missing or doubled, and that the env steps of all add up to the lifetime's."""
     lines = progress_of(run_dir)
     assert [line["training_iteration"] for line in lines] == list(range(1, num_iterations + 1))
     total = 0

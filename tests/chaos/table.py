@@ -23,12 +23,12 @@ class Row:
     seconds: float
 
     def to_plain(self) -> dict[str, Any]:
-        """For a report that travels between processes."""
+        """Return plain values for a report that travels between processes."""
         return {**self.__dict__, "injections": list(self.injections)}
 
     @classmethod
     def from_plain(cls, plain: dict[str, Any]) -> Row:
-        """The row that `to_plain` gave."""
+        """Return the row that `to_plain` gave."""
         return cls(**{**plain, "injections": tuple(plain["injections"])})
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Row:
 
 
 def table_text(rows: Sequence[Row]) -> str:
-    """The table."""
+    """Return the table."""
     head = "| scenario | injections | outcome | seconds |\n| --- | --- | --- | ---: |\n"
     return head + "\n".join(map(str, rows))
 

@@ -43,7 +43,7 @@ class Tmpfs:
         assert done.returncode == 0, done.stderr
 
     def fill(self, num_free_pages: int) -> Path:
-        """The file that takes all room but a few pages."""
+        """Return the file that takes all room but a few pages."""
         filler = self.path / "filler"
         with filler.open("wb", buffering=0) as file, suppress(OSError):
             while file.write(bytes(_PAGE)):
@@ -64,14 +64,14 @@ def _mount(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def tmpfs(tmp_path: Path) -> Iterator[Tmpfs]:
-    """A file system that is not mounted yet; afterwards it is unmounted."""
+    """Yield a file system that is not mounted yet; afterwards it is unmounted."""
     made = Tmpfs(tmp_path / "disk")
     yield made
     made.unmount()
 
 
 def assert_checkpoints_intact(run_dir: Path) -> None:
-    """There are checkpoints, and each is whole."""
+    """Check that there are checkpoints, and that each is whole."""
     folders = list_checkpoints(run_dir / "checkpoints")
     assert folders
     for folder in folders:
@@ -79,7 +79,7 @@ def assert_checkpoints_intact(run_dir: Path) -> None:
 
 
 def straight_run(start: Start, run_dir: Path) -> None:
-    """A run that nothing happens to."""
+    """Run without any fault."""
     command = start(*RUNNER, *TRAIN, f"hydra.run.dir={run_dir}")
     assert command.wait() == 0, command.output
 
@@ -104,7 +104,7 @@ def test_full_disk(tmpfs: Tmpfs, start: Start, tmp_path: Path, chance: random.Ra
 
 
 def assert_folder_is_named(command: Command, run_dir: Path) -> None:
-    """What ended the run is the folder, and nobody's code."""
+    """Check that the message blames the folder, and nobody's code."""
     assert "Traceback" not in command.output
     assert "code of yours" not in command.output
     assert str(run_dir) in command.output
@@ -151,7 +151,7 @@ def with_mlflow(store: Path) -> list[str]:
 
 @pytest.fixture
 def store(start: Start, tmp_path: Path) -> Path:
-    """The MLflow store of a run that has ended."""
+    """Return the MLflow store of a run that has ended."""
     path = tmp_path / "mlflow.db"
     command = start(*RUNNER, *with_mlflow(path), f"hydra.run.dir={tmp_path / 'straight'}")
     assert command.wait() == 0, command.output

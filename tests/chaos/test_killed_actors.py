@@ -32,7 +32,7 @@ RUNNER_ACTOR, LEARNER_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor"
 
 
 def actors(command: Command, name: str) -> list[Process]:
-    """The processes of the actors of a class that are alive."""
+    """Return the processes of the actors of a class that are alive."""
     return command.processes(name)
 
 
@@ -85,7 +85,7 @@ def test_nothing_outlives_a_killed_run(start: Start, tmp_path: Path, chance: ran
 
 @pytest.mark.chaos
 def test_killed_evaluation_runners(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
-    """Env runners step in the driver's process, so that the actors are those of evaluation."""
+    """Env runners step in the driver's process, so that all actors are evaluation runners."""
     run_dir = tmp_path / "run"
     evaluation = ("interval=1", "num_env_runners=2", "duration=6")
     overrides = [*TRAIN, *(f"evaluation.evaluation_{each}" for each in evaluation)]
@@ -120,7 +120,7 @@ def test_killed_learners(
 
 @pytest.fixture
 def ray_nodes() -> Iterator[Any]:
-    """A cluster of this machine with a head for the driver only; nodes are added and killed by the test."""
+    """Yield a cluster of this machine with a head for the driver only; nodes are added and killed by the test."""
     from ray.cluster_utils import Cluster
 
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})

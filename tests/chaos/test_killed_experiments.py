@@ -30,7 +30,7 @@ IN_TEST_SUITE = "ppo_cartpole"
 
 
 def long_except(names: Sequence[str], short: str = "") -> list[Any]:
-    """Parameters of which all but one run in `make chaos` only."""
+    """Return parameters of which all but one run in `make chaos` only."""
     return [pytest.param(name, marks=[] if name == short else pytest.mark.chaos) for name in names]
 
 
@@ -42,7 +42,7 @@ def test_every_experiment_is_killed() -> None:
 def assert_killed_is_straight(
     begin: Sequence[str], start: Start, folder: Path, chance: random.Random, scenario: Scenario
 ) -> None:
-    """Kill a run three times, once within a write; its end is that of a run that is left alone."""
+    """Kill a run three times, once within a write; it ends like a run that is left alone."""
     run = KilledRun(start, folder / "killed", begin, chance, scenario)
     run.kill_at_any_moment()
     run.kill_in_write()
@@ -63,7 +63,7 @@ def test_killed_experiment(
 
 @pytest.fixture(scope="session")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """The folder with episodes that a short run of an experiment recorded."""
+    """Return the folder with episodes that a short run of an experiment recorded."""
     folder = tmp_path_factory.mktemp("recorded")
 
     def record(experiment: str) -> Path:
@@ -102,7 +102,7 @@ def free_port() -> int:
 
 
 def without_counts_of_server(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Lines without what a restart changes: weights have new numbers, and what is read again arrives at once."""
+    """Return lines without what a restart changes: weights have new numbers, and what is read again arrives at once."""
     return [{name: value for name, value in line.items() if not name.startswith("rllink/")} for line in lines]
 
 

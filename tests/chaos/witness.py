@@ -31,5 +31,5 @@ class Witness(ConnectorPiece):
 
 
 def witnessed_rewards(path: Path) -> list[float]:
-    """What a `Witness` has written."""
+    """Return what a `Witness` has written."""
     return [float(line) for line in path.read_text().splitlines()]

@@ -35,7 +35,7 @@ class Mutant:
     killed_by: tuple[str, ...]
 
     def apply(self, root: Path) -> str:
-        """The text of the file with the mutation.
+        """Return the text of the file with the mutation.
 
         Raises:
             TableError: the file is missing, or the old line is not found exactly once.
@@ -54,13 +54,13 @@ class Mutant:
 
 
 def read_mutants(path: Path = TABLE) -> list[Mutant]:
-    """The mutations of a table in their order."""
+    """Return the mutations of a table in their order."""
     rows = tomllib.loads(path.read_text(encoding="utf-8"))["mutant"]
     return [Mutant(number, **{**row, "killed_by": tuple(row["killed_by"])}) for number, row in enumerate(rows, start=1)]
 
 
 def markdown(mutants: Sequence[Mutant]) -> str:
-    """The table of `docs/testing.md`."""
+    """Return the table of `docs/testing.md`."""
     lines = ["| | mutation | killed by |", "| --- | --- | --- |"]
     lines += [
         f"| {one.number} | `{one.path}`: {one.says} | {', '.join(f'`{test}`' for test in one.killed_by)} |"

@@ -45,7 +45,7 @@ def test_the_documentation_has_the_table() -> None:
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project of one function with two tests, which need no plugins."""
+    """Return a project of one function with two tests, which need no plugins."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     folder = tmp_path / "tree"
     folder.mkdir()

@@ -39,11 +39,11 @@ class Place:
     unit: str = "row"
 
     def at(self, row: int) -> Place:
-        """The place `row` rows further on."""
+        """Return the place `row` rows further on."""
         return replace(self, row=row + (self.row or 0))
 
     def of(self, column: str) -> Place:
-        """That column here."""
+        """Return the place of a column here."""
         return replace(self, column=column)
 
     def __str__(self) -> str:
@@ -58,17 +58,17 @@ class Place:
 def data_error(
     what: str, place: Place, *, got: str | None = None, allowed: str | None = None, nearest: str | None = None
 ) -> DataError:
-    """The error for one problem at one place."""
+    """Return the error for one problem at one place."""
     return DataError([Problem(what, where=str(place), got=got, allowed=allowed, nearest=nearest)])
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of another library says, in one line; its class where it says nothing."""
+    """Return what an error of another library says, in one line; its class where it says nothing."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def import_extra(module: str, place: Place, purpose: str) -> Any:
-    """The optional package's module; an error that says how to install it where it is missing."""
+    """Return the optional package's module; an error that says how to install it where it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

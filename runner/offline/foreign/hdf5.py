@@ -45,7 +45,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def recognises(path: str | Path) -> bool:
-    """Whether this is an HDF5 file, by its first bytes."""
+    """Return whether this is an HDF5 file, by its first bytes."""
     try:
         with open(path, "rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
@@ -54,7 +54,7 @@ def recognises(path: str | Path) -> bool:
 
 
 def count_steps(file: str | Path | BinaryIO, name: str | None = None) -> int:
-    """N, the steps in the file, from its header alone."""
+    """Return N, the steps in the file, from its header alone."""
     with open_file(file, name) as (root, place):
         return len(_dataset(root, _NAMES[REWARDS], place))
 
@@ -68,7 +68,7 @@ def blocks(
     with_infos: bool = False,
     extra: Collection[str] | None = None,
 ) -> Iterator[ColumnBlock]:
-    """The episodes of a file in blocks of about `max_steps` steps; longer ones come in chunks of as many.
+    """Yield the episodes of a file in blocks of about `max_steps` steps; longer ones come in chunks of as many.
 
     Args:
         file: a path, or a file that is open for reading and can seek.
@@ -149,13 +149,13 @@ class _Layout:
         return layout
 
     def selected(self, extra: Collection[str] | None) -> _Layout:
-        """Without the columns that nobody reads."""
+        """Return the layout without the columns that nobody reads."""
         if extra is None:
             return self
         return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
 
     def check(self, place: Place) -> None:
-        """Every field has as many rows as there are rewards."""
+        """Check that every field has as many rows as there are rewards."""
         fields = {**self.columns, _NEXT: self.next_obs, _TERMINALS: self.terminals, _TIMEOUTS: self.timeouts}
         for column, tree in fields.items():
             for leaf in () if tree is None else nested.leaves(tree):
@@ -177,7 +177,7 @@ def check_dataset(item: Any, place: Place) -> None:
 
 
 def _dataset(root: Any, name: str, place: Place) -> Any:
-    """A dataset of plain numbers, not read yet."""
+    """Return a dataset of plain numbers, not read yet."""
     leaf = _tree(root, name, place)
     if isinstance(leaf, (dict, tuple)):
         raise data_error("expected an array, got a group", place.of(name))
@@ -185,7 +185,7 @@ def _dataset(root: Any, name: str, place: Place) -> Any:
 
 
 def _tree(group: Any, name: str, place: Place, depth: int = 0) -> Any:
-    """The datasets under a name: one, or nested as the groups are."""
+    """Return the datasets under a name: one, or nested as the groups are."""
     import h5py
 
     if name not in group:
@@ -207,14 +207,14 @@ def _tree(group: Any, name: str, place: Place, depth: int = 0) -> Any:
 
 
 def _is_inside(group: Any, name: str) -> bool:
-    """Whether a name leads to something of the same file."""
+    """Return whether a name leads to something of the same file."""
     import h5py
 
     return isinstance(group.get(name, getlink=True), h5py.HardLink)
 
 
 def _is_plain(group: Any, name: str, num_steps: int) -> bool:
-    """Whether there is an array of numbers with a row a step under that name."""
+    """Return whether there is an array of numbers with a row a step under that name."""
     import h5py
 
     if name not in group or not _is_inside(group, name):
@@ -226,7 +226,7 @@ def _is_plain(group: Any, name: str, num_steps: int) -> bool:
 
 
 def read_rows(tree: Any, start: int, stop: int) -> Column:
-    """Rows of datasets as arrays, in native byte order."""
+    """Return rows of datasets as arrays, in native byte order."""
 
     def read(leaf: Any) -> Array:
         rows: Array = leaf[start:stop]
@@ -236,7 +236,7 @@ def read_rows(tree: Any, start: int, stop: int) -> Column:
 
 
 def read_flags(leaf: Any, start: int, stop: int, place: Place) -> BoolArray:
-    """(rows,) bool of a dataset of bools, or of the numbers 0 and 1."""
+    """Return (rows,) bool of a dataset of bools, or of the numbers 0 and 1."""
     values = leaf[start:stop].reshape(-1)
     if len(values) != stop - start:
         raise data_error("expected one flag a step", place.of(leaf.name.lstrip("/")), got=f"shape {leaf.shape}")
@@ -254,7 +254,7 @@ def read_flags(leaf: Any, start: int, stop: int, place: Place) -> BoolArray:
 def _find_ends(
     layout: _Layout, place: Place, counts: ReadCounts, max_steps: int
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Where episodes end (the row after the last one), and the flags of all steps: two bytes a step are held."""
+    """Return where episodes end (the row after the last one), and the flags of all steps: two bytes a step are held."""
     size = layout.num_steps
     is_terminated = read_flags(layout.terminals, 0, size, place)
     is_truncated = np.zeros(size, np.bool_) if layout.timeouts is None else read_flags(layout.timeouts, 0, size, place)
@@ -282,7 +282,7 @@ def _find_ends(
 def _group(
     ends: IntArray, max_steps: int, prefix: str
 ) -> Iterator[tuple[tuple[int, int, IntArray, IntArray], list[str]]]:
-    """Episodes of about `max_steps` in all: first and last row to read, ends and first time steps, ids.
+    """Yield episodes of about `max_steps` in all: first and last row to read, ends and first time steps, ids.
 
     A chunk that does not end its episode needs the row after it for its last observation.
     """

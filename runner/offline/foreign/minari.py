@@ -61,7 +61,7 @@ class MinariInfo:
 
 
 def recognises(path: str | Path) -> bool:
-    """Whether this folder (or its folder `data`) is a Minari data set."""
+    """Return whether this folder (or its folder `data`) is a Minari data set."""
     folder = _data_folder(path)
     if (folder / _HDF5).is_file():
         return True
@@ -72,7 +72,7 @@ def recognises(path: str | Path) -> bool:
 
 
 def read_info(path: str | Path) -> MinariInfo:
-    """What the data set says about itself; raises `DataError` where that is damaged."""
+    """Return what the data set says about itself; raises `DataError` where that is damaged."""
     folder = _data_folder(path)
     place = Place(str(folder / _METADATA))
     try:
@@ -104,7 +104,7 @@ def blocks(
     counts: ReadCounts | None = None,
     with_infos: bool = False,
 ) -> Iterator[ColumnBlock]:
-    """The episodes of a data set, in their order, in blocks of about `max_steps` steps; longer ones come alone.
+    """Yield the episodes of a data set, in their order, in blocks of about `max_steps` steps; longer ones come alone.
 
     Args:
         path: the data set's folder.
@@ -230,7 +230,7 @@ class _Episode:
 
 
 def _check(raw: _Raw, info: MinariInfo, counts: ReadCounts) -> _Episode | None:
-    """The episode; None if it has no complete step."""
+    """Return the episode; None if it has no complete step."""
     place = raw.place
     columns = {name: raw.fields[name] for name in _FIELDS}
     rewards = columns["rewards"]
@@ -337,7 +337,7 @@ def _read_hdf5(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Ra
 
 
 def _read_tree(group: Any, name: str, space: Space[Any] | None, place: Place, depth: int = 0) -> Column:
-    """The arrays under a name, nested as the groups are, in the order of the space's keys."""
+    """Return the arrays under a name, nested as the groups are, in the order of the space's keys."""
     import h5py
     from gymnasium import spaces as gs
 
@@ -390,7 +390,7 @@ def _read_flags(group: Any, name: str, place: Place) -> Array:
 
 
 def _read_infos(group: Any, number: int) -> dict[str, Array]:
-    """Infos that are arrays of numbers; others are left out."""
+    """Return infos that are arrays of numbers; others are left out."""
     import h5py
 
     found: dict[str, Array] = {}
@@ -475,7 +475,7 @@ def _from_arrow(column: pa.ChunkedArray, space: Space[Any] | None, place: Place)
 
 
 def _decode_images(rows: Sequence[Any], space: Space[Any] | None, place: Place) -> Array:
-    """(rows, height, width, ...) uint8 of JPEG files."""
+    """Return (rows, height, width, ...) uint8 of JPEG files."""
     image_module = import_extra("PIL.Image", place, "reading JPEG images")
     images = []
     for row, content in enumerate(rows):

@@ -1,7 +1,7 @@
 """Arrays in msgpack as the package msgpack-numpy encodes them, and the spaces that RLlib stores beside them.
 
 An array is `{nd: True, type: "<f4", kind: "", shape: [...], data: bytes}`, a numpy scalar `{nd: False, type, data}`;
-keys are bytes or text. For object arrays `data` is a pickle: those are refused.
+keys are bytes or text. For object arrays `data` is a pickle: they are refused.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EncodedArrayError(ValueError):
 
 
 def decode_tree(value: Any, depth: int = 0) -> Any:
-    """`value` with all encoded arrays and scalars in it decoded; `EncodedArrayError` for one that cannot be."""
+    """Return `value` with all encoded arrays and scalars in it decoded; `EncodedArrayError` for one that cannot be."""
     if depth > _MAX_DEPTH:
         raise EncodedArrayError(f"nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, dict):
@@ -45,12 +45,13 @@ def decode_tree(value: Any, depth: int = 0) -> Any:
 
 
 def is_encoded(value: Any) -> bool:
-    """Whether this is an encoded array or scalar."""
+    """Return whether this is an encoded array or scalar."""
     return isinstance(value, dict) and (b"nd" in value or "nd" in value)
 
 
 def decode_items(items: Sequence[Any]) -> Any:
-    """Columns of `len(items)` rows: of encoded arrays, numbers, bools, text, or dicts and lists (tuples) of such.
+    """Return columns of `len(items)` rows: of encoded arrays, numbers, bools, text, or dicts and lists (tuples) of
+    such.
 
     Encoded arrays of one dtype and shape are decoded at once, from their joined bytes.
 
@@ -76,7 +77,7 @@ def _decode_items(items: Sequence[Any], depth: int) -> Any:
 
 
 def _decode_equal(items: Sequence[Any]) -> Array:
-    """Encoded arrays that differ in their data only: takes these out, so that comparing the rest is one call."""
+    """Take the data out of encoded arrays that differ in nothing else, so that comparing the rest is one call."""
     first = items[0]
     data_key = b"data" if b"data" in first else "data"
     heads = [item for item in items if isinstance(item, dict)]
@@ -103,7 +104,7 @@ def _decode_array(value: Mapping[Any, Any]) -> Any:
 
 
 def _check_array(value: Mapping[Any, Any], kind: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """dtype and shape of an encoded array; both are checked."""
+    """Return dtype and shape of an encoded array, both checked."""
     is_array = _field(value, "nd")
     if type(is_array) is not bool:
         raise EncodedArrayError(f"an array's mark is {is_array!r:.40}, expected true or false")
@@ -133,7 +134,7 @@ def _from_bytes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Ar
 
 
 def _plain_column(items: Sequence[Any]) -> Array:
-    """A column of numbers, bools or text, or lists of numbers of one shape."""
+    """Return a column of numbers, bools or text, or lists of numbers of one shape."""
     try:
         column = np.array(items)
     except ValueError as error:
@@ -183,7 +184,7 @@ def _outline(item: Any) -> str:
 
 
 def read_space(state: Any) -> Space[Any] | None:
-    """The gymnasium space that RLlib describes so; None for None and for kinds that gymnasium has not.
+    """Return the gymnasium space that RLlib describes so; None for None and for kinds that gymnasium has not.
 
     Raises:
         EncodedArrayError: the description is damaged.
@@ -229,7 +230,7 @@ def _integer(value: Any) -> int:
 
 
 def _read_bounds(text: Any) -> Array:
-    """An array in numpy's file format, compressed, in base64; never an object array."""
+    """Return an array in numpy's file format, compressed, in base64; never an object array."""
     try:
         inflate = zlib.decompressobj()
         raw = inflate.decompress(base64.b64decode(text, validate=True), _MAX_SPACE_BYTES)

@@ -80,7 +80,7 @@ _ATOMS = (type(None), bool, int, float, str)
 
 
 def unpickle(data: bytes) -> Any:
-    """The arrays (scalars, or nested dicts, lists and tuples of them) of one pickle.
+    """Return the arrays (scalars, or nested dicts, lists and tuples of them) of one pickle.
 
     Raises:
         PickleRefused: there is anything else in it, or it is damaged.
@@ -108,7 +108,7 @@ class PickleMachine:
         self._shared_bytes = 4 * len(data) + _FREE_SHARED_BYTES
 
     def run(self) -> Any:
-        """The value."""
+        """Return the value."""
         data, operations = self._data, self._operations
         try:
             while True:
@@ -304,7 +304,7 @@ class PickleMachine:
         target.array = self._array(raw, dtype, shape, "F" if is_fortran else "C")
 
     def _array(self, raw: Any, dtype: _DType, shape: Any, order: str) -> Array:
-        """An array of its own, in native byte order."""
+        """Return an array of its own, in native byte order."""
         if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
             raise PickleRefused("the pickle is damaged: an array's shape is no tuple of sizes")
         if len(shape) > _MAX_NDIM or (0 in shape and max(shape) > _MAX_EMPTY_ROWS):
@@ -347,7 +347,7 @@ def _is_flat(items: tuple[Any, ...]) -> bool:
 
 
 def _byte_count(value: Any) -> int:
-    """What one more use of a stored value may cost; names and dtypes cost nothing."""
+    """Return what one more use of a stored value may cost; names and dtypes cost nothing."""
     if type(value) is _Span:
         return value.stop - value.start
     if type(value) is _Shell:

@@ -15,7 +15,7 @@ _MAX_FRAMES = 16
 
 
 def unpickle_rows(blobs: Sequence[bytes]) -> Any:
-    """One pickle a row, as a column: an array (rows, ...) or, for dicts and tuples, nested arrays.
+    """Return one pickle a row as a column: an array (rows, ...) or, for dicts and tuples, nested arrays.
 
     Pickles of arrays of one shape differ in their data bytes only; the first one shows where these are, and for all
     that agree with it elsewhere they are cut out at once.
@@ -42,7 +42,7 @@ def unpickle_rows(blobs: Sequence[bytes]) -> Any:
 
 
 def _cut_rows(blobs: Sequence[bytes], sizes: Array, left: Array, out: Array) -> Array:
-    """Read the first row that is left and all others with the same frame; those that are left then."""
+    """Read the first row that is left and all others with the same frame; return the rows left after that."""
     head = int(left[0])
     machine = PickleMachine(blobs[head])
     _place_row(_in_row(head, machine.run), head, out)

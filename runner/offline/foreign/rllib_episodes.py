@@ -73,7 +73,7 @@ class EpisodeInfos:
 
 @dataclass(frozen=True)
 class _Episode:
-    """One row: the chunk's own rows of each column, those before, and what else its state says."""
+    """One row: the chunk's rows of each column, the rows before it, and what else its state says."""
 
     columns: dict[str, Column]
     past: dict[str, Column]
@@ -89,7 +89,7 @@ class _Episode:
 
 
 def recognises(schema: pa.Schema) -> bool:
-    """Whether a file with these columns holds RLlib's episodes."""
+    """Return whether a file with these columns holds RLlib's episodes."""
     if ITEM not in schema.names:
         return False
     type_ = schema.field(ITEM).type
@@ -97,7 +97,7 @@ def recognises(schema: pa.Schema) -> bool:
 
 
 def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None) -> ColumnBlock:
-    """The episode chunks in the rows of `table`, with their time steps, lookback, infos and ids.
+    """Return the episode chunks in the rows of `table`, with their time steps, lookback, infos and ids.
 
     Chunks without a step are left out and counted.
 
@@ -130,7 +130,7 @@ def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | Non
 
 
 def read_spaces(table: pa.Table, place: Place | None = None) -> Spaces:
-    """The spaces in the first row's state, as far as there are any."""
+    """Return the spaces in the first row's state, as far as there are any."""
     place = place or Place(row=0)
     _, item = next(_items(table.slice(0, 1), place))
     state = _unpack(item, place)
@@ -212,7 +212,7 @@ def _read_episode(state: dict[str, Any], place: Place) -> _Episode:
 
 
 def _read_buffer(buffer: Any, field: str, place: Place) -> tuple[Column | None, int]:
-    """A buffer's column (None: it is empty) and how many of its rows are lookback."""
+    """Return a buffer's column (None: it is empty) and how many of its rows are lookback."""
     where = place.of(f"{ITEM}.{field}")
     if not isinstance(buffer, dict) or "data" not in buffer:
         raise data_error("expected a buffer with its data", where, got=type(buffer).__name__)
@@ -228,12 +228,12 @@ def _read_buffer(buffer: Any, field: str, place: Place) -> tuple[Column | None, 
 
 
 def _is_tuple(buffer: dict[str, Any]) -> bool:
-    """Whether `data` is a tuple of columns, which msgpack stores as a list."""
+    """Return whether `data` is a tuple of columns, which msgpack stores as a list."""
     return bool(buffer.get("finalized")) and all(is_encoded(part) or isinstance(part, dict) for part in buffer["data"])
 
 
 def _as_columns(tree: Any) -> Any:
-    """Lists of arrays as the tuples that they were."""
+    """Return lists of arrays as the tuples that they were."""
     if isinstance(tree, dict):
         return {key: _as_columns(branch) for key, branch in tree.items()}
     return tuple(_as_columns(part) for part in tree) if isinstance(tree, list) else tree
@@ -324,7 +324,7 @@ def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:
 
 
 def _agents_of(episodes: Sequence[_Episode], place: Place) -> dict[str, Any]:
-    """`agents` and `module_id` of the block, where the states name them."""
+    """Return `agents` and `module_id` of the block, where the states name them."""
     modules = sorted({episode.module_id for episode in episodes if episode.module_id is not None})
     if len(modules) > 1:
         raise data_error("episodes of several modules in one file are not read", place, got=", ".join(modules))

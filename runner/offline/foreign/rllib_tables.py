@@ -32,17 +32,17 @@ _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extensio
 
 
 def recognises(table: pa.Table) -> bool:
-    """Whether there is a packed or a tensor column in these rows (one is enough to tell)."""
+    """Return whether there is a packed or a tensor column in these rows (one is enough to tell)."""
     return any(_tensor_shape(field) is not None or is_packed(table[field.name]) for field in table.schema)
 
 
 def is_packed(column: pa.ChunkedArray) -> bool:
-    """Whether a column holds packed arrays, by its first value."""
+    """Return whether a column holds packed arrays, by its first value."""
     return first_packed(column) is not None
 
 
 def first_packed(column: pa.ChunkedArray) -> str | None:
-    """The first value if it is a packed array, else None."""
+    """Return the first value if it is a packed array, else None."""
     if not _is_text(column.type):
         return None
     try:
@@ -54,7 +54,7 @@ def first_packed(column: pa.ChunkedArray) -> str | None:
 
 
 def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: Place | None = None) -> pa.Table:
-    """The table with its packed and tensor columns as plain ones.
+    """Return the table with its packed and tensor columns as plain ones.
 
     Args:
         table: rows of RLlib's.
@@ -79,7 +79,7 @@ def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: P
 
 
 def unpack_column(column: pa.ChunkedArray, place: Place) -> Any:
-    """The arrays of a packed column: one array (rows, ...), or nested ones.
+    """Return the arrays of a packed column: one array (rows, ...), or nested ones.
 
     Raises:
         DataError: see `unpack_table`.
@@ -93,7 +93,7 @@ def unpack_column(column: pa.ChunkedArray, place: Place) -> Any:
 
 
 def unpack_value(text: str | bytes, place: Place) -> Any:
-    """What one packed value holds; `DataError` if that is anything but arrays."""
+    """Return what one packed value holds; `DataError` if that is anything but arrays."""
     try:
         return unpickle(unpack_bytes([text], place)[0])
     except PickleRefused as error:
@@ -101,7 +101,7 @@ def unpack_value(text: str | bytes, place: Place) -> Any:
 
 
 def unpack_bytes(texts: Sequence[str | bytes | None], place: Place) -> list[bytes]:
-    """The pickles in these texts."""
+    """Return the pickles in these texts."""
     frame = import_extra("lz4.frame", place, "reading columns that RLlib has packed")
     block = import_extra("lz4.block", place, "reading columns that RLlib has packed")
     blobs: list[bytes] = []
@@ -135,14 +135,14 @@ class TooMuchError(Exception):
 
 
 def _claimed_size(packed: bytes) -> int:
-    """What the header of an LZ4 frame says; 0 where it says nothing."""
+    """Return what the header of an LZ4 frame says; 0 where it says nothing."""
     has_size = len(packed) >= _LZ4_BLOCK_START and packed[4] & _LZ4_HAS_SIZE
     return int.from_bytes(packed[6:14], "little") if has_size else 0
 
 
 def _decompress(packed: bytes, frame: Any, block: Any, most: int) -> bytes:
-    """The content of an LZ4 frame, of `most` bytes at most. The usual one is a header with the content's size and one
-    block, which is read ten times as fast without the machinery of frames."""
+    """Return the content of an LZ4 frame, of `most` bytes at most. The usual one is a header with the content's size
+    and one block, which is read ten times as fast without the machinery of frames."""
     size = _claimed_size(packed)
     if size > min(255 * len(packed), most):
         raise ValueError(f"{len(packed)} bytes claim to hold {size}")
@@ -160,7 +160,7 @@ def _decompress(packed: bytes, frame: Any, block: Any, most: int) -> bytes:
 
 
 def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
-    """The content of any LZ4 frame."""
+    """Return the content of any LZ4 frame."""
     machine = frame.LZ4FrameDecompressor()
     content: bytes = machine.decompress(packed, max_length=most + 1)
     if len(content) > most:
@@ -174,7 +174,7 @@ def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
 
 
 def array_to_arrow(values: Array, place: Place) -> pa.Array:
-    """(rows, ...) -> numbers or text for no further dimension, else fixed-size lists nested as deep."""
+    """Return (rows, ...) -> numbers or text for no further dimension, else fixed-size lists nested as deep."""
     if values.dtype.kind == "S":
         return pa.array(values.tolist(), pa.binary())
     if values.dtype.kind == "c":
@@ -201,7 +201,8 @@ def _escape(key: Any) -> str:
 
 
 def _tensor_shape(field: pa.Field) -> bytes | None:
-    """The metadata of a tensor column, which say its shape; None for others. Once Ray is imported, it has a type."""
+    """Return the metadata of a tensor column, which say its shape; None for others. Once Ray is imported, it has a
+    type."""
     if isinstance(field.type, pa.BaseExtensionType):
         known = field.type.extension_name in _TENSORS
         return bytes(field.type.__arrow_ext_serialize__()) if known else None
@@ -231,7 +232,7 @@ def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: Place) -> pa.
 
 
 def _read_shape(serialized: bytes, place: Place) -> tuple[int, ...]:
-    """The shape in a tensor column's metadata: JSON, or a pickled tuple in files of Ray 2.49 to 2.54."""
+    """Return the shape in a tensor column's metadata: JSON, or a pickled tuple in files of Ray 2.49 to 2.54."""
     try:
         shape = unpickle(serialized) if serialized[:1] == b"\x80" else json.loads(serialized)
     except (PickleRefused, ValueError) as error:

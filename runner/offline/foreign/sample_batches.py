@@ -51,16 +51,16 @@ class ByteStream(Protocol):
     """A file that is open for reading bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """The next bytes, at most `size`; empty at the end."""
+        """Return the next bytes, at most `size`; empty at the end."""
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that starts so has lines of SampleBatches."""
+    """Return whether a file that starts so has lines of SampleBatches."""
     return head.lstrip()[:1] == b"{" and _TYPE.search(head) is not None
 
 
 def recognises_schema(schema: pa.Schema) -> bool:
-    """Whether a table with these columns has a SampleBatch a row."""
+    """Return whether a table with these columns has a SampleBatch a row."""
     names = set(schema.names)
     if _POLICY_BATCHES in names:
         return True
@@ -71,7 +71,7 @@ def recognises_schema(schema: pa.Schema) -> bool:
 def read_tables(
     stream: ByteStream, place: Place | None = None, max_bytes: int = MAX_TABLE_BYTES
 ) -> Iterator[tuple[Place, pa.Table]]:
-    """The lines of a JSON file as tables of about `max_bytes` of text, each with the place of its first line.
+    """Yield the lines of a JSON file as tables of about `max_bytes` of text, each with the place of its first line.
 
     Raises:
         DataError: a line is no JSON object; it names the line.
@@ -92,7 +92,7 @@ def read_tables(
 
 
 def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None) -> ColumnBlock:
-    """The trajectories in these batches.
+    """Return the trajectories in these batches.
 
     A chunk that neither ends nor goes on in these rows keeps both flags false: it may go on in other rows.
 
@@ -160,11 +160,11 @@ class _BatchReader:
         self._sized_by = ""
 
     def has(self, name: str) -> bool:
-        """Whether the batches have that column."""
+        """Return whether the batches have that column."""
         return name in self._table.column_names and self._table[name].null_count < self._table.num_rows
 
     def column(self, name: str) -> Column:
-        """(R, ...) what the column holds."""
+        """Return (R, ...) what the column holds."""
         column, place = self._table[name].combine_chunks(), self._place.of(name)
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
@@ -182,21 +182,21 @@ class _BatchReader:
         return column_to_arrays(items, pa.field(name, items.type), Place(place.file, None, name, unit="step"))
 
     def numbers(self, name: str) -> Array:
-        """(R,) numbers."""
+        """Return (R,) numbers."""
         values = self.column(name)
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "biuf":
             raise data_error("expected one number a step", self._place.of(name))
         return values
 
     def integers(self, name: str) -> npt.NDArray[np.int64]:
-        """(R,) integers."""
+        """Return (R,) integers."""
         values = self.numbers(name)
         if values.dtype.kind == "f":
             raise data_error("expected integers", self._place.of(name), got=str(values.dtype))
         return values.astype(np.int64)
 
     def flags(self, name: str) -> npt.NDArray[np.bool_]:
-        """(R,) bools, of 0 and 1 too; false where the batches do not have them."""
+        """Return (R,) bools, of 0 and 1 too; false where the batches do not have them."""
         if not self.has(name):
             return np.zeros(int(self.sizes.sum()), np.bool_)
         values = self.numbers(name)
@@ -207,7 +207,7 @@ class _BatchReader:
         return values.astype(np.bool_)
 
     def ids(self) -> Array:
-        """(R,) episode ids, which tell several agents of one episode apart."""
+        """Return (R,) episode ids, which tell several agents of one episode apart."""
         ids = self.column("eps_id")
         if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iuSU":
             raise data_error("expected one id a step", self._place.of("eps_id"))
@@ -218,7 +218,7 @@ class _BatchReader:
         return np.array([f"{episode}/{agent}" for episode, agent in pairs])
 
     def segments(self) -> npt.NDArray[np.int64]:
-        """(R,) number of the batch, and of the unroll in it: what steps without ids belong to."""
+        """Return (R,) number of the batch, and of the unroll in it: what steps without ids belong to."""
         batch = np.repeat(np.arange(len(self.sizes)), self.sizes)
         if not self.has("unroll_id"):
             return batch
@@ -227,7 +227,7 @@ class _BatchReader:
         return np.cumsum(changes)
 
     def infos(self) -> list[dict[str, Any]] | None:
-        """(R,) infos, None where all are empty."""
+        """Return (R,) infos, None where all are empty."""
         if not self.has("infos"):
             return None
         column, place = self._table["infos"], self._place.of("infos")
@@ -265,7 +265,7 @@ class _BatchReader:
             raise data_error(what, self._place.at(row).of(name), got=f"{int(sizes[row])} steps", allowed=allowed)
 
     def batch_of(self, step: int) -> int:
-        """The batch that holds the step."""
+        """Return the batch that holds the step."""
         return int(np.searchsorted(np.cumsum(self.sizes), step, side="right"))
 
 
@@ -288,12 +288,12 @@ def _is_like(a: Array, b: Array) -> bool:
 
 
 def _without_none(info: dict[str, Any]) -> dict[str, Any]:
-    """An info without the keys that only other rows have, which Arrow adds."""
+    """Return an info without the keys that only other rows have, which Arrow adds."""
     return {key: value for key, value in info.items() if value is not None}
 
 
 def _single_policy(table: pa.Table, place: Place) -> pa.Table:
-    """The columns of the only policy of MultiAgentBatches; other tables as they are."""
+    """Return the columns of the only policy of MultiAgentBatches; other tables as they are."""
     if _POLICY_BATCHES not in table.column_names:
         return table
     batches = table[_POLICY_BATCHES].combine_chunks()
@@ -317,7 +317,7 @@ def _is_list(type_: pa.DataType) -> bool:
 
 
 def _lines(stream: ByteStream) -> Iterator[bytes]:
-    """Lines with their line ends, as the file has them."""
+    """Yield lines with their line ends, as the file has them."""
     rest: list[bytes] = []
     while chunk := stream.read(_READ_BYTES):
         *whole, tail = chunk.split(b"\n")
@@ -332,7 +332,7 @@ def _lines(stream: ByteStream) -> Iterator[bytes]:
 
 
 def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, pa.Table]]:
-    """A table for each run of lines whose columns have one type.
+    """Yield a table for each run of lines whose columns have one type.
 
     By Python's parser: pyarrow 25 crashes the process where a line is no object (`null`), and makes arrays of
     unequal length of some damaged lines.

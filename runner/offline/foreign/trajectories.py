@@ -117,7 +117,7 @@ class StepInfos:
 
 
 def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
-    """Trajectories of these rows, in the order of their first rows.
+    """Return trajectories of these rows, in the order of their first rows.
 
     Rows follow each other while the episode id stays, `t` grows by one, no end flag comes between, and `new_obs` (where
     there is one) is the next row's observation. With ids and `t`, parts of an episode that lie apart are joined.
@@ -138,7 +138,7 @@ def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
 
 
 def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
-    """The block of these trajectories; the last observations as `ReadCounts` says."""
+    """Return the block of these trajectories; the last observations as `ReadCounts` says."""
     last = spans.starts + spans.lengths - 1
     is_terminated, is_truncated = steps.is_terminated[last], steps.is_truncated[last]
     kept = spans.lengths.copy()
@@ -177,7 +177,7 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
 
 
 def rows_equal(a: Column, b: Column) -> BoolArray:
-    """(R,) whether the rows are equal in every leaf; NaN equals NaN."""
+    """Return whether (R,) the rows are equal in every leaf; NaN equals NaN."""
 
     def leaf(x: Array, y: Array) -> Array:
         same = x == y
@@ -212,7 +212,7 @@ def check_new_obs(obs: Column, new_obs: Column, place: Place) -> None:
 
 
 def content_id(steps: Steps, start: int, length: int) -> str:
-    """An id made of what the trajectory holds: the same whenever the same data are read."""
+    """Return an id made of what the trajectory holds: the same whenever the same data are read."""
     digest = hashlib.blake2b(digest_size=16)
     for name in (OBS, ACTIONS, REWARDS):
         for leaf in nested.leaves(nested.take(steps.columns[name], slice(start, start + length))):
@@ -221,7 +221,7 @@ def content_id(steps: Steps, start: int, length: int) -> str:
 
 
 def _codes(ids: Array | None, num_rows: int) -> IntArray:
-    """(R,) number of each row's episode id, by first appearance."""
+    """Return the number (R,) of each row's episode id, by first appearance."""
     if ids is None or not num_rows:
         return np.zeros(num_rows, np.int64)
     changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # runs are long: sort their heads only
@@ -232,7 +232,7 @@ def _codes(ids: Array | None, num_rows: int) -> IntArray:
 
 
 def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:
-    """(R,) whether each row continues the trajectory of the row before it."""
+    """Return whether (R,) each row continues the trajectory of the row before it."""
     follows = np.ones(len(code), np.bool_)
     if len(code):
         follows[0] = False
@@ -249,7 +249,7 @@ def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:
 
 
 def _join(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray) -> list[list[int]]:
-    """Runs of rows that make one trajectory, in the order of their first rows."""
+    """Return runs of rows that make one trajectory, in the order of their first rows."""
     if steps.episode_ids is None or not len(starts):
         return [[run] for run in range(len(starts))]
     last = starts + lengths - 1
@@ -273,7 +273,7 @@ def _join(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray) -> 
 
 
 def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """The order of rows in which each group lies together, and the groups' first rows and lengths in it."""
+    """Return the order of rows in which each group lies together, and the groups' first rows and lengths in it."""
     runs = np.array([run for group in groups for run in group], np.int64)
     order = _ranges(starts[runs], lengths[runs])
     num_runs = np.array([len(group) for group in groups], np.int64)
@@ -282,7 +282,7 @@ def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tu
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """start, start + 1, ... of each range, one range after the other."""
+    """Return start, start + 1, ... of each range, one range after the other."""
     offsets = np.cumsum(lengths) - lengths
     ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)
     return ranges
@@ -302,8 +302,8 @@ def _reorder(steps: Steps, order: IntArray) -> Steps:
 
 
 def _ids(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray, t_started: IntArray) -> list[str]:
-    """Ids of the trajectories. A chunk that cannot continue an earlier one of its id (that one is done, or reaches as
-    far or further, or ends elsewhere) gets the id with a number."""
+    """Return ids of the trajectories. A chunk that cannot continue an earlier one of its id (that one is done, or
+    reaches as far or further, or ends elsewhere) gets the id with a number."""
     if steps.episode_ids is None:
         return [content_id(steps, *span) for span in zip(starts.tolist(), lengths.tolist(), strict=True)]
     last = starts + lengths - 1

@@ -17,13 +17,13 @@ _ratio = OfflineConfig().input_max_unpacked_ratio
 
 
 def allow(ratio: float) -> None:
-    """Set the ratio for what this process reads from now on: that of the data that it has opened last."""
+    """Set the ratio for all that this process reads from now on, by the data that it has opened last."""
     global _ratio
     _ratio = ratio
 
 
 def most_bytes(packed: int) -> int:
-    """What so many bytes may unpack to."""
+    """Return what so many bytes may unpack to."""
     return FREE_BYTES + int(_ratio * packed)
 
 
@@ -34,13 +34,13 @@ def check_size(unpacked: int, packed: int, place: Place) -> None:
 
 
 def too_large(packed: int, place: Place) -> DataError:
-    """The error for packed bytes that unpack to too many."""
+    """Return the error for packed bytes that unpack to too many."""
     what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,}: not unpacked"
     return data_error(what, place, allowed=f"a ratio of {_ratio:g}; offline.{_OPTION}=RATIO raises it")
 
 
 def check_rows(rows: Iterable[Any], packed: int, place: Place) -> Iterator[Any]:
-    """The rows of texts or arrays as they come, until they have too many bytes; raises `DataError`."""
+    """Yield the rows of texts or arrays as they come, until they have too many bytes; raises `DataError`."""
     total = 0
     for row in rows:
         total += len(row) * getattr(row, "itemsize", 1)
@@ -67,7 +67,7 @@ class BoundedStream:
         self._num_read = 0
 
     def read(self, size: int = -1) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         data: bytes = self._stream.read(most_bytes(self._packed) + 1 if size is None or size < 0 else size)
         self._num_read += len(data)
         check_size(self._num_read, self._packed, self._place)
@@ -78,4 +78,4 @@ class BoundedStream:
         return True
 
     def close(self) -> None:
-        """The file is closed by who opened it."""
+        """Leave the file open: who opened it closes it."""
