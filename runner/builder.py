@@ -83,29 +83,31 @@ def build_env_runner(
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
     if is_evaluation:
-        for own in parts.values():
-            own.env_to_module.freeze()
-            own.module_to_env.freeze()
+        for module_parts in parts.values():
+            module_parts.env_to_module.freeze()
+            module_parts.module_to_env.freeze()
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
     num_lookback = lookback_of(config, parts)
     if has_several_agents(plans):
         envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
-        acting = {module_id: _acting_module(own) for module_id, own in parts.items()}
-        return MultiAgentEnvRunner(envs, acting, seed_name, config.seed, num_lookback, config.env.observation_check)
-    own = parts[DEFAULT_MODULE_ID]
+        acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
+        return MultiAgentEnvRunner(
+            envs, acting_modules, seed_name, config.seed, num_lookback, config.env.observation_check
+        )
+    module_parts = parts[DEFAULT_MODULE_ID]
     env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
     runner = SingleAgentEnvRunner(
         env,
-        own.module,
-        own.env_to_module,
-        own.module_to_env,
+        module_parts.module,
+        module_parts.env_to_module,
+        module_parts.module_to_env,
         seed_name,
         config.seed,
         num_lookback,
         config.env.observation_check,
     )
     if is_recording:
-        runner.recorder = _build_recorder(config, own.plan, f"{role}-{index}-{generation}")
+        runner.recorder = _build_recorder(config, module_parts.plan, f"{role}-{index}-{generation}")
     return runner
 
 
@@ -157,7 +159,11 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
     """Past steps that episodes keep: what the configuration says, or what a piece needs if that is more."""
-    needed = [pipeline.num_lookback for own in parts.values() for pipeline in (own.env_to_module, own.module_to_env)]
+    needed = [
+        pipeline.num_lookback
+        for module_parts in parts.values()
+        for pipeline in (module_parts.env_to_module, module_parts.module_to_env)
+    ]
     return max(config.env_runners.episode_lookback_horizon, *needed)
 
 
@@ -172,16 +178,16 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     """
     from runner.offline import preflight
 
-    if has_several_agents({module_id: own.plan for module_id, own in parts.items()}):
+    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
         what = "recorded data of several agents cannot be learned from yet"
         raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
-    own = parts[DEFAULT_MODULE_ID]
-    for piece in own.env_to_module.single_pieces():
+    module_parts = parts[DEFAULT_MODULE_ID]
+    for piece in module_parts.env_to_module.single_pieces():
         if type(piece).merge_states is not ConnectorPiece.merge_states:
             what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
             allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
             raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
-    readers = _pieces_that_read_the_module(own)
+    readers = _pieces_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
             f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
@@ -190,7 +196,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
             allowed="false; offline.materialize_data=true keeps what is read in memory",
         )
         raise ConfigError([problem])
-    return preflight.check_recorded_data(config, own)
+    return preflight.check_recorded_data(config, module_parts)
 
 
 def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
@@ -232,7 +238,7 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
         return None
-    if has_several_agents({module_id: own.plan for module_id, own in parts.items()}):
+    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
         what = "several agents cannot be evaluated on recorded data yet"
         allowed = "null, or a single-agent environment"
         raise ConfigError([Problem(what, "evaluation.offline_evaluation_input_", str(held_out), allowed)])
@@ -286,11 +292,11 @@ def build_env_runner_group(
     file_list = None
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
-    plans = {module_id: own.plan for module_id, own in parts.items()}
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     if is_recording:
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, plans, file_list)
-    pipelines = {module_id: own.env_to_module for module_id, own in parts.items()}
+    pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
     max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
@@ -329,7 +335,7 @@ def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan]
     prepare_output(config.offline, () if file_list is None else file_list.paths)
 
 
-def check_own_gpus(config: ExperimentConfig) -> None:
+def check_local_gpus(config: ExperimentConfig) -> None:
     """Raise `ConfigError` where the learner in this process asks for GPUs that are not there."""
     asked, there = config.learners.num_gpus_per_learner, torch.cuda.device_count()
     if config.learners.num_learners == 0 and asked > there:
@@ -373,17 +379,24 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     """The learners, one a module, each with its learner pipeline before it: here, or so many Ray actors."""
     named = config.multi_agent.modules_to_train
     to_train = list(parts) if named is None else named
-    pipelines = {module_id: own.learner for module_id, own in parts.items()}
+    pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
     # External simulators may act with older weights, or with a policy of their own.
     is_checked = config.learners.check_acted_outputs and not config.env.is_external
-    acted_outputs = ActedOutputs({id_: own.env_to_module for id_, own in parts.items()}) if is_checked else None
+    acted_outputs = (
+        ActedOutputs({id_: module_parts.env_to_module for id_, module_parts in parts.items()}) if is_checked else None
+    )
     if config.learners.num_learners == 0:
-        learners = {module_id: _build_learner(config, own, Alone()) for module_id, own in parts.items()}
+        learners = {
+            module_id: _build_learner(config, module_parts, Alone()) for module_id, module_parts in parts.items()
+        }
         return LearnerGroup(learners, pipelines, to_train, acted_outputs=acted_outputs)
-    plans = {module_id: own.plan for module_id, own in parts.items()}
-    modules = {module_id: own.module for module_id, own in parts.items()}
-    reads = {module_id: _columns_of_learner(own.plan, own.module) for module_id, own in parts.items()}
-    weights = {module_id: own.weights() for module_id, own in parts.items()}
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    reads = {
+        module_id: _columns_of_learner(module_parts.plan, module_parts.module)
+        for module_id, module_parts in parts.items()
+    }
+    weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
     make_learners = PlannedLearners(config, plans, weights, tuple(to_train))
     return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners, acted_outputs)
 
@@ -405,9 +418,11 @@ class PlannedLearners:
         """One a module, without pipelines."""
         here = _on_device(self.config, self.config.learners.device)
         parts = {module_id: build_module_parts(here, plan) for module_id, plan in self.plans.items()}
-        for module_id, own in parts.items():
-            FlatParameters(own.module).load(self.weights[module_id])
-        learners = {module_id: _build_learner(self.config, own, peers) for module_id, own in parts.items()}
+        for module_id, module_parts in parts.items():
+            FlatParameters(module_parts.module).load(self.weights[module_id])
+        learners = {
+            module_id: _build_learner(self.config, module_parts, peers) for module_id, module_parts in parts.items()
+        }
         return LearnerGroup(learners, {}, self.to_train, peers)
 
 

@@ -79,11 +79,11 @@ def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
     sources = module_sources(config)
     contents = {source.checkpoint: load_checkpoint(source.checkpoint) for source in sources.values()}
     fits = []
-    for module_id, own in parts.items():
-        path = own.plan.module.load_state_path
+    for module_id, module_parts in parts.items():
+        path = module_parts.plan.module.load_state_path
         if path is not None:
             source = sources[path]
-            fits.append(_Fit(own, _read_saved(module_id, source, *contents[source.checkpoint])))
+            fits.append(_Fit(module_parts, _read_saved(module_id, source, *contents[source.checkpoint])))
     problems = [problem for fit in fits for problem in fit.problems()]
     if problems:
         raise ConfigError(problems)
@@ -116,13 +116,13 @@ def _read_saved(
 class _Fit:
     """A module and what it is to take over, compared name by name."""
 
-    def __init__(self, own: ModuleParts, saved: SavedModule) -> None:
-        self._plan = own.plan
+    def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
+        self._plan = parts.plan
         self._saved = saved
-        self._own_parameters = own.module.state_dict()
-        pipeline = own.env_to_module
+        self._parameters = parts.module.state_dict()
+        pipeline = parts.env_to_module
         pieces = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
-        here = {name: _shape(value) for name, value in {**self._own_parameters, **pieces}.items()}
+        here = {name: _shape(value) for name, value in {**self._parameters, **pieces}.items()}
         there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}
         self._here, self._there = here, there
         self._common = [name for name in here if name in there]
@@ -143,7 +143,7 @@ class _Fit:
             yield Problem(what, where, f"{got} in the checkpoint", f"{allowed} in this configuration")
         elif not self._taken_parameters:
             what = "the checkpoint has none of the module's parameters"
-            yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._own_parameters)))
+            yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._parameters)))
         elif self._misfits and self._plan.module.load_state_strict:
             what = "the module in the checkpoint is not the one that this configuration describes"
             allowed = "the same in both, or module.load_state_strict=false to take over what both have"
@@ -153,19 +153,19 @@ class _Fit:
         """Take the parameters over."""
         with torch.no_grad():
             for name in self._taken_parameters:
-                self._own_parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
-        pieces = tuple(name for name in self._common if name not in self._own_parameters)
+                self._parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
+        pieces = tuple(name for name in self._common if name not in self._parameters)
         return LoadedModule(self._plan.module_id, self._saved, self._taken_parameters, pieces, tuple(self._misfits))
 
     @property
     def _taken_parameters(self) -> tuple[str, ...]:
-        return tuple(name for name in self._common if name in self._own_parameters)
+        return tuple(name for name in self._common if name in self._parameters)
 
     def _other_activations(self) -> Iterator[str]:
         for name, value in self._saved.activations.items():
-            own = getattr(self._plan.module, name, value)
-            if own != value:
-                yield f"{name} {show_value(value)} in the checkpoint, {show_value(own)} here"
+            configured = getattr(self._plan.module, name, value)
+            if configured != value:
+                yield f"{name} {show_value(value)} in the checkpoint, {show_value(configured)} here"
 
 
 def _shape(value: Any) -> str:

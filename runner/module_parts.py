@@ -123,7 +123,7 @@ def _plan_single(config: ExperimentConfig, observation_space: Space, action_spac
 
 def _plan_declared_agents(config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModulePlan]:
     observations, actions = (
-        {id_: _declared_space(own.get(name), f"env.agents.{id_}.{name}") for id_, own in agents.items()}
+        {id_: _declared_space(spaces.get(name), f"env.agents.{id_}.{name}") for id_, spaces in agents.items()}
         for name in ("observation_space", "action_space")
     )
     return _plan_agents(config, DeclaredAgents(observations, actions))
@@ -236,36 +236,36 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
 
 def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModuleParts:
     """The module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
-    acting = build_acting_parts(config, plan)
+    acting_parts = build_acting_parts(config, plan)
     device = learner_device(config)
     edits = [*_algorithm_edits(plan), *config.connectors.learner]
     with _space_errors(plan):
         learner = learner_pipeline(
-            acting.env_to_module.held_observation_space,
-            acting.module_to_env.action_space,
+            acting_parts.env_to_module.held_observation_space,
+            acting_parts.module_to_env.action_space,
             device,
             edits,
             make_piece,
-            acting.recorded,
-            plan.module.max_seq_len if acting.module.is_stateful else None,
+            acting_parts.recorded,
+            plan.module.max_seq_len if acting_parts.module.is_stateful else None,
         )
     loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
-    misfit = find_misfit(loss, acting.module, plan.algorithm)
+    misfit = find_misfit(loss, acting_parts.module, plan.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
-    _check_reads((*loss.reads, *acting.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
-    _check_same_observations(acting, learner, may_augment=learns_offline(config))
+    _check_reads((*loss.reads, *acting_parts.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
+    _check_same_observations(acting_parts, learner, may_augment=learns_offline(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
-    acting.module.to(device)
-    return ModuleParts(**vars(acting), learner=learner)
+    acting_parts.module.to(device)
+    return ModuleParts(**vars(acting_parts), learner=learner)
 
 
-def _check_same_observations(acting: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
-    unmatched = find_unmatched_piece(acting.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
+def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
+    unmatched = find_unmatched_piece(acting_parts.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
     if unmatched is not None:
         raise ConfigError([unmatched])
-    acts_on, learns_on = acting.env_to_module.observation_space, learner.observation_space
+    acts_on, learns_on = acting_parts.env_to_module.observation_space, learner.observation_space
     if acts_on != learns_on:
         problem = Problem(
             "the module would learn on other observations than it acts on",
@@ -281,13 +281,17 @@ def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
     """The edits that the algorithm makes; an argument of a piece that bears the name of an overridden field (its
     gamma, for example) takes this module's value.
     """
-    own = {name: getattr(plan.algorithm, name) for name in plan.overridden}
+    overridden = {name: getattr(plan.algorithm, name) for name in plan.overridden}
 
-    def with_own(value: Any) -> Any:
-        return {key: own.get(key, argument) for key, argument in value.items()} if isinstance(value, dict) else value
+    def with_overridden(value: Any) -> Any:
+        return (
+            {key: overridden.get(key, argument) for key, argument in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
 
     for edit in plan.algorithm.learner_pipeline:
-        yield {key: with_own(value) for key, value in edit.items()}
+        yield {key: with_overridden(value) for key, value in edit.items()}
 
 
 @contextmanager

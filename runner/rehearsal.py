@@ -75,11 +75,13 @@ class _Rehearsal:
             module_id: self._try(f"module {module_id} and its pipelines", partial(build_module_parts, config, plan))
             for module_id, plan in plans.items()
         }
-        parts = {module_id: own for module_id, own in made.items() if own is not None}
+        parts = {module_id: module_parts for module_id, module_parts in made.items() if module_parts is not None}
         if not plans or len(parts) < len(plans):
             return None
         self._made += [config.env.name, *_described(parts)]
-        agents = {module_id: own.plan.agents for module_id, own in parts.items() if own.plan.agents}
+        agents = {
+            module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
+        }
         self._try("the metrics", lambda: check_metric_names(config, agents))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         return parts
@@ -101,10 +103,10 @@ class _Rehearsal:
 
     def _sample(self, env: EnvConfig, role: str, parts: Mapping[str, ModuleParts]) -> Rollout:
         config = replace(self._config, env=env)
-        plans = {module_id: own.plan for module_id, own in parts.items()}
+        plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
         runner = builder.build_env_runner(config, plans, role, 0, 0)
         try:
-            weights = {module_id: own.weights() for module_id, own in parts.items()}
+            weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
             return runner.sample(_LEAST_ENV_STEPS, True, weights, {}).rollout
         finally:
             runner.close()
@@ -115,10 +117,10 @@ class _Rehearsal:
         if source is None:
             self._not_made.append("recorded data (reading these takes Ray)")
             return None
-        own = parts[DEFAULT_MODULE_ID]
+        module_parts = parts[DEFAULT_MODULE_ID]
         block = _first_chunks(source.first_block())
         self._made.append("the first recorded steps")
-        held = with_held_observations(block, own.env_to_module, own.module)
+        held = with_held_observations(block, module_parts.env_to_module, module_parts.module)
         return Rollout({DEFAULT_MODULE_ID: held}, held.num_rows)
 
     def _try_evaluation(self, parts: Mapping[str, ModuleParts]) -> None:
@@ -187,9 +189,13 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:
-    for module_id, own in parts.items():
-        name = type(own.module).__name__ if own.plan.agents is None else f"{module_id}: {type(own.module).__name__}"
-        num_parameters = sum(parameter.numel() for parameter in own.module.parameters())
+    for module_id, module_parts in parts.items():
+        name = (
+            type(module_parts.module).__name__
+            if module_parts.plan.agents is None
+            else f"{module_id}: {type(module_parts.module).__name__}"
+        )
+        num_parameters = sum(parameter.numel() for parameter in module_parts.module.parameters())
         yield f"{name} ({num_parameters:,} parameters) and its pipelines"
 
 

@@ -21,7 +21,7 @@ from runner.config.metrics import check_metric_names, learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.dataflow.experience import Experience
-from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own_return_metrics, returns_by_kind
+from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, mean_returns_by_id, returns_by_kind
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.loaded_modules import load_modules, shared_states
@@ -70,10 +70,14 @@ class Trainer:
         self._warn = _log.warning if note is None else note
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
-        builder.check_own_gpus(config)
+        builder.check_local_gpus(config)
         self._parts = builder.build_parts(config)
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
-        agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}
+        agents = {
+            module_id: module_parts.plan.agents
+            for module_id, module_parts in self._parts.items()
+            if module_parts.plan.agents
+        }
         check_metric_names(config, agents)
         if learns_offline(config):
             source = builder.check_recorded_data(config, self._parts)
@@ -172,7 +176,7 @@ class Trainer:
     @property
     def plans(self) -> list[ModulePlan]:
         """Of each module: whom it acts for, and its spaces."""
-        return [own.plan for own in self._parts.values()]
+        return [module_parts.plan for module_parts in self._parts.values()]
 
     def train(self) -> Result:
         """One iteration: sample, update, and evaluate when it is due.
@@ -218,7 +222,7 @@ class Trainer:
             episodes.outside.count,
         )
         self._metrics.warn_of(episodes.outside)
-        result |= own_return_metrics("evaluation/env_runners", dict(returns_by_kind(episodes)))
+        result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         return result | {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:

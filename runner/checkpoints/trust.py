@@ -107,7 +107,7 @@ class StoredValues:
         composed: Composed,
         overrides: Sequence[str],
         unused: Collection[str] = TRAINING,
-        own: Collection[str] = (),
+        trusted_blocks: Collection[str] = (),
     ) -> None:
         """Check what `composed` of these values asks for; raises `UntrustedError`.
 
@@ -115,12 +115,12 @@ class StoredValues:
             composed: before anything of it is imported.
             overrides: that it was composed with.
             unused: starts of the dotted keys that the command does nothing with.
-            own: blocks that are of the person at the command line.
+            trusted_blocks: blocks that the person at the command line chose.
         """
         if self.reason is None:
             return
         lines, _ = parse_overrides(overrides, search_dirs(None))
-        harmless = {*unused, *own, *(line.key for line in lines)}
+        harmless = {*unused, *trusted_blocks, *(line.key for line in lines)}
 
         def is_used(key: str) -> bool:
             return not any(key == start or key.startswith(f"{start}.") for start in harmless)

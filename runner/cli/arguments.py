@@ -83,7 +83,7 @@ def check_options(verb: str | None, argv: Sequence[str]) -> None:
     for name in (text.partition("=")[0] for text in argv):
         verbs = _OPTIONS_OF_FEW.get(name, (verb,))
         if verb not in verbs:
-            told = f"{name} is an option of {' and of '.join(own or 'training' for own in verbs)}"
+            told = f"{name} is an option of {' and of '.join(known or 'training' for known in verbs)}"
             raise UsageError(f"{told}\n   allowed  {_INSTEAD[name]}" if name in _INSTEAD else told)
 
 

@@ -193,7 +193,7 @@ class Verdict:
             yield failure(self._trained.kind, str(self._error) or type(self._error).__name__, self._time_s)
         else:
             early = self._early if code in (EXIT_INTERRUPTED, EXIT_BUDGET) else None
-            yield from self._trained.own_cases(early, self._time_s)
+            yield from self._trained.overall_cases(early, self._time_s)
         yield from self._trained.trial_cases()
 
 

@@ -30,7 +30,7 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     stored = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
     with naming_checkpoint(checkpoint):
         composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
-    stored.check(composed, overrides, own={*chosen, "module.load_state_path"})
+    stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
     config = build_experiment_config(composed)
     check_assertions(arguments.assertions, config)
     run_dir = run_dir or _new_run_dir(str(config.experiment_name))

@@ -51,7 +51,7 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     codes: list[int] = []
 
     def run(folder: Path) -> int:
-        with _own(folder):
+        with _held_folder(folder):
             codes.append(_run(space, configs, folder, arguments, verdict))
         return codes[-1]
 
@@ -97,7 +97,7 @@ def _run(
 
 
 @contextmanager
-def _own(folder: Path) -> Iterator[None]:
+def _held_folder(folder: Path) -> Iterator[None]:
     """Within, the folder is this process's.
 
     Raises:

@@ -50,7 +50,7 @@ class Trained(Protocol):
     def value_of(self, condition: Condition) -> JudgedValue:
         """What this condition is judged by."""
 
-    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         """The test that a report has of itself, unless its trials say it all.
 
         Args:
@@ -76,7 +76,7 @@ class TrainedRun:
     def value_of(self, condition: Condition) -> JudgedValue:
         return _last_value(self.run_dir, condition.metric)
 
-    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         result = self._result()
         reason = str(result.get("stop_reason") or "")
         if early is None:
@@ -138,7 +138,7 @@ class TrainedSweep:
         groups = best_groups_first(group_by_combination(self.folder.trials), metric, mode)
         return groups[0][0] if groups else None
 
-    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         if early is not None:
             yield Case(self.kind, "error", early, time_s=time_s)
 

@@ -100,5 +100,5 @@ def _compose_all(arguments: Arguments) -> Iterator[Composed]:
     combinations = list(expand_sweep(swept, dirs)) or [()]
     if len(combinations) > _SOON:
         print(f"checking {len(combinations)} configurations ...", file=sys.stderr, flush=True)
-    for own in combinations:
-        yield compose_variant(shared, own, config_dir)
+    for combination in combinations:
+        yield compose_variant(shared, combination, config_dir)

@@ -93,7 +93,7 @@ _OPTIMIZER_METRICS: Mapping[str, str] = {
 }
 
 
-_OWN_RETURNS: Mapping[str, str] = {
+_RETURNS_BY_ID: Mapping[str, str] = {
     "agent": "mean undiscounted return of this agent alone",
     "module": "mean undiscounted return of the agents that this module acts for, each alone",
 }
@@ -118,7 +118,7 @@ def producible_metrics(
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
         for module_id, agents in (agents_by_module or {}).items():
             ids = {"agent": agents, "module": [module_id]}
-            for kind, meaning in _OWN_RETURNS.items():
+            for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
     trained = config.multi_agent.modules_to_train
     for module_id in agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID]:
@@ -161,7 +161,7 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     if config.env._target_ is None:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
-    starts = tuple(f"env_runners/{own}_episode_return_mean/" for own in _OWN_RETURNS)
+    starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
     is_learners = name.startswith("learners/") and name.rpartition("/")[2] in _learner_metrics(config)
     return kind.startswith(starts) or (is_learners and not _is_mapping_complete(config))
 

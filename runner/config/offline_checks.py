@@ -32,7 +32,7 @@ _SET_ELSEWHERE = {
     "compute": "; see its concurrency",
 }
 # Arguments of a pre-learner's constructor that are not the user's.
-_OWN_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
+_RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
 OFFLINE_DATAFLOW = "runner.dataflow.offline.offline"
 
 
@@ -81,10 +81,10 @@ def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> I
     if offline.prelearner_kwargs and offline.prelearner_class is None:
         what = "offline.prelearner_kwargs are for a pre-learner of your own, runner's has none"
         yield Problem(what, where, got, "{}, or offline.prelearner_class")
-    taken = [name for name in offline.prelearner_kwargs if name in _OWN_ARGUMENTS]
+    taken = [name for name in offline.prelearner_kwargs if name in _RUNNER_ARGUMENTS]
     if taken:
         what = f"offline.prelearner_kwargs: {', '.join(taken)} is what every pre-learner gets from runner"
-        yield Problem(what, where, got, f"other names than {', '.join(_OWN_ARGUMENTS)}")
+        yield Problem(what, where, got, f"other names than {', '.join(_RUNNER_ARGUMENTS)}")
 
 
 def _check_concurrency(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:

@@ -65,9 +65,9 @@ def off_policy_methods(evaluation: EvaluationConfig) -> list[str]:
 def fitted_q_config(values: Mapping[str, Any]) -> FittedQConfig:
     """`offline_evaluation_q_model_config`, checked before, with the defaults of what it does not name."""
     default = FittedQConfig()
-    own = {name: value for name, value in values.items() if name != "network"}
+    fitting = {name: value for name, value in values.items() if name != "network"}
     network = replace(default.network, **_converted(ModuleConfig, values.get("network", {})))
-    return replace(default, **_converted(FittedQConfig, own), network=network)
+    return replace(default, **_converted(FittedQConfig, fitting), network=network)
 
 
 def _converted(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _find_block_problems(
     if not isinstance(values, dict):
         yield Problem(f"{key} must be a block", composed.where(key), show_value(values), ", ".join(names))
         return
-    annotations, options = typing.get_type_hints(schema), {own.name: option_of(own) for own in fields(schema)}
+    annotations, options = typing.get_type_hints(schema), {field_.name: option_of(field_) for field_ in fields(schema)}
     for name, value in values.items():
         full, where = f"{key}.{name}", composed.where(f"{key}.{name}") or composed.where(key)
         if name not in names:

@@ -74,7 +74,7 @@ def _signing_key() -> bytes:
         return _checked(os.environ[KEY], KEY)
     if KEY_FILE in os.environ:
         return _read(Path(os.environ[KEY_FILE]))
-    path = _own_file()
+    path = _default_key_file()
     if not path.exists():
         try:
             _make(path)
@@ -92,10 +92,10 @@ def _known_keys() -> Iterator[bytes]:
         with suppress(KeyUnavailableError):
             yield _read(Path(os.environ[KEY_FILE]))
     with suppress(KeyUnavailableError):
-        yield _read(_own_file())
+        yield _read(_default_key_file())
 
 
-def _own_file() -> Path:
+def _default_key_file() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
     if not folder.is_absolute():

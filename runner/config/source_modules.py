@@ -82,10 +82,10 @@ class SourceModule:
     def public_names(self) -> list[str]:
         """The classes and functions that the module offers; its submodules when it has none."""
         kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        own = {name for name, node in self.definitions.items() if isinstance(node, kinds)}
+        defined = {name for name, node in self.definitions.items() if isinstance(node, kinds)}
         if self.search_locations and not self.exports:
-            own |= {name for name, (module, _) in self.imports.items() if module.startswith(self.name)}
-        names = own | set(self.exports)
+            defined |= {name for name, (module, _) in self.imports.items() if module.startswith(self.name)}
+        names = defined | set(self.exports)
         return [name for name in names or self._submodules if not name.startswith("_")]
 
     def _add(self, statement: ast.stmt) -> None:

@@ -18,7 +18,7 @@ def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if num_metrics == 0 or (not isinstance(mode, str) and len(mode) != num_metrics):
         what = "sweep.mode has one entry for each of sweep.metric, or is one for all"
         yield Problem(what, composed.where("sweep.mode"), f"{show_value(metric)} and {show_value(mode)}")
-    unknown = [] if isinstance(mode, str) else [own for own in mode if own not in ("max", "min")]
+    unknown = [] if isinstance(mode, str) else [name for name in mode if name not in ("max", "min")]
     if unknown:
         yield Problem(
             "sweep.mode is none of its choices", composed.where("sweep.mode"), show_value(unknown[0]), "max, min"

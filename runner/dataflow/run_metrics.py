@@ -48,7 +48,7 @@ class RunMetrics:
         self._has_warned = False
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
-        self._own_returns: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
+        self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
         self._smoothing = smoothing
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
@@ -92,8 +92,8 @@ class RunMetrics:
         self._lengths.extend(finished.lengths.tolist())
         for kind, returns in returns_by_kind(finished):
             for id_, values in returns.items():
-                own = self._own_returns[kind].setdefault(id_, deque(maxlen=self._smoothing))
-                own.extend(values.tolist())
+                recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
+                recent_returns.extend(values.tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
         self._num_outside += finished.outside.count
@@ -143,7 +143,7 @@ class RunMetrics:
                 self._num_env_steps,
                 self._num_outside,
             )
-        result |= own_return_metrics("env_runners", self._own_returns)
+        result |= mean_returns_by_id("env_runners", self._returns_by_id)
         result |= _means_by_module(self._updates)
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
         return result | dict(more)
@@ -160,7 +160,7 @@ class RunMetrics:
             "lengths": list(self._lengths),
             "own_returns": {
                 kind: {id_: list(values) for id_, values in returns.items()}
-                for kind, returns in self._own_returns.items()
+                for kind, returns in self._returns_by_id.items()
             },
         }
 
@@ -170,7 +170,7 @@ class RunMetrics:
             values.clear()
             values.extend(saved)
         for kind, returns in state["own_returns"].items():
-            self._own_returns[kind] = {id_: deque(own, maxlen=self._smoothing) for id_, own in returns.items()}
+            self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
@@ -186,7 +186,8 @@ def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Re
             for name, value in metrics.items():
                 values[f"learners/{module_id}/{name}"].append(value)
     return {
-        name: sum(own) if name.endswith(_NUM_GRADIENT_STEPS) else sum(own) / len(own) for name, own in values.items()
+        name: sum(reported) if name.endswith(_NUM_GRADIENT_STEPS) else sum(reported) / len(reported)
+        for name, reported in values.items()
     }
 
 
@@ -195,7 +196,7 @@ def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str,
     return ("agent", finished.by_agent), ("module", finished.by_module)
 
 
-def own_return_metrics(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
+def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
     """`<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
     return {
         f"{prefix}/{kind}_episode_return_mean/{id_}": float(np.mean(values)) if len(values) else None

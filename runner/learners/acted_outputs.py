@@ -152,22 +152,22 @@ def _largest_difference(before: Tensor, now: Tensor, tolerance: float) -> tuple[
 
 def _find_culprit(
     column: str,
-    acting: EnvToModulePipeline,
-    learning: LearnerConnectorPipeline,
+    env_to_module: EnvToModulePipeline,
+    learner_pipeline: LearnerConnectorPipeline,
     block: ColumnBlock,
     modules: Mapping[str, RLModule],
 ) -> tuple[str, str]:
     """What must have made the difference, as a clause, and where that is configured."""
     module = modules[block.module_id]
     if column == ACTION_LOGP:
-        changers = _changers(learning, (ACTIONS, ACTION_LOGP), {}, block, modules)
+        changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules)
         if changers:
             return f"{changers[0]} changes the actions or their log-probabilities", "connectors.learner"
         return f"{type(module.action_dist).__name__}.log_prob gives another value, or a piece changed it", "module"
     inputs = tuple(name for name in module.inputs if name in (OBS, *block.columns))
     held = {OBS: block.columns[OBS]}
-    acted = _changers(_after_held(acting), inputs, held, ObservationRows(block), module)
-    learned = _changers(learning, inputs, {}, block, modules)
+    acted = _changers(_after_held(env_to_module), inputs, held, ObservationRows(block), module)
+    learned = _changers(learner_pipeline, inputs, {}, block, modules)
     for for_acting, for_learning in zip_longest(acted, learned):
         if for_acting != for_learning and for_acting is not None:
             return f"{for_acting} changes the observations in env_to_module only", "connectors.env_to_module"

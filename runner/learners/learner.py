@@ -160,7 +160,7 @@ class Learner:
         by_name: dict[str, list[float]] = {}
         for name, value in zip(names, values.tolist(), strict=True):
             by_name.setdefault(name, []).append(value)
-        return {name: sum(own) / len(own) for name, own in by_name.items()}
+        return {name: sum(reported) / len(reported) for name, reported in by_name.items()}
 
     def _fail_not_finite(self, records: list[dict[str, Tensor]]) -> None:
         lower = " or ".join(f"algorithm.{field}" for field in self._lr_fields)
@@ -205,24 +205,25 @@ class Learner:
         """
         self._check_same_network(state["module"])
         with torch.no_grad():
-            own = self.module.state_dict()
+            parameters = self.module.state_dict()
             for name, value in state["module"].items():
-                own[name].copy_(torch.as_tensor(value))
+                parameters[name].copy_(torch.as_tensor(value))
         self._optimizer.set_state(state["optimizer"])
         self.loss.set_state(state["loss"])
         restore_stream(self._stream, state["stream"])
 
     def _check_same_network(self, parameters: Mapping[str, Any]) -> None:
-        own = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
+        expected = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in parameters.items()}
-        if own == saved:
+        if expected == saved:
             return
-        differing = sorted(name for name in {*own, *saved} if own.get(name) != saved.get(name))
+        differing = sorted(name for name in {*expected, *saved} if expected.get(name) != saved.get(name))
         problem = Problem(
             "the checkpoint's network is not the one that this configuration describes",
             where="module",
             got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
+            allowed="; ".join(f"{name} {expected.get(name, 'missing')}" for name in differing)
+            + " in this configuration",
         )
         raise ConfigError([problem])
 

@@ -48,13 +48,13 @@ def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callab
     extremes = sorted(_extremes(columns), key=lambda extreme: extreme.order, reverse=True)
     worst = [extreme for extreme in extremes if extreme.count]
     lines = [
-        f"the batch holds {own.name} = {own.value:g} ({place(own.name.partition('[')[0], own.row)}); "
-        f"{own.count} {'value' if own.count == 1 else 'values'} of {own.name.partition('[')[0]} not finite "
+        f"the batch holds {extreme.name} = {extreme.value:g} ({place(extreme.name.partition('[')[0], extreme.row)}); "
+        f"{extreme.count} {'value' if extreme.count == 1 else 'values'} of {extreme.name.partition('[')[0]} not finite "
         f"or beyond {_LARGEST:g}"
-        for own in worst
+        for extreme in worst
     ]
     if not worst and extremes:
-        largest = ", ".join(f"{own.name} = {own.value:g}" for own in extremes[:3])
+        largest = ", ".join(f"{extreme.name} = {extreme.value:g}" for extreme in extremes[:3])
         lines = [f"all values of the batch are finite; the largest: {largest}"]
     problem = failure.problem
     allowed = problem.allowed
