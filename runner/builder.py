@@ -1,4 +1,4 @@
-"""From a checked configuration to env runners, modules and learners."""
+"""Construction of env runners, modules and learners from a checked configuration."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def build_env_runner(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunner | ExternalEnvRunner:
-    """One env runner with everything it needs; runs in the process that will step it."""
+    """Make an env runner with its modules and pipelines, in the process that will step it."""
     if config.env.is_external and role == TRAINING:
         return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
     is_evaluation = role == EVALUATION
@@ -131,9 +131,9 @@ def _build_external_env_runner(
 def _build_sample_recording(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None
 ) -> SampleRecording:
-    """Recording of what simulators send, which outlives the servers that they are connected to."""
+    """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
     (plan,) = plans.values()
-    name = secrets.token_hex(4)  # unlike those of other runs that add to the same folder
+    name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
     return SampleRecording(
         lambda index: _build_recorder(config, plan, f"{TRAINING}-{index}-{name}", file_list),
         max(1, config.env_runners.num_env_runners),
@@ -158,7 +158,7 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 
 
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
-    """Past steps that episodes keep: what the configuration says, or what a piece needs if that is more."""
+    """Return how many past steps episodes keep: the configured number, or the larger need of a piece."""
     needed = [
         pipeline.num_lookback
         for module_parts in parts.values()
@@ -168,7 +168,7 @@ def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> i
 
 
 def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Source | None:
-    """Refuse what cannot be learned from recorded data, before Ray is started.
+    """Refuse experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
         The data, see `preflight.check_recorded_data`.
@@ -209,7 +209,7 @@ def build_experience(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> Experience:
-    """What the experiment learns from: recorded data if `offline` names some, else env runners."""
+    """Make the source of experience: recorded data if `offline` names some, else env runners."""
     if not learns_offline(config):
         return build_env_runner_group(config, TRAINING, parts, is_recording, run_dir)
     return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
@@ -230,10 +230,10 @@ def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experie
 
 
 def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutEvaluation | None:
-    """Evaluation on held-out data with a module of its own; None if no such data are named.
+    """Make the evaluation on held-out data, with a separate module; None if no such data are named.
 
     Raises:
-        ConfigError: there are several agents, or the data are not what is needed.
+        ConfigError: there are several agents, or the data do not fit.
     """
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
@@ -251,7 +251,7 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """Makes the parts of a pre-learner in the worker that it is sent to."""
+    """A plan that makes the parts of a pre-learner in the worker that it is sent to."""
 
     config: ExperimentConfig
     plan: ModulePlan
@@ -267,7 +267,7 @@ class PlannedModule:
         return self.plan.action_space
 
     def build(self) -> PreLearnerParts:
-        """Module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
+        """Make module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
         from runner.offline.prelearner import PreLearnerParts
 
         device = "auto" if self.config.offline.map_batches_kwargs.get("num_gpus") else "cpu"
@@ -283,10 +283,10 @@ def build_env_runner_group(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunnerGroup:
-    """The env runners of a role: Ray actors, or in this process for 0 of them and for `engine: inline`.
+    """Make the env runners of a role: Ray actors; in this process where their number is 0 or `engine` is inline.
 
     Raises:
-        ConfigError: they shall record, but not to a folder that can be written and has no data.
+        ConfigError: the folder to record in cannot be written, or has data.
     """
     is_evaluation = role == EVALUATION
     file_list = None
@@ -336,19 +336,19 @@ def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan]
 
 
 def check_local_gpus(config: ExperimentConfig) -> None:
-    """Raise `ConfigError` where the learner in this process asks for GPUs that are not there."""
-    asked, there = config.learners.num_gpus_per_learner, torch.cuda.device_count()
-    if config.learners.num_learners == 0 and asked > there:
-        what = "the learner in this process asks for GPUs that are not there"
-        raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {there}")])
+    """Raise `ConfigError` where the learner in this process asks for more GPUs than this machine has."""
+    asked, available = config.learners.num_gpus_per_learner, torch.cuda.device_count()
+    if config.learners.num_learners == 0 and asked > available:
+        what = "the learner in this process asks for more GPUs than this machine has"
+        raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {available}")])
 
 
 @contextmanager
 def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterator[None]:
-    """Within, there is a Ray cluster if the configuration needs one; `note` is told about it, see `connected`.
+    """Hold a Ray cluster if the configuration needs one; `note` is told about it, see `connected`.
 
     Raises:
-        ConfigError: the cluster can never give what is asked.
+        ConfigError: the cluster can never give the resources that the configuration asks for.
     """
     runners, learners, evaluation = config.env_runners, config.learners, config.evaluation
     num_runners = evaluation.evaluation_num_env_runners
@@ -376,7 +376,7 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
 
 
 def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:
-    """The learners, one a module, each with its learner pipeline before it: here, or so many Ray actors."""
+    """Make a learner for each module, behind its learner pipeline: in this process, or in Ray actors."""
     named = config.multi_agent.modules_to_train
     to_train = list(parts) if named is None else named
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
@@ -403,7 +403,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 @dataclass(frozen=True)
 class PlannedLearners:
-    """Makes the learners of one process in the actor that it is sent to; `weights` are their first parameters."""
+    """A plan that makes the learners of one process in its actor; `weights` are their first parameters."""
 
     config: ExperimentConfig
     plans: Mapping[str, ModulePlan]
@@ -411,11 +411,11 @@ class PlannedLearners:
     to_train: tuple[str, ...]
 
     def device(self) -> torch.device:
-        """`learners.device` where this process is."""
+        """Return `learners.device` in this process."""
         return learner_device(_on_device(self.config, self.config.learners.device))
 
     def __call__(self, peers: Peers) -> LearnerGroup:
-        """One a module, without pipelines."""
+        """Make a learner for each module, without pipelines."""
         here = _on_device(self.config, self.config.learners.device)
         parts = {module_id: build_module_parts(here, plan) for module_id, plan in self.plans.items()}
         for module_id, module_parts in parts.items():
@@ -427,7 +427,7 @@ class PlannedLearners:
 
 
 def _on_device(config: ExperimentConfig, device: str) -> ExperimentConfig:
-    """The configuration of a process whose modules are on this device."""
+    """Return the configuration of a process whose modules are on this device."""
     return replace(config, learners=replace(config.learners, num_learners=0, device=device))
 
 

@@ -1,4 +1,4 @@
-"""The pipelines of an experiment as text: each piece in its place, what it reads, writes, leaves and costs."""
+"""The pipelines of an experiment as text: each piece in its place, with its columns, its spaces and its cost."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ Costs = Mapping[str, Sequence[float]]
 
 
 def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str:
-    """The three pipelines of each module, built as a run would build them.
+    """Render the three pipelines of each module, built as in a run.
 
     Args:
         config: the experiment.
-        has_profile: sample and say what each piece costs per call.
+        has_profile: also sample, and say how long a call of each piece takes.
     """
     parts = build_parts(config)
     costs = measure_costs(config, parts) if has_profile else {}
@@ -51,7 +51,7 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 
 
 def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
-    """Module id -> what the pieces of its pipelines cost, on one train batch of real steps."""
+    """Measure on one train batch of real steps; module id -> microseconds of each piece."""
     torch.set_num_threads(config.learners.torch_num_threads)
     plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
@@ -67,7 +67,7 @@ def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
     modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
     for module_id, block in sample.rollout.blocks.items():
         learner = parts[module_id].learner
-        # The pieces shown are those of `parts`, so the ones that are timed go back into their places.
+        # The output shows the pieces of `parts`: the timing wrappers are taken out again.
         pieces = list(learner)
         timed[module_id][learner.name] = time_pieces(learner)
         for _ in range(_LEARNER_PASSES):

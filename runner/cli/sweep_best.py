@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _overrides_of(trial: Trial) -> list[str]:
-    """Its values without the seed, which is a repetition, no result of the search."""
+    """Return the trial's overrides without the seed, which is no result of the search."""
     return [text for text in trial.overrides if not text.startswith(f"{SEED}=")]
 
 
@@ -67,7 +67,7 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise UserError(f"{file} is there already\n   allowed  another name, or remove it first") from error
+        raise UserError(f"{file} exists already\n   allowed  another name, or remove it first") from error
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error}") from error
     folder_of_file = file.absolute().parent.parent
@@ -77,7 +77,7 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
 
 
 def _check_emitted(folder: SweepFolder, overrides: Sequence[str], reason: str, config_dir: Path | None) -> None:
-    """Refuse to write what somebody else searched into a file of one's own, if it does more than compute."""
+    """Refuse to write an experiment file of what somebody else searched, if it does more than compute."""
     masked, resolvers = mask_resolvers(override_values(overrides, config_dir))
     options = [text for text in overrides if ".." in text.partition("=")[2].replace("\\", "/").split("/")]
     demands = [*resolvers, *find_demands(masked), *(Demand("reads", *text.split("=", 1)) for text in options)]

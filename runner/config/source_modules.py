@@ -1,4 +1,4 @@
-"""What a module defines, imports and lazily exports, read from its source file."""
+"""Definitions, imports and lazy exports of a module, read from its source file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnknowableError(Exception):
 
 
 class MissingNameError(Exception):
-    """There is no such module or name; `options` are the names that there are."""
+    """A module or name does not exist; `options` are the existing names."""
 
     def __init__(self, what: str, name: str, options: Iterable[str] = ()) -> None:
         super().__init__(what)

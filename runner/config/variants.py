@@ -1,4 +1,4 @@
-"""Many configurations that differ in a few values: what they share is composed once."""
+"""Configurations that differ in a few values: the shared part is composed once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CHOOSES_KEYS = "algorithm.schema"  # the keys of `algorithm` depend on it
 
 
 def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir: Path | None) -> Composed:
-    """As `compose_experiment([*shared, *differing], config_dir)`, ten times as fast from the second one on.
+    """Compose `compose_experiment([*shared, *differing], config_dir)`, ten times as fast from the second call on.
 
     Args:
         shared: overrides that many configurations have.
