@@ -248,7 +248,7 @@ class RunRecords:
         for line in text.splitlines():
             self.note(line)
 
-    # -- summaries ----------------------------------------------------------------------------------------------
+    # -- summaries -----------------------------------------------------------------------------------------------------
 
     def _display_info(self, loaded: Sequence[LoadedModule]) -> DisplayInfo:
         config = self._config
@@ -337,7 +337,7 @@ def _joined(values: Iterable[str | None]) -> str | None:
 def known_run(
     run_dir: Path, note: Callable[[str], None] = lambda text: None, is_trusted: bool = False
 ) -> dict[str, str]:
-    """Return `run_id` and `tracking_uri` of a run in MLflow; empty if there is none that may be contacted, which is noted."""
+    """Return `run_id` and `tracking_uri` of a run in MLflow; empty, with a note, if none may be contacted."""
     try:
         return read_known_run(run_dir, is_trusted)
     except UnknownRunError as error:

@@ -1,7 +1,7 @@
-"""What commands do with the configuration of a checkpoint that somebody else wrote: nothing beyond computing.
+"""Trust in the configuration of a checkpoint: without it commands do nothing beyond computing.
 
-`docs/trust.md` has the rule. A trusted configuration is one that this installation has signed, or that a person trusts
-with `--trust` after reading what it asks for.
+`docs/trust.md` has the rule. A configuration is trusted if this installation has signed it, or if a person
+passes `--trust` after reading its demands.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.config.stored import compose_stored
 TRUST = "--trust"
 _OF_DATA = ("offline.offline_data_class", "offline.map_batches_kwargs", "offline.iter_batches_kwargs")
 _OF_LEARNING = ("tracking", "rllink", "env.port", "env.host", "offline.prelearner_class", *_OF_DATA, "experiment")
-# Starts of the dotted keys that a kind of command does nothing with.
+# Starts of the dotted keys that a kind of command does not use.
 TRAINING: tuple[str, ...] = ()
 ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")
 RECORDING = (*_OF_LEARNING, "experiment_name", "offline.input_")
@@ -31,7 +31,7 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray")
 
 
 class UntrustedError(UserError):
-    """A configuration of another origin asks for what only a trusted one gets."""
+    """A configuration of another origin demands what only a trusted one gets."""
 
     def __init__(self, what: str, where: object, reason: str, demands: Sequence[Demand], advice: str = TRUST) -> None:
         self.demands = tuple(demands)
@@ -54,7 +54,7 @@ def check_links(run_dir: Path, checkpoint: Path) -> None:
     """Refuse a run of another origin with symbolic links among its files: writing would go where they lead.
 
     Raises:
-        UntrustedError: all of them.
+        UntrustedError: there are links; all of them are listed.
     """
     paths = [*(folder / name for folder in {run_dir, checkpoint.parent.parent} for name in _FILES), checkpoint]
     paths += [path for folder in (checkpoint, run_dir / ".hydra") if folder.is_dir() for path in folder.iterdir()]
@@ -65,11 +65,11 @@ def check_links(run_dir: Path, checkpoint: Path) -> None:
 
 @dataclass(frozen=True)
 class StoredValues:
-    """The configuration of a checkpoint, safe to be resolved.
+    """The configuration of a checkpoint, safe to resolve.
 
     Attributes:
-        values: unresolved; of another origin without resolvers.
-        reason: why it counts as somebody else's; None for one that is trusted.
+        values: unresolved; without resolvers if of another origin.
+        reason: why it counts as somebody else's; None if it is trusted.
     """
 
     checkpoint: Path
@@ -80,21 +80,21 @@ class StoredValues:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
-        """The configuration of a manifest; `is_trusted`: a person trusts it, wherever it comes from."""
+        """Take the configuration of a manifest; `is_trusted`: a person trusts it, whatever its origin."""
         reason = None if is_trusted else origin_of(manifest)
         values, resolvers = (manifest["config"], []) if reason is None else mask_resolvers(manifest["config"])
         return cls(checkpoint, manifest, values, reason, tuple(resolvers))
 
     def compose(self, overrides: Sequence[str], unused: Collection[str] = TRAINING) -> Composed:
-        """The configuration with overrides of single keys; their problems are collected, not raised.
+        """Compose the configuration with overrides of single keys; their problems are collected, not raised.
 
         Args:
             overrides: of the person at the command line, trusted.
-            unused: starts of the dotted keys that the command does nothing with.
+            unused: starts of the dotted keys that the command does not use.
 
         Raises:
-            UntrustedError: it is of another origin and asks for more than computing.
-            CheckpointError: it is none that runner writes.
+            UntrustedError: the configuration is of another origin and asks for more than computing.
+            CheckpointError: the configuration does not fit this version of runner.
         """
         with naming_checkpoint(self.checkpoint):
             stored = self.manifest
@@ -109,12 +109,12 @@ class StoredValues:
         unused: Collection[str] = TRAINING,
         trusted_blocks: Collection[str] = (),
     ) -> None:
-        """Check what `composed` of these values asks for; raises `UntrustedError`.
+        """Check the demands of a configuration composed of these values; raises `UntrustedError`.
 
         Args:
-            composed: before anything of it is imported.
-            overrides: that it was composed with.
-            unused: starts of the dotted keys that the command does nothing with.
+            composed: configuration of which nothing has been imported.
+            overrides: of the composition.
+            unused: starts of the dotted keys that the command does not use.
             trusted_blocks: blocks that the person at the command line chose.
         """
         if self.reason is None:

@@ -14,7 +14,7 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?")
 
 
 def error_commands(error: RunnerError) -> Iterator[str]:
-    """Yield a line `::error file=...,line=...,title=...::message` for each problem, without file where it is in none."""
+    """Yield a line `::error file=...,line=...,title=...::message` for each problem; the file may be missing."""
     if not isinstance(error, ConfigError):
         yield f"::error title={_property('python -m runner')}::{_data(str(error))}"
         return

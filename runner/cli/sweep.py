@@ -180,7 +180,7 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     adapted = {f"algorithm.{name}" for config in configs for name in adapted_names(type(config.algorithm))}
     for domain in space.mutable:
         if domain.key in adapted:
-            what = f"{domain.key} is an initial value: a trial that takes over a state takes over the adapted value with it"
+            what = f"{domain.key} is an initial value: a state that is taken over brings an adapted value"
             yield Problem(what, f"override {domain.key}", allowed="another key; or sweep=random, asha, tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):
             what = f"{domain.key}: pb2 chooses numbers between two ends"

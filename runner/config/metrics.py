@@ -44,7 +44,7 @@ _EXTERNAL_METRICS: Mapping[str, str] = {
 
 _OFFLINE_METRICS: Mapping[str, str] = {
     "timers/offline_sampling": "seconds this iteration waited for train batches",
-    "offline_data/num_rows_read_lifetime": "train rows that pre-learners have made for this process; kept rows count once",
+    "offline_data/num_rows_read_lifetime": "train rows that pre-learners made for this process; kept rows count once",
     "offline_data/rows_read_per_s": "such rows per second since the last iteration ended",
     "offline_data/queued_blocks_read": "blocks that wait to be read, in this pass and further passes",
     "offline_data/queued_blocks_prelearner": "blocks that wait for a pre-learner",

@@ -57,7 +57,7 @@ class OfflineConfig:
     )
     map_batches_kwargs: dict[str, Any] = option(
         {},
-        "arguments of Dataset.map_batches for the pre-learners: concurrency (a number or [min, max]), num_cpus, num_gpus, ...",
+        "of Dataset.map_batches for the pre-learners: concurrency (a number or [min, max]), num_cpus, num_gpus, ...",
     )
     iter_batches_kwargs: dict[str, Any] = option(
         {}, "arguments of the iteration over train batches: prefetch_batches, ..."

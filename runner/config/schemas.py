@@ -323,7 +323,7 @@ class ExperimentConfig:
 
     @property
     def perturbation_interval(self) -> float | None:
-        """Time between comparisons of a population's trials, in `sweep.time_attr`; None: the trials are no population."""
+        """Time between comparisons of a population's trials, in `sweep.time_attr`; None: there is no population."""
         sweep = self.sweep
         if sweep.scheduler not in POPULATIONS:
             return None

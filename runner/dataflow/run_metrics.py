@@ -1,4 +1,4 @@
-"""Counters, timers and running means of a run, and the flat result they make of each iteration."""
+"""Counters, timers and running means of a run, and the flat result of each iteration."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Result = dict[str, float | int | None]
 
 @dataclass
 class Clock:
-    """Seconds that a block took, once it is left."""
+    """Seconds that a block took, known once it is left."""
 
     seconds: float = 0.0
 
 
 class RunMetrics:
-    """What a run has counted and timed so far.
+    """Counters, timers and running means of a run so far.
 
     Args:
         smoothing: finished episodes in the running means.
-        samples_episodes: whether the run samples episodes; recorded data have no returns to report.
-        warn: told once of an observation that leaves its space.
+        samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
+        warn: called once, with the first observation outside of its space.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RunMetrics:
 
     @contextmanager
     def clocked(self) -> Iterator[Clock]:
-        """Count the seconds of the block into the run's time; they are no part of an iteration's."""
+        """Count the seconds of the block into the run's time, and not into an iteration's time."""
         clock, started = Clock(), time.perf_counter()
         yield clock
         clock.seconds = time.perf_counter() - started
@@ -87,7 +87,7 @@ class RunMetrics:
         self.num_env_steps_sampled_lifetime += num_env_steps
 
     def add_episodes(self, finished: FinishedEpisodes) -> None:
-        """Count finished episodes and take them into the running means."""
+        """Count finished episodes and add them to the running means."""
         self._returns.extend(finished.returns.tolist())
         self._lengths.extend(finished.lengths.tolist())
         for kind, returns in returns_by_kind(finished):
@@ -100,13 +100,13 @@ class RunMetrics:
         self.warn_of(finished.outside)
 
     def warn_of(self, outside: OutsideObservations) -> None:
-        """Tell of the first observation outside of its space, if the run has told of none."""
+        """Warn of the first observation outside of its space, once a run."""
         if outside.first is not None and not self._has_warned:
             self._has_warned = True
             self._warn(outside.first)
 
     def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
-        """Take over what an update reports, by module id; an iteration reports the means over its updates."""
+        """Add the metrics of an update by module id; an iteration reports the means over its updates."""
         self._timers["learner_connector"] += connector_s
         self.num_env_steps_trained_lifetime += num_rows
         self._updates.append(metrics)
@@ -120,7 +120,7 @@ class RunMetrics:
         self._updates.extend(done.metrics)
 
     def end_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
-        """The result of this iteration, with what `more` says."""
+        """End this iteration and return its result, with the metrics of `more`."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1
         self.time_total_s += seconds
@@ -149,7 +149,7 @@ class RunMetrics:
         return result | dict(more)
 
     def get_state(self) -> dict[str, Any]:
-        """Counters and running means, as plain values."""
+        """Return counters and running means, as plain values."""
         return {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
@@ -179,7 +179,7 @@ class RunMetrics:
 
 
 def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Result:
-    """`learners/<module>/<metric>`: means over the updates that report it; of counts, the sum."""
+    """Compute `learners/<module>/<metric>`: the mean over the updates that report it, or the sum of a count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
         for module_id, metrics in update.items():
@@ -192,12 +192,12 @@ def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Re
 
 
 def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str, npt.NDArray[np.float64]]], ...]:
-    """("agent", returns by agent id), ("module", returns by module id)."""
+    """Return ("agent", returns by agent id), ("module", returns by module id)."""
     return ("agent", finished.by_agent), ("module", finished.by_module)
 
 
 def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
-    """`<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
+    """Compute `<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
     return {
         f"{prefix}/{kind}_episode_return_mean/{id_}": float(np.mean(values)) if len(values) else None
         for kind, by_id in returns.items()
@@ -213,7 +213,7 @@ def episode_metrics(
     num_env_steps: int,
     num_outside: int,
 ) -> Result:
-    """`<prefix>/episode_return_mean` and its like over these episodes; None where there is none yet."""
+    """Compute `<prefix>/episode_return_mean` and its like over these episodes; None without episodes."""
     result: Result = {}
     for name, values in (("episode_return", returns), ("episode_len", lengths)):
         array = np.asarray(values, np.float64)
