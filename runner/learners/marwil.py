@@ -18,7 +18,7 @@ _LARGEST_EXPONENT = 20.0  # of a weight; squares of much larger weights would be
 class MARWILLoss(Loss):
     """L = -E[exp(beta A / c) log pi(a | s)] + vf_coeff / 2 E[A^2], A = R - V(s); algorithm 1.
 
-    R is `value_targets`: with lambda 1 the return to the end of the chunk, plus V if the episode goes on. c^2 is a moving
+    R is `value_targets`: with lambda 1 the return to the end of the chunk, plus V if it goes on. c^2 is a moving
     average of A^2 over updates. With beta 0 this is behaviour cloning with a value function beside it.
     """
 
