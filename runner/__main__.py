@@ -8,10 +8,10 @@ from runner.cli.main import main
 
 
 def command() -> int:
-    """Run what the command line says; the exit code."""
+    """Run the command line and return the exit code."""
     _look_in_working_folder()
     code = main()
-    gc.freeze()  # the interpreter's last collections would look at all modules once more: most of a second
+    gc.freeze()  # spares the interpreter's last collections a look at all modules, most of a second
     return code
 
 

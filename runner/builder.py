@@ -1,4 +1,4 @@
-"""From a checked configuration to env runners, modules and learners."""
+"""Construction of env runners, modules and learners from a checked configuration."""
 
 from __future__ import annotations
 
@@ -76,36 +76,38 @@ def build_env_runner(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunner | ExternalEnvRunner:
-    """One env runner with everything it needs; runs in the process that will step it."""
+    """Make an env runner with its modules and pipelines, in the process that will step it."""
     if config.env.is_external and role == TRAINING:
         return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
     if is_evaluation:
-        for own in parts.values():
-            own.env_to_module.freeze()
-            own.module_to_env.freeze()
+        for module_parts in parts.values():
+            module_parts.env_to_module.freeze()
+            module_parts.module_to_env.freeze()
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
     num_lookback = lookback_of(config, parts)
     if has_several_agents(plans):
         envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
-        acting = {module_id: _acting_module(own) for module_id, own in parts.items()}
-        return MultiAgentEnvRunner(envs, acting, seed_name, config.seed, num_lookback, config.env.observation_check)
-    own = parts[DEFAULT_MODULE_ID]
+        acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
+        return MultiAgentEnvRunner(
+            envs, acting_modules, seed_name, config.seed, num_lookback, config.env.observation_check
+        )
+    module_parts = parts[DEFAULT_MODULE_ID]
     env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
     runner = SingleAgentEnvRunner(
         env,
-        own.module,
-        own.env_to_module,
-        own.module_to_env,
+        module_parts.module,
+        module_parts.env_to_module,
+        module_parts.module_to_env,
         seed_name,
         config.seed,
         num_lookback,
         config.env.observation_check,
     )
     if is_recording:
-        runner.recorder = _build_recorder(config, own.plan, f"{role}-{index}-{generation}")
+        runner.recorder = _build_recorder(config, module_parts.plan, f"{role}-{index}-{generation}")
     return runner
 
 
@@ -129,9 +131,9 @@ def _build_external_env_runner(
 def _build_sample_recording(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None
 ) -> SampleRecording:
-    """Recording of what simulators send, which outlives the servers that they are connected to."""
+    """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
     (plan,) = plans.values()
-    name = secrets.token_hex(4)  # unlike those of other runs that add to the same folder
+    name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
     return SampleRecording(
         lambda index: _build_recorder(config, plan, f"{TRAINING}-{index}-{name}", file_list),
         max(1, config.env_runners.num_env_runners),
@@ -156,13 +158,17 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 
 
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
-    """Past steps that episodes keep: what the configuration says, or what a piece needs if that is more."""
-    needed = [pipeline.num_lookback for own in parts.values() for pipeline in (own.env_to_module, own.module_to_env)]
+    """Return how many past steps episodes keep: the configured number, or the larger need of a piece."""
+    needed = [
+        pipeline.num_lookback
+        for module_parts in parts.values()
+        for pipeline in (module_parts.env_to_module, module_parts.module_to_env)
+    ]
     return max(config.env_runners.episode_lookback_horizon, *needed)
 
 
 def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Source | None:
-    """Refuse what cannot be learned from recorded data, before Ray is started.
+    """Refuse experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
         The data, see `preflight.check_recorded_data`.
@@ -172,16 +178,16 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     """
     from runner.offline import preflight
 
-    if has_several_agents({module_id: own.plan for module_id, own in parts.items()}):
+    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
         what = "recorded data of several agents cannot be learned from yet"
         raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
-    own = parts[DEFAULT_MODULE_ID]
-    for piece in own.env_to_module.single_pieces():
+    module_parts = parts[DEFAULT_MODULE_ID]
+    for piece in module_parts.env_to_module.single_pieces():
         if type(piece).merge_states is not ConnectorPiece.merge_states:
             what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
             allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
             raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
-    readers = _pieces_that_read_the_module(own)
+    readers = _pieces_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
             f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
@@ -190,7 +196,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
             allowed="false; offline.materialize_data=true keeps what is read in memory",
         )
         raise ConfigError([problem])
-    return preflight.check_recorded_data(config, own)
+    return preflight.check_recorded_data(config, module_parts)
 
 
 def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
@@ -203,7 +209,7 @@ def build_experience(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> Experience:
-    """What the experiment learns from: recorded data if `offline` names some, else env runners."""
+    """Make the source of experience: recorded data if `offline` names some, else env runners."""
     if not learns_offline(config):
         return build_env_runner_group(config, TRAINING, parts, is_recording, run_dir)
     return _build_offline_data(config, parts[DEFAULT_MODULE_ID])
@@ -224,15 +230,15 @@ def _build_offline_data(config: ExperimentConfig, parts: ModuleParts) -> Experie
 
 
 def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutEvaluation | None:
-    """Evaluation on held-out data with a module of its own; None if no such data are named.
+    """Make the evaluation on held-out data, with a separate module; None if no such data are named.
 
     Raises:
-        ConfigError: there are several agents, or the data are not what is needed.
+        ConfigError: there are several agents, or the data do not fit.
     """
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
         return None
-    if has_several_agents({module_id: own.plan for module_id, own in parts.items()}):
+    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
         what = "several agents cannot be evaluated on recorded data yet"
         allowed = "null, or a single-agent environment"
         raise ConfigError([Problem(what, "evaluation.offline_evaluation_input_", str(held_out), allowed)])
@@ -252,7 +258,7 @@ def is_held_out_read_by_ray(config: ExperimentConfig) -> bool:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """Makes the parts of a pre-learner in the worker that it is sent to."""
+    """A plan that makes the parts of a pre-learner in the worker that it is sent to."""
 
     config: ExperimentConfig
     plan: ModulePlan
@@ -268,7 +274,7 @@ class PlannedModule:
         return self.plan.action_space
 
     def build(self) -> PreLearnerParts:
-        """Module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
+        """Make module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
         from runner.offline.prelearner import PreLearnerParts
 
         device = "auto" if self.config.offline.map_batches_kwargs.get("num_gpus") else "cpu"
@@ -284,20 +290,20 @@ def build_env_runner_group(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunnerGroup:
-    """The env runners of a role: Ray actors, or in this process for 0 of them and for `engine: inline`.
+    """Make the env runners of a role: Ray actors; in this process where their number is 0 or `engine` is inline.
 
     Raises:
-        ConfigError: they shall record, but not to a folder that can be written and has no data.
+        ConfigError: the folder to record in cannot be written, or has data.
     """
     is_evaluation = role == EVALUATION
     file_list = None
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
-    plans = {module_id: own.plan for module_id, own in parts.items()}
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     if is_recording:
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, plans, file_list)
-    pipelines = {module_id: own.env_to_module for module_id, own in parts.items()}
+    pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     make_runner = partial(build_env_runner, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
     max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
@@ -336,20 +342,20 @@ def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan]
     prepare_output(config.offline, () if file_list is None else file_list.paths)
 
 
-def check_own_gpus(config: ExperimentConfig) -> None:
-    """Raise `ConfigError` where the learner in this process asks for GPUs that are not there."""
-    asked, there = config.learners.num_gpus_per_learner, torch.cuda.device_count()
-    if config.learners.num_learners == 0 and asked > there:
-        what = "the learner in this process asks for GPUs that are not there"
-        raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {there}")])
+def check_local_gpus(config: ExperimentConfig) -> None:
+    """Raise `ConfigError` where the learner in this process asks for more GPUs than this machine has."""
+    asked, available = config.learners.num_gpus_per_learner, torch.cuda.device_count()
+    if config.learners.num_learners == 0 and asked > available:
+        what = "the learner in this process asks for more GPUs than this machine has"
+        raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {available}")])
 
 
 @contextmanager
 def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterator[None]:
-    """Within, there is a Ray cluster if the configuration needs one; `note` is told about it, see `connected`.
+    """Hold a Ray cluster if the configuration needs one; `note` is told about it, see `connected`.
 
     Raises:
-        ConfigError: the cluster can never give what is asked.
+        ConfigError: the cluster can never give the resources that the configuration asks for.
     """
     runners, learners, evaluation = config.env_runners, config.learners, config.evaluation
     num_runners = evaluation.evaluation_num_env_runners
@@ -380,27 +386,34 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
 
 
 def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:
-    """The learners, one a module, each with its learner pipeline before it: here, or so many Ray actors."""
+    """Make a learner for each module, behind its learner pipeline: in this process, or in Ray actors."""
     named = config.multi_agent.modules_to_train
     to_train = list(parts) if named is None else named
-    pipelines = {module_id: own.learner for module_id, own in parts.items()}
+    pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
     # External simulators may act with older weights, or with a policy of their own.
     is_checked = config.learners.check_acted_outputs and not config.env.is_external
-    acted_outputs = ActedOutputs({id_: own.env_to_module for id_, own in parts.items()}) if is_checked else None
+    acted_outputs = (
+        ActedOutputs({id_: module_parts.env_to_module for id_, module_parts in parts.items()}) if is_checked else None
+    )
     if config.learners.num_learners == 0:
-        learners = {module_id: _build_learner(config, own, Alone()) for module_id, own in parts.items()}
+        learners = {
+            module_id: _build_learner(config, module_parts, Alone()) for module_id, module_parts in parts.items()
+        }
         return LearnerGroup(learners, pipelines, to_train, acted_outputs=acted_outputs)
-    plans = {module_id: own.plan for module_id, own in parts.items()}
-    modules = {module_id: own.module for module_id, own in parts.items()}
-    reads = {module_id: _columns_of_learner(own.plan, own.module) for module_id, own in parts.items()}
-    weights = {module_id: own.weights() for module_id, own in parts.items()}
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    reads = {
+        module_id: _columns_of_learner(module_parts.plan, module_parts.module)
+        for module_id, module_parts in parts.items()
+    }
+    weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
     make_learners = PlannedLearners(config, plans, weights, tuple(to_train))
     return RemoteLearnerGroup(make_learners, modules, pipelines, to_train, reads, config.learners, acted_outputs)
 
 
 @dataclass(frozen=True)
 class PlannedLearners:
-    """Makes the learners of one process in the actor that it is sent to; `weights` are their first parameters."""
+    """A plan that makes the learners of one process in its actor; `weights` are their first parameters."""
 
     config: ExperimentConfig
     plans: Mapping[str, ModulePlan]
@@ -408,21 +421,23 @@ class PlannedLearners:
     to_train: tuple[str, ...]
 
     def device(self) -> torch.device:
-        """`learners.device` where this process is."""
+        """Return `learners.device` in this process."""
         return learner_device(_on_device(self.config, self.config.learners.device))
 
     def __call__(self, peers: Peers) -> LearnerGroup:
-        """One a module, without pipelines."""
+        """Make a learner for each module, without pipelines."""
         here = _on_device(self.config, self.config.learners.device)
         parts = {module_id: build_module_parts(here, plan) for module_id, plan in self.plans.items()}
-        for module_id, own in parts.items():
-            FlatParameters(own.module).load(self.weights[module_id])
-        learners = {module_id: _build_learner(self.config, own, peers) for module_id, own in parts.items()}
+        for module_id, module_parts in parts.items():
+            FlatParameters(module_parts.module).load(self.weights[module_id])
+        learners = {
+            module_id: _build_learner(self.config, module_parts, peers) for module_id, module_parts in parts.items()
+        }
         return LearnerGroup(learners, {}, self.to_train, peers)
 
 
 def _on_device(config: ExperimentConfig, device: str) -> ExperimentConfig:
-    """The configuration of a process whose modules are on this device."""
+    """Return the configuration of a process whose modules are on this device."""
     return replace(config, learners=replace(config.learners, num_learners=0, device=device))
 
 

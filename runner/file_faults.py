@@ -1,4 +1,4 @@
-"""What the file system refuses, as a person can act on it."""
+"""Errors of the file system as problems that a person can act on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.config.errors import Problem
 _FULL = ("the disk is full", "room on it; then `resume` goes on from the last checkpoint")
 _READ_ONLY = ("the file system is read-only", "a file system that can be written; `mount` says why it is not")
 _FORBIDDEN = ("permission denied", "permission to write there")
-_BROKEN = ("the disk or its connection fails", "a look at the system's log (`dmesg`); copy what is there elsewhere")
+_BROKEN = ("the disk or its connection fails", "a look at the system's log (`dmesg`); copy the files elsewhere")
 _FAULTS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: ("the quota of this user is used up", "a larger quota, or fewer files; then `resume` goes on"),
@@ -28,12 +28,12 @@ _FAULTS = {
 
 
 def describe_file_fault(error: OSError, folder: Path, title: str) -> Problem:
-    """Name the fault, and what to do about it.
+    """Describe the fault and its remedy.
 
     Args:
         error: raised where a file was written.
-        folder: that the file belongs to.
-        title: what writes there.
+        folder: of the file.
+        title: of the writer.
     """
     reason = f"{type(error).__name__}: {error}"
     what, allowed = _FAULTS.get(error.errno or 0, (reason, None))

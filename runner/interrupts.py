@@ -1,4 +1,4 @@
-"""What ends a command early: Ctrl-C, SIGTERM (the second one at once), a terminal that closes, a budget of time."""
+"""Early ends of a command: Ctrl-C, SIGTERM (the second at once), a terminal that closes, a budget of time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _budgets: list[Budget] = []
 
 
 class Interrupted(Exception):
-    """A wait that could be long was given up because an end was asked for."""
+    """A long wait was given up because somebody asked for an end."""
 
 
 class Budget:
-    """How long a command may take.
+    """The time that a command may take.
 
     Args:
         text: as it was given, for messages.
         seconds: from now on.
 
     Attributes:
-        has_ended_it: whether it was the reason for the command's end; false for a command that ended in time.
+        has_ended_it: whether the budget ended the command, which did not end in time.
     """
 
     def __init__(self, text: str, seconds: float) -> None:
@@ -43,7 +43,7 @@ class Budget:
 
 
 def reason_to_end() -> str | None:
-    """Why an end was asked for in a block of `interrupts` or of `within`; the first reason counts."""
+    """Return the first reason to end in a block of `interrupts` or `within`; None while there is none."""
     for budget in _budgets:
         if not _reasons and budget.is_used_up:
             budget.has_ended_it = True
@@ -52,16 +52,16 @@ def reason_to_end() -> str | None:
 
 
 def is_interrupted() -> bool:
-    """Whether an end was asked for."""
+    """Return whether there is a reason to end."""
     return reason_to_end() is not None
 
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP in the block are reasons to end; a second SIGINT or SIGTERM raises KeyboardInterrupt.
+    """Take SIGINT, SIGTERM and SIGHUP as reasons to end; a second SIGINT or SIGTERM raises KeyboardInterrupt.
 
-    A terminal that closes sends SIGHUP, and its shell another one, so that they never count as a person's second
-    signal. Where SIGHUP is ignored as the process starts (`nohup`) it stays so.
+    A terminal that closes sends SIGHUP, and its shell sends another one: SIGHUP never counts as a second signal. A
+    process that starts with SIGHUP ignored (`nohup`) keeps ignoring it.
     """
     _reasons.clear()
     received: list[str] = []
@@ -97,7 +97,7 @@ def _signals_that_end() -> list[signal.Signals]:
 
 
 def _leave_closed_terminal() -> None:
-    """Write to nowhere what would go to a terminal that has closed: it raises errors, also as the process exits."""
+    """Redirect output for a terminal that has closed to nowhere: writing would raise errors, also at exit."""
     for descriptor in _STANDARD_OUTPUTS:
         poll = select.poll()
         poll.register(descriptor, 0)
@@ -107,7 +107,7 @@ def _leave_closed_terminal() -> None:
 
 @contextmanager
 def within(budget: Budget | None) -> Iterator[None]:
-    """A budget that is used up in the block is a reason to end; None: there is none."""
+    """Take the end of a budget in the block as a reason to end; None: there is no budget."""
     _budgets.extend([] if budget is None else [budget])
     try:
         yield

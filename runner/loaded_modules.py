@@ -1,7 +1,7 @@
 """Modules that begin with the parameters of another run: `load_state_path` and `load_state_strict` of their blocks.
 
-Taken over are parameters, and the state of pieces that runners share (the moments of a `MeanStdFilter`). Optimisers,
-counters, random streams and everything else are those of a new run.
+A module takes over parameters, and the state of pieces that runners share (the moments of a `MeanStdFilter`).
+Optimisers, counters, random streams and everything else begin anew.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ _MOST_NAMES = 8
 
 @dataclass(frozen=True)
 class SavedModule:
-    """A module as a checkpoint has it.
+    """A module in a checkpoint.
 
     Attributes:
         parameters: name -> array, buffers included.
         shared: piece name -> state.
-        activations: field of the module block -> value; with others the same parameters are another function.
+        activations: field of the module block -> value, without which the parameters are another function.
     """
 
     source: ModuleSource
@@ -43,12 +43,12 @@ class SavedModule:
 
 @dataclass(frozen=True)
 class LoadedModule:
-    """What a module has taken over.
+    """A module that has taken over a saved one.
 
     Attributes:
-        saved: from where.
-        parameters, pieces: names of what was taken over.
-        misfits: one text for each thing that is in one of the two only; empty unless `load_state_strict` is false.
+        saved: the source.
+        parameters, pieces: names of parameters and pieces that were taken over.
+        misfits: descriptions of what only one of the two has; empty unless `load_state_strict` is false.
     """
 
     module_id: str
@@ -58,7 +58,7 @@ class LoadedModule:
     misfits: tuple[str, ...]
 
     def __str__(self) -> str:
-        """What is told at the start of the run."""
+        """Describe the load for the start of the run."""
         source, taken = self.saved.source, " and ".join([f"{len(self.parameters)} parameters", *self.pieces])
         other_id = "" if self.saved.module_id == self.module_id else f"{self.saved.module_id} in "
         origin = f"begins with {taken} of {other_id}{source.checkpoint} (digest {source.digest[:12]})"
@@ -66,24 +66,24 @@ class LoadedModule:
 
 
 def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[LoadedModule]:
-    """Give each module that asks for it, and the pieces that runners share, the state that its checkpoint has.
+    """Load the parameters of each module with a `load_state_path` from its checkpoint.
 
     Args:
         config: of the run.
-        parts: module id -> network, which is changed, and pipelines, which are not: see `shared_states`.
+        parts: module id -> network, which is changed, and pipelines, which are not; see `shared_states`.
 
     Raises:
-        ConfigError: a checkpoint is not there, or does not fit; nothing has been changed.
-        CheckpointError: it is cut off or altered.
+        ConfigError: a checkpoint is missing or does not fit; nothing has been changed.
+        CheckpointError: a checkpoint is cut off or altered.
     """
     sources = module_sources(config)
     contents = {source.checkpoint: load_checkpoint(source.checkpoint) for source in sources.values()}
     fits = []
-    for module_id, own in parts.items():
-        path = own.plan.module.load_state_path
+    for module_id, module_parts in parts.items():
+        path = module_parts.plan.module.load_state_path
         if path is not None:
             source = sources[path]
-            fits.append(_Fit(own, _read_saved(module_id, source, *contents[source.checkpoint])))
+            fits.append(_Fit(module_parts, _read_saved(module_id, source, *contents[source.checkpoint])))
     problems = [problem for fit in fits for problem in fit.problems()]
     if problems:
         raise ConfigError(problems)
@@ -91,14 +91,14 @@ def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
 
 
 def shared_states(loaded: Sequence[LoadedModule]) -> dict[str, Any]:
-    """Module id -> piece name -> state, for what runs the pipelines."""
+    """Return module id -> piece name -> state, for the processes that run the pipelines."""
     return {one.module_id: {name: one.saved.shared[name] for name in one.pieces} for one in loaded if one.pieces}
 
 
 def _read_saved(
     module_id: str, source: ModuleSource, state: Mapping[str, Any], manifest: Mapping[str, Any]
 ) -> SavedModule:
-    """The module of this id in a checkpoint; another id counts where there is only one."""
+    """Read the module with this id from a checkpoint; a single module counts whatever its id."""
     with naming_checkpoint(source.checkpoint):
         learners = state["learners"]["learners"]
         saved_id = next(iter(learners)) if len(learners) == 1 else module_id
@@ -114,15 +114,15 @@ def _read_saved(
 
 
 class _Fit:
-    """A module and what it is to take over, compared name by name."""
+    """A comparison of a module with the saved one, name by name."""
 
-    def __init__(self, own: ModuleParts, saved: SavedModule) -> None:
-        self._plan = own.plan
+    def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
+        self._plan = parts.plan
         self._saved = saved
-        self._own_parameters = own.module.state_dict()
-        pipeline = own.env_to_module
+        self._parameters = parts.module.state_dict()
+        pipeline = parts.env_to_module
         pieces = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
-        here = {name: _shape(value) for name, value in {**self._own_parameters, **pieces}.items()}
+        here = {name: _shape(value) for name, value in {**self._parameters, **pieces}.items()}
         there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}
         self._here, self._there = here, there
         self._common = [name for name in here if name in there]
@@ -133,17 +133,19 @@ class _Fit:
         ]
 
     def problems(self) -> Iterator[Problem]:
-        """Why the state cannot be taken over."""
+        """Yield the reason why the state cannot be taken over."""
         where = f"module {self._plan.module_id}, load_state_path\n{self._saved.source.checkpoint}"
         here, there = self._here, self._there
         differing = [name for name in self._common if here[name] != there[name]]
         if differing:
-            what = "what the checkpoint has of the module has other shapes: another network, or other observations"
+            what = (
+                "the checkpoint's parameters have other shapes: they are of another network, or of other observations"
+            )
             got, allowed = (_first([f"{name} {shapes[name]}" for name in differing]) for shapes in (there, here))
             yield Problem(what, where, f"{got} in the checkpoint", f"{allowed} in this configuration")
         elif not self._taken_parameters:
-            what = "the checkpoint has none of the module's parameters"
-            yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._own_parameters)))
+            what = "the checkpoint has no parameter of this module"
+            yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._parameters)))
         elif self._misfits and self._plan.module.load_state_strict:
             what = "the module in the checkpoint is not the one that this configuration describes"
             allowed = "the same in both, or module.load_state_strict=false to take over what both have"
@@ -153,23 +155,23 @@ class _Fit:
         """Take the parameters over."""
         with torch.no_grad():
             for name in self._taken_parameters:
-                self._own_parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
-        pieces = tuple(name for name in self._common if name not in self._own_parameters)
+                self._parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
+        pieces = tuple(name for name in self._common if name not in self._parameters)
         return LoadedModule(self._plan.module_id, self._saved, self._taken_parameters, pieces, tuple(self._misfits))
 
     @property
     def _taken_parameters(self) -> tuple[str, ...]:
-        return tuple(name for name in self._common if name in self._own_parameters)
+        return tuple(name for name in self._common if name in self._parameters)
 
     def _other_activations(self) -> Iterator[str]:
         for name, value in self._saved.activations.items():
-            own = getattr(self._plan.module, name, value)
-            if own != value:
-                yield f"{name} {show_value(value)} in the checkpoint, {show_value(own)} here"
+            configured = getattr(self._plan.module, name, value)
+            if configured != value:
+                yield f"{name} {show_value(value)} in the checkpoint, {show_value(configured)} here"
 
 
 def _shape(value: Any) -> str:
-    """Of an array, or those of the arrays in a piece's state."""
+    """Format the shape of an array, or the shapes of the arrays in a piece's state."""
     if not isinstance(value, Mapping):
         return str(tuple(np.shape(value)))
     return ", ".join(dict.fromkeys(_shape(leaf) for leaf in value.values() if np.ndim(leaf)))
@@ -181,6 +183,6 @@ def _describe_lack(names: Sequence[str], place: str) -> Iterator[str]:
 
 
 def _first(texts: Sequence[str]) -> str:
-    """The first few of many, and how many more there are."""
+    """List the first few texts, and count the others."""
     more = len(texts) - _MOST_NAMES
     return ", ".join([*texts[:_MOST_NAMES], *([f"... ({more} more)"] if more > 0 else [])])

@@ -1,4 +1,4 @@
-"""The modules of an experiment: which agents each acts for, its spaces, its network and its three pipelines."""
+"""The modules of an experiment: their agents, spaces, networks and pipelines."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ B = TypeVar("B", ModuleConfig, AlgorithmConfig)
 
 @dataclass(frozen=True)
 class ModulePlan:
-    """What one module is to be.
+    """The plan of one module.
 
     Attributes:
-        agents: ids of the agents it acts for; None in runs with a single agent.
-        observation_space, action_space: of one agent in the environment.
-        module, algorithm: their blocks, with what differs for this module.
-        overridden: names of the fields of `algorithm` that differ.
+        agents: ids of the agents that it acts for; None in runs with a single agent.
+        observation_space, action_space: spaces of one agent in the environment.
+        module, algorithm: blocks of the configuration with the overrides of this module.
+        overridden: names of the overridden fields of `algorithm`.
     """
 
     module_id: str
@@ -63,13 +63,13 @@ class ModulePlan:
     overridden: frozenset[str] = frozenset()
 
     def name(self, role: str) -> str:
-        """The name of a random stream of this module."""
+        """Return the name of a random stream of this module."""
         return role if self.agents is None else f"{role}/{self.module_id}"
 
 
 @dataclass(frozen=True)
 class ActingParts:
-    """A module and the pipelines around it. `recorded`: the extra model outputs that they leave in episodes."""
+    """A module and the pipelines around it. `recorded`: names of the extra model outputs in episodes."""
 
     plan: ModulePlan
     module: RLModule
@@ -85,17 +85,17 @@ class ModuleParts(ActingParts):
     learner: LearnerConnectorPipeline
 
     def weights(self) -> npt.NDArray[np.float32]:
-        """(P,) the module's parameters, as env runners take them."""
+        """Return the module's parameters (P,), as env runners take them."""
         return FlatParameters(self.module).to_numpy()
 
 
 def has_several_agents(plans: Mapping[str, ModulePlan]) -> bool:
-    """Whether the modules act for agents of one environment."""
+    """Return whether the modules act for several agents of one environment."""
     return any(plan.agents is not None for plan in plans.values())
 
 
 def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
-    """Module id -> its plan; makes one environment to ask for spaces and agents.
+    """Plan the modules, by id; makes one environment to ask it for spaces and agents.
 
     Raises:
         ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
@@ -123,7 +123,7 @@ def _plan_single(config: ExperimentConfig, observation_space: Space, action_spac
 
 def _plan_declared_agents(config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModulePlan]:
     observations, actions = (
-        {id_: _declared_space(own.get(name), f"env.agents.{id_}.{name}") for id_, own in agents.items()}
+        {id_: _declared_space(spaces.get(name), f"env.agents.{id_}.{name}") for id_, spaces in agents.items()}
         for name in ("observation_space", "action_space")
     )
     return _plan_agents(config, DeclaredAgents(observations, actions))
@@ -164,7 +164,7 @@ def _check_no_agents_named(config: ExperimentConfig) -> None:
 
 
 def _with_fields(block: B, fields: Mapping[str, Any]) -> B:
-    """The block with some fields replaced, converted as the fields of any block are."""
+    """Replace some fields of a block, converted as in any block."""
     annotations = get_type_hints(type(block))
     return replace(block, **{name: convert(value, annotations[name]) for name, value in fields.items()})
 
@@ -174,7 +174,7 @@ def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, 
 
 
 def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
-    """The overrides, with a module's edits of the learner pipeline after those of all modules."""
+    """Return a module's overrides, with its edits of the learner pipeline after the edits for all modules."""
     fields = _algorithm_overrides(config, module_id)
     if "learner_pipeline" not in fields:
         return fields
@@ -205,11 +205,11 @@ def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
 
 
 def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingParts:
-    """The module and the pipelines of an env runner.
+    """Make the module and the pipelines of an env runner.
 
     Raises:
-        ConfigError: an unknown anchor, a piece that cannot be made or cannot use the spaces, or one that reads what
-            nothing writes; a module that cannot encode what the pipeline leaves.
+        ConfigError: an edit names an unknown anchor; a piece cannot be made, cannot use the spaces, or reads a column
+            that nothing writes; the module cannot encode the observations.
     """
     spaces = plan.observation_space, plan.action_space
     edits = config.connectors
@@ -235,37 +235,37 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
 
 
 def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModuleParts:
-    """The module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
-    acting = build_acting_parts(config, plan)
+    """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
+    acting_parts = build_acting_parts(config, plan)
     device = learner_device(config)
     edits = [*_algorithm_edits(plan), *config.connectors.learner]
     with _space_errors(plan):
         learner = learner_pipeline(
-            acting.env_to_module.held_observation_space,
-            acting.module_to_env.action_space,
+            acting_parts.env_to_module.held_observation_space,
+            acting_parts.module_to_env.action_space,
             device,
             edits,
             make_piece,
-            acting.recorded,
-            plan.module.max_seq_len if acting.module.is_stateful else None,
+            acting_parts.recorded,
+            plan.module.max_seq_len if acting_parts.module.is_stateful else None,
         )
     loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
-    misfit = find_misfit(loss, acting.module, plan.algorithm)
+    misfit = find_misfit(loss, acting_parts.module, plan.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
-    _check_reads((*loss.reads, *acting.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
-    _check_same_observations(acting, learner, may_augment=learns_offline(config))
+    _check_reads((*loss.reads, *acting_parts.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
+    _check_same_observations(acting_parts, learner, may_augment=learns_offline(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
-    acting.module.to(device)
-    return ModuleParts(**vars(acting), learner=learner)
+    acting_parts.module.to(device)
+    return ModuleParts(**vars(acting_parts), learner=learner)
 
 
-def _check_same_observations(acting: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
-    unmatched = find_unmatched_piece(acting.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
+def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
+    unmatched = find_unmatched_piece(acting_parts.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
     if unmatched is not None:
         raise ConfigError([unmatched])
-    acts_on, learns_on = acting.env_to_module.observation_space, learner.observation_space
+    acts_on, learns_on = acting_parts.env_to_module.observation_space, learner.observation_space
     if acts_on != learns_on:
         problem = Problem(
             "the module would learn on other observations than it acts on",
@@ -278,21 +278,25 @@ def _check_same_observations(acting: ActingParts, learner: LearnerConnectorPipel
 
 
 def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
-    """The edits that the algorithm makes; an argument of a piece that bears the name of an overridden field (its
-    gamma, for example) takes this module's value.
+    """Yield the algorithm's edits; a piece's argument with the name of an overridden field (gamma, for example) takes
+    this module's value.
     """
-    own = {name: getattr(plan.algorithm, name) for name in plan.overridden}
+    overridden = {name: getattr(plan.algorithm, name) for name in plan.overridden}
 
-    def with_own(value: Any) -> Any:
-        return {key: own.get(key, argument) for key, argument in value.items()} if isinstance(value, dict) else value
+    def with_overridden(value: Any) -> Any:
+        return (
+            {key: overridden.get(key, argument) for key, argument in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
 
     for edit in plan.algorithm.learner_pipeline:
-        yield {key: with_own(value) for key, value in edit.items()}
+        yield {key: with_overridden(value) for key, value in edit.items()}
 
 
 @contextmanager
 def _space_errors(plan: ModulePlan) -> Iterator[None]:
-    """A piece that cannot use the spaces raises TypeError from its `recompute_output_..._space`."""
+    """Turn the TypeError of a piece that cannot use the spaces, from `recompute_output_..._space`, into a problem."""
     try:
         yield
     except TypeError as error:
@@ -314,7 +318,7 @@ def _check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str
 
 
 def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
-    """A piece of a YAML block `{_target_: dotted path, arguments}`; of a pipeline, `pieces` are such blocks."""
+    """Make a piece from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such blocks."""
     arguments = dict(block)
     path = arguments.pop("_target_")
     piece_class = import_target(path, "connectors", ConnectorPiece)
@@ -328,7 +332,7 @@ def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
 
 
 def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: EnvToModulePipeline) -> RLModule:
-    """The module for the spaces between the pipelines; its weights follow from the run's seed alone."""
+    """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
     module_class = import_target(plan.module._target_, "module._target_", RLModule)
     where = "module" if plan.agents is None else f"module {plan.module_id}"
     spaces = env_to_module.observation_space, acting_space(plan.action_space, config.env.normalize_actions)
@@ -342,9 +346,9 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
 
 
 def learner_device(config: ExperimentConfig) -> torch.device:
-    """The device of modules in this process, as `learners.device` says; `auto` is a GPU where there is one.
+    """Return the device of modules in this process, as `learners.device` says; `auto` is a GPU if there is one.
 
-    Remote learners have their own; what is left here are modules for the pipelines.
+    Where learners are remote, modules in this process only serve the pipelines, on the CPU.
     """
     name = config.learners.device if config.learners.num_learners == 0 else "cpu"
     if name == "auto":
@@ -353,6 +357,6 @@ def learner_device(config: ExperimentConfig) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        problem = Problem(f"the device {name} is not there: {error}", where="learners.device", got=name)
+        problem = Problem(f"there is no device {name}: {error}", where="learners.device", got=name)
         raise ConfigError([problem]) from error
     return device

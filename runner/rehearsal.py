@@ -1,4 +1,4 @@
-"""What `validate --build` does: make what a run would make, and take one step through it, in this process."""
+"""The rehearsal of `validate --build`: make the parts of a run in this process, and take one step through them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What was made and tried, and what a run makes besides; in words."""
+    """Descriptions of what was made and tried, and of what only a run makes."""
 
     made: tuple[str, ...]
     not_made: tuple[str, ...]
@@ -41,13 +41,13 @@ def rehearse(config: ExperimentConfig) -> Rehearsed:
     """Make environments, pipelines and modules; sample, and update on it, or on the first recorded steps.
 
     Raises:
-        ConfigError: all problems that show before the first one that nothing can be made after.
+        ConfigError: all problems up to the first one that nothing can be made after.
     """
     return _Rehearsal(config).run()
 
 
 class _Rehearsal:
-    """One rehearsal: collects problems, and goes on as long as what comes next can be made."""
+    """One rehearsal, which collects problems and goes on as long as the next part can be made."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._config = _small(config)
@@ -68,18 +68,20 @@ class _Rehearsal:
         return Rehearsed(tuple(self._made), tuple(self._not_made))
 
     def _make_parts(self) -> dict[str, ModuleParts] | None:
-        """Module id -> network and pipelines; None if one of them cannot be made."""
+        """Make network and pipelines of each module; None if one of them cannot be made."""
         config = self._config
         plans = self._try("the environment", lambda: plan_modules(config)) or {}
         made = {
             module_id: self._try(f"module {module_id} and its pipelines", partial(build_module_parts, config, plan))
             for module_id, plan in plans.items()
         }
-        parts = {module_id: own for module_id, own in made.items() if own is not None}
+        parts = {module_id: module_parts for module_id, module_parts in made.items() if module_parts is not None}
         if not plans or len(parts) < len(plans):
             return None
         self._made += [config.env.name, *_described(parts)]
-        agents = {module_id: own.plan.agents for module_id, own in parts.items() if own.plan.agents}
+        agents = {
+            module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
+        }
         self._try("the metrics", lambda: check_metric_names(config, agents))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         return parts
@@ -101,24 +103,24 @@ class _Rehearsal:
 
     def _sample(self, env: EnvConfig, role: str, parts: Mapping[str, ModuleParts]) -> Rollout:
         config = replace(self._config, env=env)
-        plans = {module_id: own.plan for module_id, own in parts.items()}
+        plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
         runner = builder.build_env_runner(config, plans, role, 0, 0)
         try:
-            weights = {module_id: own.weights() for module_id, own in parts.items()}
+            weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
             return runner.sample(_LEAST_ENV_STEPS, True, weights, {}).rollout
         finally:
             runner.close()
 
     def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
-        """The first recorded steps; None where reading takes Ray or code of the user's that needs it."""
+        """Read the first recorded steps; None where reading needs Ray."""
         source = builder.check_recorded_data(self._config, parts)
         if source is None:
             self._not_made.append("recorded data (reading these takes Ray)")
             return None
-        own = parts[DEFAULT_MODULE_ID]
+        module_parts = parts[DEFAULT_MODULE_ID]
         block = _first_chunks(source.first_block())
         self._made.append("the first recorded steps")
-        held = with_held_observations(block, own.env_to_module, own.module)
+        held = with_held_observations(block, module_parts.env_to_module, module_parts.module)
         return Rollout({DEFAULT_MODULE_ID: held}, held.num_rows)
 
     def _try_evaluation(self, parts: Mapping[str, ModuleParts]) -> None:
@@ -131,17 +133,17 @@ class _Rehearsal:
         self._made += [] if held_out is None else ["held-out data"]
 
     def _try(self, stage: str, make: Callable[[], T]) -> T | None:
-        """What `make` returns; None after a problem, which is kept."""
+        """Return the result of `make`; None after a problem, which is kept."""
         try:
             return make()
-        except Exception as error:  # code of the user's may raise anything
+        except Exception as error:  # the user's code may raise anything
             self._cause = self._cause or error
             self._problems += _problems_of(error, stage)
             return None
 
 
 def _small(config: ExperimentConfig) -> ExperimentConfig:
-    """The same with few sub-environments, all in this process, on the CPU."""
+    """Reduce a configuration to few sub-environments, all in this process, on the CPU."""
     runners, evaluation = config.env_runners, config.evaluation
     return replace(
         config,
@@ -154,7 +156,7 @@ def _small(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def _stepped_here(env: EnvConfig) -> EnvConfig:
-    """The environment; where simulators connect, one that is like them or that has their spaces."""
+    """Return the environment; where simulators connect, the named one like them, or one with their spaces."""
     if not env.is_external:
         return env
     here = replace(env, port=None, observation_space=None, action_space=None, agents=None)
@@ -171,9 +173,9 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
 
 
 def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
-    """What a run makes in other processes, on other machines or for other programs."""
+    """Yield what a run makes in other processes, on other machines or for other programs."""
     if config.env.is_external and not learns_offline(config):
-        yield f"the server at port {config.env.port} (nobody was waited for)"
+        yield f"the server at port {config.env.port} (no simulator was waited for)"
     counts = {
         "env runner": 0 if learns_offline(config) else config.env_runners.num_env_runners,
         "evaluation runner": config.evaluation.evaluation_num_env_runners,
@@ -187,14 +189,18 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:
-    for module_id, own in parts.items():
-        name = type(own.module).__name__ if own.plan.agents is None else f"{module_id}: {type(own.module).__name__}"
-        num_parameters = sum(parameter.numel() for parameter in own.module.parameters())
+    for module_id, module_parts in parts.items():
+        name = (
+            type(module_parts.module).__name__
+            if module_parts.plan.agents is None
+            else f"{module_id}: {type(module_parts.module).__name__}"
+        )
+        num_parameters = sum(parameter.numel() for parameter in module_parts.module.parameters())
         yield f"{name} ({num_parameters:,} parameters) and its pipelines"
 
 
 def _first_chunks(block: ColumnBlock) -> ColumnBlock:
-    """The first chunks of a block, some dozens of steps."""
+    """Return the first chunks of a block, some dozens of steps."""
     count, num_steps = 0, 0
     while count < len(block) and num_steps < _RECORDED_STEPS:
         num_steps += int(block.lengths[count])
@@ -214,7 +220,7 @@ def _problems_of(error: Exception, stage: str) -> list[Problem]:
 
 
 def _place_of(error: Exception) -> str:
-    """File and line that raised it: the innermost one outside of this package and of what is installed, if any."""
+    """Return file and line of an error: the innermost ones outside of runner and installed packages, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [
         frame

@@ -1,4 +1,4 @@
-"""How often processes of a run that were lost are started again before the run ends."""
+"""Limits on restarts of lost processes before a run ends."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _log = logging.getLogger(__name__)
 
 
 class Restarts:
-    """Counts restarts and refuses them beyond a limit.
+    """A count of restarts, with a limit beyond which they are refused.
 
     Args:
         most: restarts in all; 0 refuses the first.
@@ -32,10 +32,10 @@ class Restarts:
 
         Args:
             loss: who was lost, and how.
-            losses_in_a_row: of the same call, this one included.
+            losses_in_a_row: losses during the same call, with this one.
 
         Raises:
-            RunFailure: there are too many.
+            RunFailure: the limit is reached.
         """
         reason = self._reason_to_refuse(losses_in_a_row)
         if reason is not None:

@@ -36,14 +36,14 @@ def run_experiment(
     start_time_s: float | None = None,
     is_trusted: bool = False,
 ) -> int:
-    """Train until a stop criterion is met; the exit code.
+    """Train until a stop criterion is met, and return the exit code.
 
     Args:
         config: the experiment.
-        composed: where its values came from; recorded with the run.
-        folder: for progress.jsonl, result.json and checkpoints.
+        composed: values and sources of the configuration; recorded with the run.
+        folder: of progress.jsonl, result.json and checkpoints.
         resume_from: a checkpoint to go on from.
-        start_time_s: Unix time at which the command began with this run; None: now.
+        start_time_s: Unix time of the start of the run; None: now.
         is_trusted: follow the files beside the checkpoint, whoever wrote them.
 
     Raises:
@@ -65,11 +65,11 @@ def run_experiment(
 
 
 class Run:
-    """The training loop of a trainer that is ready, and where its results go.
+    """The training loop of a trainer that is ready, with the records of its results.
 
     Args:
         config: the experiment.
-        trainer: of it.
+        trainer: of the experiment.
         records: of the run.
     """
 
@@ -79,7 +79,7 @@ class Run:
         self._records = records
 
     def train_until_stopped(self) -> int:
-        """The training loop; the exit code. Ctrl-C, SIGTERM or a budget that is used up end it after the iteration."""
+        """Train and return the exit code. Ctrl-C, SIGTERM or the end of a budget ends the loop after the iteration."""
         status: Status = "interrupted"
         try:
             with self.failure_recorded():
@@ -98,14 +98,14 @@ class Run:
         return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
 
     def begin(self) -> None:
-        """Before the first iteration: show what is about to run."""
+        """Show before the first iteration what is about to run."""
         records, trainer = self._records, self._trainer
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
         if trainer.addresses:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
 
     def advance(self) -> None:
-        """One iteration, recorded; with the evaluations of an end if a stop criterion is met."""
+        """Train and record one iteration, with the final evaluations if it meets a stop criterion."""
         records, trainer = self._records, self._trainer
         result = trainer.train()
         if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
@@ -122,7 +122,7 @@ class Run:
         return self._stop_reason(self._records.last_result)
 
     def end(self, status: Status, reason: str) -> None:
-        """After the last iteration: a checkpoint, finished files, and the summary."""
+        """Write a checkpoint, finish the files, and show the summary."""
         records, trainer = self._records, self._trainer
         with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
             records.save_checkpoint(trainer)
@@ -135,13 +135,13 @@ class Run:
 
     @contextmanager
     def failure_recorded(self) -> Iterator[None]:
-        """What ends the run within is recorded as its failure; raised again, always as a `RunnerError`."""
+        """Record an error within as the failure of the run, and raise it again as a `RunnerError`."""
         try:
             yield
         except FolderLost:  # nothing may be written where the run was
             raise
         except RunnerError as error:
-            with suppress(RunFailure):  # the disk, for example: what ended the run is told
+            with suppress(RunFailure):  # a full disk, for example: the first failure is the one to report
                 self._keep_trained_iteration()
             self._records.finish("failed", str(error))
             raise
@@ -153,7 +153,7 @@ class Run:
             raise RunFailure(Problem(reason, where=where)) from error
 
     def _keep_trained_iteration(self) -> None:
-        """What was trained before its evaluation failed keeps its metrics line and a checkpoint."""
+        """Keep a trained iteration whose evaluation failed: its metrics line and a checkpoint."""
         iteration = self._trainer.training_iteration
         if iteration > int(self._records.last_result.get("training_iteration") or 0):
             self._records.add(self._trainer.last_result)
@@ -164,7 +164,7 @@ class Run:
         return self._config.evaluation.evaluation_interval is not None
 
     def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
-        """The first stop criterion that is met, None when the run goes on."""
+        """Return the first stop criterion that a result meets; None while the run goes on."""
         met = met_criteria(self._config.stop, result)
         return str(met[0]) if met else None
 

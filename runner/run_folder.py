@@ -1,4 +1,4 @@
-"""A run dir that is this process's: locked, with its log, and with errors that name what the file system refuses."""
+"""A run dir that this process holds: locked, with its log, and with readable errors of the file system."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class RunFolder:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Within, files of the run are written.
+        """Guard the writing of files of the run.
 
         Raises:
-            FolderLost: the folder is not this process's any more; nothing was written.
-            RunFailure: the file system refuses; the problem says why.
+            FolderLost: this process does not hold the folder any more; nothing was written.
+            RunFailure: the file system refuses to write; the problem says why.
         """
         self._lock.check()
         try:
@@ -40,21 +40,21 @@ class RunFolder:
             raise RunFailure(describe_file_fault(error, self.path, "the run")) from error
 
     def write_configuration(self, composed: Composed) -> None:
-        """Write the composed configuration and the overrides into `.hydra`, where Hydra has them."""
+        """Write the composed configuration and the overrides into `.hydra`, as Hydra does."""
         composed.write_to(self.path / ".hydra")
 
 
 @contextmanager
 def opened_run_folder(path: Path, member_of: str | None = None, patience_s: float = 0.0) -> Iterator[RunFolder]:
-    """Make the run dir, take it, and send log records to its `runner.log`; nothing in it is touched before.
+    """Make the run dir, lock it before anything in it is touched, and send log records to its `runner.log`.
 
     Args:
-        path: where.
+        path: of the run dir.
         member_of, patience_s: see `held`.
 
     Raises:
-        FolderHeld: another process has it.
-        UserError: it cannot be made or written.
+        FolderHeld: another process holds the folder.
+        UserError: the folder cannot be made or written.
     """
     path = path.absolute()
     with ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""What a run leaves behind: progress.jsonl, result.json, checkpoints, MLflow, and what the terminal shows."""
+"""The records of a run: progress.jsonl, result.json, checkpoints, MLflow, and the display."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ _RESTARTED = {
 _log = logging.getLogger(__name__)
 
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
-_MLFLOW_START_S = 30.0  # longest wait, at the end of a very short run, for MLflow to say the run's id
+_MLFLOW_START_S = 30.0  # longest wait for the run's id from MLflow, at the end of a very short run
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
-    """A run dir belongs to one run: starting another in it would take lines and checkpoints away."""
+    """Refuse to start another run in a run dir, which would take away lines and checkpoints."""
     if resume_from is not None and run_dir in resume_from.parents:
         return
     used = [name for name in ("progress.jsonl", "result.json") if (run_dir / name).is_file()]
@@ -86,11 +86,11 @@ def _what_is_learned_from(config: ExperimentConfig) -> str:
 class RunRecords:
     """The files, the tracking and the display of one run.
 
-    MLflow's process starts with it and gets ready while the experiment is built.
+    MLflow's process starts at once and gets ready while the experiment is built.
 
     Args:
         config: the experiment.
-        composed: where its values came from.
+        composed: values and sources of the configuration.
         folder: of the run.
         last_result: of the checkpoint that the run goes on from; empty for a new run.
         resume_from: that checkpoint.
@@ -146,7 +146,7 @@ class RunRecords:
         num_remote = config.env_runners.num_env_runners + config.evaluation.evaluation_num_env_runners
         if learns_offline(config):  # the trainer says what it waits for, once the data have been found
             return self
-        if num_remote and config.engine != "inline":  # nothing else is shown until they are there
+        if num_remote and config.engine != "inline":  # nothing else is shown until they have started
             self._display.note(f"starting {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
         return self
 
@@ -162,7 +162,7 @@ class RunRecords:
     # -- while it runs ---------------------------------------------------------------------------------------------
 
     def start(self, iteration: int, loaded: Sequence[LoadedModule] = (), data_sets: Sequence[DataSet] = ()) -> None:
-        """Training begins after `iteration`; lines of later iterations, which a kill left behind, are dropped.
+        """Begin training after `iteration`, and drop lines of later iterations, which a kill left behind.
 
         Args:
             iteration: of the trainer.
@@ -198,7 +198,7 @@ class RunRecords:
             self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
 
     def _tell_restarts(self, result: Result) -> None:
-        """Show a line about what was started again since the last iteration."""
+        """Show a line about restarts since the last iteration."""
         for metric, role in _RESTARTED.items():
             restarts = int(result.get(metric) or 0)
             if restarts > self._num_restarts[metric]:
@@ -206,7 +206,7 @@ class RunRecords:
                 self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the last iteration unless there is none or it has one."""
+        """Write a checkpoint of the last iteration, if there is one without a checkpoint."""
         iteration = trainer.training_iteration
         if iteration == 0 or (self._checkpoint and self._checkpoint.name == f"iteration_{iteration:06d}"):
             return
@@ -251,7 +251,7 @@ class RunRecords:
         for line in text.splitlines():
             self.note(line)
 
-    # -- what is told ----------------------------------------------------------------------------------------------
+    # -- summaries -----------------------------------------------------------------------------------------------------
 
     def _display_info(self, loaded: Sequence[LoadedModule]) -> DisplayInfo:
         config = self._config
@@ -306,7 +306,7 @@ class RunRecords:
     # -- MLflow ----------------------------------------------------------------------------------------------------
 
     def _source_tags(self) -> dict[str, str]:
-        """The runs and checkpoints that the modules of a new run begin with; one that goes on has these tags."""
+        """Return tags about the runs and checkpoints that modules of a new run begin with; a resumed run has them."""
         sources = [] if self._resume_from else list(module_sources(self._config).values())
         run_ids = [known_run(source.checkpoint.parent.parent, is_trusted=True).get("run_id") for source in sources]
         tags = {
@@ -333,14 +333,14 @@ class RunRecords:
 
 
 def _joined(values: Iterable[str | None]) -> str | None:
-    """Distinct values of several modules; None if there are none."""
+    """Join the distinct values of several modules; None without values."""
     return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 def known_run(
     run_dir: Path, note: Callable[[str], None] = lambda text: None, is_trusted: bool = False
 ) -> dict[str, str]:
-    """`run_id` and `tracking_uri` of MLflow's run of a run; empty without one that may be contacted, which is noted."""
+    """Return `run_id` and `tracking_uri` of a run in MLflow; empty, with a note, if none may be contacted."""
     try:
         return read_known_run(run_dir, is_trusted)
     except UnknownRunError as error:
@@ -349,7 +349,7 @@ def known_run(
 
 
 def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str], is_own: bool = True) -> StoreLocation:
-    """The store of the `known` run that goes on, else one in the folder `outputs` around the run dir or in its parent.
+    """Find the store of the `known` run that goes on, else one in `outputs` around the run dir, or in its parent.
 
     For a run of somebody else (not `is_own`) it is in `outputs` of the working folder: a store that came along with the
     run says where its artifacts go.
@@ -364,7 +364,7 @@ def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str]
 def mlflow_settings(
     config: ExperimentConfig, run_dir: Path, store: StoreLocation, known: Mapping[str, str]
 ) -> MLflowSettings:
-    """Where a run is recorded, and under which name; it goes on with the `known` one if that is in the same store."""
+    """Return place and name of the run in MLflow; it is the `known` run if the store is the same."""
     tracking = config.tracking
     return MLflowSettings(
         tracking_uri=store.tracking_uri,
@@ -378,7 +378,7 @@ def mlflow_settings(
 
 
 def information_tags(info: Mapping[str, Any]) -> dict[str, str]:
-    """Revision and versions, as `run_info` has them."""
+    """Return revision and versions from `run_info` as tags."""
     git = info["git"]
     tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
     return tags | {f"version.{name}": version for name, version in info["versions"].items()}

@@ -1,4 +1,4 @@
-"""When a run ends. Imports nothing heavy: `resume` asks before it loads torch."""
+"""Stop criteria of a run. Imports nothing heavy: `resume` checks them before it loads torch."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class MetCriterion:
 
     @property
     def key(self) -> str:
-        """What to override to go on; on the command line a metric has dots."""
+        """The key to override to go on; on the command line a metric has dots."""
         return f"stop.{self.metric.replace('/', '.')}"
 
 
 def met_criteria(stop: Mapping[str, float], result: Mapping[str, Any]) -> list[MetCriterion]:
-    """The criteria that a result meets, in the order of `stop`; one is enough to end the run."""
+    """Return the criteria that a result meets, in the order of `stop`; one is enough to end the run."""
     values = {metric: result.get(metric) for metric in stop}
     return [
         MetCriterion(metric, value, stop[metric])

@@ -1,4 +1,4 @@
-"""The trainer: everything an experiment is made of, one iteration at a time."""
+"""The trainer: all parts of an experiment, one iteration at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.config.metrics import check_metric_names, learns_offline
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.dataflow.experience import Experience
-from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, own_return_metrics, returns_by_kind
+from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, mean_returns_by_id, returns_by_kind
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.rollout_buffer import FinishedEpisodes
 from runner.loaded_modules import load_modules, shared_states
@@ -41,20 +41,20 @@ class Trainer:
 
     Args:
         config: the experiment, complete and checked.
-        recorded_role: whose episodes are recorded where `offline.output` names a folder: those that are trained on, or
-            with "evaluation" those of evaluations.
-        loads_modules: begin with the parameters that `module.load_state_path` names; false where a state is set next.
-        note: told what is waited for, and of an observation that leaves its space; None: the latter is logged.
-        run_dir: for what runners write; None: they write nothing.
+        recorded_role: role of the runners whose episodes are recorded where `offline.output` names a folder: training
+            or "evaluation".
+        loads_modules: load the parameters that `module.load_state_path` names; false where a state is set next.
+        note: shows a line about waiting, or about an observation outside of its space; None: logs the latter.
+        run_dir: folder that runners write to; None: they write nothing.
 
     Attributes:
-        experience: what is learned from: env runners, or recorded data.
+        experience: source of train data: env runners, or recorded data.
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
-        last_result: of the newest iteration; there also when its evaluation failed.
-        loaded_modules: what was taken over from other runs.
+        last_result: of the newest iteration, also when its evaluation failed.
+        loaded_modules: modules that were taken over from other runs.
 
     Raises:
-        ConfigError: something in it cannot be built (environment, pipeline, module, cluster resources).
+        ConfigError: a part cannot be built (environment, pipeline, module, cluster resources).
     """
 
     def __init__(
@@ -70,10 +70,14 @@ class Trainer:
         self._warn = _log.warning if note is None else note
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
-        builder.check_own_gpus(config)
+        builder.check_local_gpus(config)
         self._parts = builder.build_parts(config)
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
-        agents = {module_id: own.plan.agents for module_id, own in self._parts.items() if own.plan.agents}
+        agents = {
+            module_id: module_parts.plan.agents
+            for module_id, module_parts in self._parts.items()
+            if module_parts.plan.agents
+        }
         check_metric_names(config, agents)
         if learns_offline(config):
             source = builder.check_recorded_data(config, self._parts)
@@ -94,7 +98,7 @@ class Trainer:
             raise
 
     def _build(self, config: ExperimentConfig) -> None:
-        """What may be in other processes."""
+        """Build the parts that may be in other processes."""
         self.learners = builder.build_learner_group(config, self._parts)
         self._evaluation_runners: EnvRunnerGroup | None = None
         evaluation = config.evaluation
@@ -123,7 +127,7 @@ class Trainer:
 
     @classmethod
     def from_experiment(cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Trainer:
-        """The trainer of `conf/experiment/<name>.yaml` or one in `config_dir`; overrides as on the command line."""
+        """Make the trainer of `conf/experiment/<name>.yaml`, or of a file in `config_dir`, with overrides."""
         composed = compose_experiment(
             [f"+experiment={name}", *overrides], None if config_dir is None else Path(config_dir)
         )
@@ -131,16 +135,16 @@ class Trainer:
 
     @classmethod
     def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = (), trust: bool = False) -> Trainer:
-        """A trainer that goes on exactly where a checkpoint was written.
+        """Make a trainer that goes on exactly where a checkpoint was written.
 
         Args:
             folder: of the checkpoint.
             overrides: of single keys, as on the command line.
-            trust: whether its configuration may import, contact and read what it likes, also if somebody else wrote it.
+            trust: follow the configuration, whatever it imports, contacts and reads, also if somebody else wrote it.
 
         Raises:
             CheckpointError: the checkpoint is cut off or altered.
-            UntrustedError: somebody else wrote it, and it asks for more than computing.
+            UntrustedError: somebody else wrote the checkpoint, and it asks for more than computing.
         """
         state, manifest = load_checkpoint(Path(folder))
         stored = StoredValues.of(Path(folder), manifest, trust).compose(overrides)
@@ -156,7 +160,7 @@ class Trainer:
     def as_trainable(
         name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
     ) -> type[tune.Trainable]:
-        """The trainer of an experiment as a Ray Tune trainable; a trial's config holds further overrides.
+        """Make a Ray Tune trainable of an experiment; a trial's config holds further overrides.
 
         Example:
             `tune.Tuner(Trainer.as_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.grid_search([...])})`
@@ -169,22 +173,22 @@ class Trainer:
 
     @property
     def training_iteration(self) -> int:
-        """Iterations done."""
+        """Number of iterations done."""
         return self._metrics.training_iteration
 
     @property
     def plans(self) -> list[ModulePlan]:
-        """Of each module: whom it acts for, and its spaces."""
-        return [own.plan for own in self._parts.values()]
+        """The plan of each module: its agents and its spaces."""
+        return [module_parts.plan for module_parts in self._parts.values()]
 
     def train(self) -> Result:
-        """One iteration: sample, update, and evaluate when it is due.
+        """Run one iteration: sample, update, and evaluate when it is due.
 
         Returns:
             Flat metrics, names joined with slashes; None where there is nothing to average yet.
 
         Raises:
-            RunFailure: an environment, a loss or a runner failed; what was done before it stands.
+            RunFailure: an environment, a loss or a runner failed; earlier iterations stand.
             Interrupted: an end was asked for while simulators were waited for.
         """
         iteration, evaluation = self.training_iteration + 1, self.config.evaluation
@@ -203,11 +207,11 @@ class Trainer:
         return result
 
     def evaluate(self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None) -> Result:
-        """Metrics of exactly `num_episodes` (default: the configured number) whole episodes, always the same seeds.
+        """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
 
         Args:
-            num_episodes: how many.
-            wait: collect this evaluation, which was started before, instead of starting one.
+            num_episodes: None: the configured number.
+            wait: collects an evaluation that was started before; None: one is started.
         """
         with self._metrics.clocked() as clock:
             episodes = (wait or self._submit_evaluation(num_episodes))()
@@ -221,7 +225,7 @@ class Trainer:
             episodes.outside.count,
         )
         self._metrics.warn_of(episodes.outside)
-        result |= own_return_metrics("evaluation/env_runners", dict(returns_by_kind(episodes)))
+        result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         return result | {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
@@ -242,10 +246,10 @@ class Trainer:
         return self._held_out is not None
 
     def evaluate_offline(self, num_env_steps: int | None = None) -> Result:
-        """Metrics of the policy on held-out recorded data, `evaluation.offline_evaluation_...`.
+        """Evaluate the policy on held-out recorded data (`evaluation.offline_evaluation_...`), and return metrics.
 
         Args:
-            num_env_steps: what schedules of the loss go by; None: those sampled so far.
+            num_env_steps: env steps for schedules of the loss; None: all env steps sampled so far.
         """
         if self._held_out is None:
             raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
@@ -257,7 +261,7 @@ class Trainer:
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
     def data_sets(self) -> list[DataSet]:
-        """The recorded data that are learned from, and those that are held out."""
+        """Return the recorded data that the run learns from, and the held-out data."""
         from runner.offline.data_sets import recorded_data_set
 
         found = []
@@ -273,7 +277,7 @@ class Trainer:
         """Finish the files of recorded episodes; None if none are recorded.
 
         Raises:
-            RunFailure: what was recorded is not on disk.
+            RunFailure: recorded episodes are not on disk.
         """
         is_evaluation = self._recorded_role == builder.EVALUATION
         runners = self._evaluation_runners if is_evaluation else self.experience
@@ -284,7 +288,7 @@ class Trainer:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Everything the next iteration depends on, as nested dicts of arrays and plain values."""
+        """Return everything that the next iteration depends on, as nested dicts of arrays and plain values."""
         return {
             "learners": self.learners.get_state(),
             "experience": self.experience.get_state(),
@@ -296,8 +300,7 @@ class Trainer:
         """Go on from a state of `get_state`.
 
         With another number of env runners or sub-environments, or another environment, the running episodes cannot
-        go on: new ones are started with new seeds, everything else stands. Other recorded data are read from the
-        start.
+        go on: new ones start with new seeds, everything else stands. Other recorded data are read from their start.
 
         Raises:
             ConfigError: the state is of another network.
@@ -310,7 +313,7 @@ class Trainer:
             self.experience.start_anew(state["experience"])
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
-        """Take over what acting needs: parameters and the state of pieces that runners share.
+        """Take over the state of the policy: parameters and the state of pieces that runners share.
 
         Raises:
             ConfigError: the state is of another network.
@@ -328,7 +331,7 @@ class Trainer:
 
     @property
     def _sources(self) -> dict[str, Any]:
-        """What the state of `experience` depends on."""
+        """The settings that the state of `experience` depends on."""
         if not isinstance(self.experience, EnvRunnerGroup):
             return {"offline": asdict(self.config.offline)}
         runners, env = self.config.env_runners, asdict(self.config.env)
@@ -346,7 +349,7 @@ class Trainer:
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
         for name in ("learners", "experience", "_evaluation_runners"):
-            part = getattr(self, name, None)  # what failed to be built is not there
+            part = getattr(self, name, None)  # None if building it failed
             if part is not None:
                 part.close()
         self._cluster.close()

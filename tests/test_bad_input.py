@@ -83,14 +83,14 @@ def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path, assert_golden:
 def test_a_device_that_is_not_there(run_main: Run) -> None:
     outcome = run_main(*TRAIN, "stop.training_iteration=1", "learners.device=cuda:77")
     assert outcome.code == 2
-    assert "the device cuda:77 is not there" in outcome.err
+    assert "there is no device cuda:77" in outcome.err
     assert "where    learners.device" in outcome.err
 
 
 def test_gpus_that_are_not_there(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*TRAIN, "learners.num_gpus_per_learner=64")
     assert outcome.code == 2
-    assert "the learner in this process asks for GPUs that are not there" in outcome.err
+    assert "the learner in this process asks for more GPUs than this machine has" in outcome.err
     assert not (tmp_path / "run" / "progress.jsonl").exists()
 
 

@@ -76,7 +76,7 @@ def test_the_command_line_resumes_and_evaluates(run_main: Callable[..., Outcome]
     kl_coeff = "multi_agent.algorithm_config_overrides_per_module.p0.kl_coeff"
     outcome = run_main("resume", "run", "stop.training_iteration=4", f"{kl_coeff}=0.5")
     assert outcome.code == 2
-    assert f"{kl_coeff} is where training begins" in outcome.err
+    assert f"{kl_coeff} is an initial value" in outcome.err
     outcome = run_main("evaluate", "run", "evaluation.evaluation_duration=3")
     assert outcome.code == 0, outcome.err
     assert ["num_episodes", "3"] in [line.split() for line in outcome.out.splitlines()]

@@ -1,9 +1,9 @@
 """One checkpoint: a folder with `manifest.json` and, for each part of the state, tensors and plain values.
 
-`<part>.safetensors` holds the arrays, `<part>.json` everything else with `{"$array": name}` in the arrays' places and
+`<part>.safetensors` holds the arrays, `<part>.json` everything else, with `{"$array": name}` for arrays and
 `{"$tuple": [...]}` for tuples.
-The manifest has the digest of every file, a signature over all of this, and a digest of itself. A folder is complete
-or not there at all.
+The manifest has the digest of every file, a signature, and a digest of itself. A folder is either complete or
+does not exist.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[st
     """Write a checkpoint; `folder` appears when it is complete.
 
     Args:
-        folder: where; one that is there is replaced.
+        folder: of the checkpoint; an existing one is replaced.
         state: part name -> nested dicts and lists of arrays, tensors, numbers, strings, booleans and None.
-        manifest: plain values to be stored with it.
+        manifest: plain values that are stored with the state.
 
     Raises:
-        TypeError: the state holds something else.
+        TypeError: the state holds another type.
         OSError: the folder cannot be written.
     """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -70,7 +70,7 @@ def _write_files(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, 
 
 
 def _put_in_place(temporary: Path, folder: Path) -> None:
-    """Rename; what was at `folder` is deleted after the new one is there."""
+    """Rename the new folder, and delete an old one at `folder` afterwards."""
     old = temporary.with_suffix(".old.tmp")
     if folder.exists():
         folder.rename(old)
@@ -80,7 +80,7 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """State and manifest of a checkpoint; arrays come back as numpy arrays.
+    """Load state and manifest of a checkpoint; arrays come back as numpy arrays.
 
     Raises:
         CheckpointError: a file is missing, cut off or altered, or the version is unknown.
@@ -100,7 +100,7 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint, checked against its own digest."""
+    """Read the manifest of a checkpoint, and check its digest and shape."""
     path = folder / MANIFEST
     try:
         manifest = parse_json(read_regular(path, MAX_MANIFEST_BYTES))
@@ -117,7 +117,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def origin_of(manifest: Mapping[str, Any]) -> str | None:
-    """Why the checkpoint of a manifest counts as somebody else's; None if this installation wrote it."""
+    """Say why the checkpoint of a manifest counts as somebody else's; None if this installation wrote it."""
     return foreign_reason({name: value for name, value in manifest.items() if name != "digest"}, KIND)
 
 
@@ -167,7 +167,7 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 
 
 def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
-    """`value` as JSON has it, its arrays moved to `arrays`."""
+    """Convert a value for JSON, and move its arrays to `arrays`."""
     if isinstance(value, Mapping):
         bad = [key for key in value if not isinstance(key, str) or key.startswith("$")]
         if bad:

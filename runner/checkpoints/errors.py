@@ -1,4 +1,4 @@
-"""What can be wrong with a checkpoint."""
+"""Errors of checkpoints."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ class CheckpointError(RunFailure):
 
 
 class OddCheckpointError(CheckpointError):
-    """A checkpoint is whole, and holds what runner never writes: somebody made it up."""
+    """A checkpoint is undamaged, but holds values that runner never writes: somebody forged it."""
 
     exit_code = UserError.exit_code
 
 
 @contextmanager
 def naming_checkpoint(folder: Path) -> Iterator[None]:
-    """A state or configuration that does not fit raises CheckpointError."""
+    """Turn errors of a state or configuration that does not fit into CheckpointError."""
     try:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, RecursionError) as error:

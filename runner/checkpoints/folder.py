@@ -1,4 +1,4 @@
-"""The checkpoints of a run: names, which are kept, and which to go on from."""
+"""The checkpoints of a run: their names, which are kept, and which one a run goes on from."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class CheckpointFolder:
         self._config = config
 
     def save(self, state: Mapping[str, Any], manifest: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of the iteration that `result` reports; then drop those that are not kept.
+        """Write the checkpoint of the iteration that `result` reports; then drop checkpoints that are not kept.
 
-        Later iterations are of a run that went on from an older checkpoint than this one did: they are dropped too.
+        Checkpoints of later iterations are dropped, too: the run has gone back to an older one meanwhile.
         """
         folder = self.path / f"iteration_{result['training_iteration']:06d}"
         save_checkpoint(folder, state, {**manifest, "result": dict(result)})
@@ -55,13 +55,13 @@ class CheckpointFolder:
                 _remove(folder)
 
     def best(self, count: int = 1) -> list[Path]:
-        """The best checkpoints by `checkpoint.metric`, best first; those without the metric do not count."""
+        """Return the best checkpoints by `checkpoint.metric`, best first; ones without the metric do not count."""
         sign = 1 if self._config.mode == "max" else -1
         scored = []
         for folder in list_checkpoints(self.path):
             try:
                 value = read_manifest(folder)["result"].get(self._config.metric)
-            except CheckpointError as error:  # no reason to end a healthy run; it is told when it is loaded
+            except CheckpointError as error:  # no reason to end a healthy run; loading it would report it
                 _log.warning("%s", error)
                 continue
             if value is not None and not math.isnan(value):
@@ -70,7 +70,7 @@ class CheckpointFolder:
 
 
 def check_intact(checkpoint: Path) -> None:
-    """Raise `CheckpointError` when a checkpoint is cut off or altered; it names the newest older one that is not."""
+    """Raise `CheckpointError` when a checkpoint is cut off or altered; it names the newest older intact one."""
     try:
         load_checkpoint(checkpoint)
     except CheckpointError as error:
@@ -90,7 +90,7 @@ def _is_intact(checkpoint: Path) -> bool:
 
 
 def list_checkpoints(path: Path) -> list[Path]:
-    """The complete checkpoints in a folder, oldest first."""
+    """List the complete checkpoints in a folder, oldest first."""
     return sorted((manifest.parent for manifest in path.glob(f"iteration_*/{MANIFEST}")), key=_iteration)
 
 
@@ -100,7 +100,7 @@ def _iteration(folder: Path) -> int:
 
 
 def _remove(folder: Path) -> None:
-    """Delete a checkpoint; killed in the middle, it leaves nothing that looks complete."""
+    """Delete a checkpoint; a kill in the middle leaves nothing that looks complete."""
     hidden = folder.with_name(f".{folder.name}.removed.tmp")
     shutil.rmtree(hidden, ignore_errors=True)
     folder.rename(hidden)
@@ -108,10 +108,10 @@ def _remove(folder: Path) -> None:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """The checkpoint that a command-line argument means: a checkpoint itself, or the newest of a run.
+    """Find the checkpoint that a command-line argument means: a checkpoint itself, or the newest of a run.
 
     Raises:
-        UserError: there is none, or it may not be read.
+        UserError: there is no checkpoint, or it may not be read.
     """
     if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK):
         raise UserError(f"{path}: no permission to read this folder")
@@ -126,5 +126,5 @@ def newest_checkpoint(path: Path) -> Path:
 
 
 def is_checkpoint_path(path: Path) -> bool:
-    """Whether a command-line argument means a checkpoint, and not a run."""
+    """Return whether a command-line argument means a checkpoint, and not a run."""
     return (path / MANIFEST).exists() or path.name.startswith("iteration_")

@@ -1,4 +1,4 @@
-"""The shape of a manifest: a whole one with its right digest may still be made up."""
+"""Checks of a manifest's shape: one with the right digest may still be forged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.config.errors import Problem, show_value
 
 MAX_MANIFEST_BYTES = 2**26
 _MOST_LETTERS = 80
-# Key of a manifest -> its type, that of its items, and what it is.
+# Key of a manifest -> its types, the types of its items, and a description.
 _SHAPE: Mapping[str, tuple[tuple[type, ...], tuple[type, ...], str]] = {
     "config": ((dict,), (object,), "a block of keys"),
     "overrides": ((list,), (str,), "a list of texts"),
@@ -23,7 +23,7 @@ _SHAPE: Mapping[str, tuple[tuple[type, ...], tuple[type, ...], str]] = {
 
 
 def check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
-    """Check what the manifest of a file holds, as far as it does; raises `OddCheckpointError`."""
+    """Check the types of the keys that a manifest has; raises `OddCheckpointError`."""
     problem = next(_find_problems(path, manifest), None)
     if problem is not None:
         raise OddCheckpointError(problem)

@@ -1,4 +1,4 @@
-"""Checkpoints that `load_state_path` names: what the modules of a new run begin with."""
+"""Checkpoints that `load_state_path` names, which the modules of a new run begin with."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class ModuleSource:
 def module_sources(
     config: ExperimentConfig, where: Callable[[str], str | None] = lambda key: key
 ) -> dict[str, ModuleSource]:
-    """Path as in the configuration -> its checkpoint, for each `load_state_path` of the module blocks.
+    """Find the checkpoint of each `load_state_path` of the module blocks, by its path in the configuration.
 
     Args:
-        config: of a new run; one that goes on has its parameters already.
+        config: of a new run; a resumed run has its parameters already.
         where: dotted key -> the place of its value, for messages.
 
     Raises:
-        ConfigError: every folder without a checkpoint.
+        ConfigError: folders have no checkpoint; all of them.
         CheckpointError: a manifest is cut off or altered.
     """
     sources: dict[str, ModuleSource] = {}

@@ -1,7 +1,7 @@
-"""What commands do with the configuration of a checkpoint that somebody else wrote: nothing beyond computing.
+"""Trust in the configuration of a checkpoint: without it commands do nothing beyond computing.
 
-`docs/trust.md` has the rule. A trusted configuration is one that this installation has signed, or that a person trusts
-with `--trust` after reading what it asks for.
+`docs/trust.md` has the rule. A configuration is trusted if this installation has signed it, or if a person
+passes `--trust` after reading its demands.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from runner.config.stored import compose_stored
 TRUST = "--trust"
 _OF_DATA = ("offline.offline_data_class", "offline.map_batches_kwargs", "offline.iter_batches_kwargs")
 _OF_LEARNING = ("tracking", "rllink", "env.port", "env.host", "offline.prelearner_class", *_OF_DATA, "experiment")
-# Starts of the dotted keys that a kind of command does nothing with.
+# Starts of the dotted keys that a kind of command does not use.
 TRAINING: tuple[str, ...] = ()
 ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")
 RECORDING = (*_OF_LEARNING, "experiment_name", "offline.input_")
@@ -32,7 +32,7 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray")
 
 
 class UntrustedError(UserError):
-    """A configuration of another origin asks for what only a trusted one gets."""
+    """A configuration of another origin demands what only a trusted one gets."""
 
     def __init__(self, what: str, where: object, reason: str, demands: Sequence[Demand], advice: str = TRUST) -> None:
         self.demands = tuple(demands)
@@ -60,7 +60,7 @@ def check_links(run_dir: Path, checkpoint: Path) -> None:
     """Refuse a run of another origin with symbolic links among its files.
 
     Raises:
-        UntrustedError: all of them.
+        UntrustedError: there are links; all of them are listed.
     """
     links = [link for folder in dict.fromkeys((run_dir, checkpoint.parent.parent)) for link in find_links(folder)]
     if links:
@@ -69,11 +69,11 @@ def check_links(run_dir: Path, checkpoint: Path) -> None:
 
 @dataclass(frozen=True)
 class StoredValues:
-    """The configuration of a checkpoint, safe to be resolved.
+    """The configuration of a checkpoint, safe to resolve.
 
     Attributes:
-        values: unresolved; of another origin without resolvers.
-        reason: why it counts as somebody else's; None for one that is trusted.
+        values: unresolved; without resolvers if of another origin.
+        reason: why it counts as somebody else's; None if it is trusted.
     """
 
     checkpoint: Path
@@ -84,21 +84,21 @@ class StoredValues:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
-        """The configuration of a manifest; `is_trusted`: a person trusts it, wherever it comes from."""
+        """Take the configuration of a manifest; `is_trusted`: a person trusts it, whatever its origin."""
         reason = None if is_trusted else origin_of(manifest)
         values, resolvers = (manifest["config"], []) if reason is None else mask_resolvers(manifest["config"])
         return cls(checkpoint, manifest, values, reason, tuple(resolvers))
 
     def compose(self, overrides: Sequence[str], unused: Collection[str] = TRAINING) -> Composed:
-        """The configuration with overrides of single keys; their problems are collected, not raised.
+        """Compose the configuration with overrides of single keys; their problems are collected, not raised.
 
         Args:
             overrides: of the person at the command line, trusted.
-            unused: starts of the dotted keys that the command does nothing with.
+            unused: starts of the dotted keys that the command does not use.
 
         Raises:
-            UntrustedError: it is of another origin and asks for more than computing.
-            CheckpointError: it is none that runner writes.
+            UntrustedError: the configuration is of another origin and asks for more than computing.
+            CheckpointError: the configuration does not fit this version of runner.
         """
         with naming_checkpoint(self.checkpoint):
             stored = self.manifest
@@ -111,20 +111,20 @@ class StoredValues:
         composed: Composed,
         overrides: Sequence[str],
         unused: Collection[str] = TRAINING,
-        own: Collection[str] = (),
+        trusted_blocks: Collection[str] = (),
     ) -> None:
-        """Check what `composed` of these values asks for; raises `UntrustedError`.
+        """Check the demands of a configuration composed of these values; raises `UntrustedError`.
 
         Args:
-            composed: before anything of it is imported.
-            overrides: that it was composed with.
-            unused: starts of the dotted keys that the command does nothing with.
-            own: blocks that are of the person at the command line.
+            composed: configuration of which nothing has been imported.
+            overrides: of the composition.
+            unused: starts of the dotted keys that the command does not use.
+            trusted_blocks: blocks that the person at the command line chose.
         """
         if self.reason is None:
             return
         lines, _ = parse_overrides(overrides, search_dirs(None))
-        harmless = {*unused, *own, *(line.key for line in lines)}
+        harmless = {*unused, *trusted_blocks, *(line.key for line in lines)}
 
         def is_used(key: str) -> bool:
             return not any(key == start or key.startswith(f"{start}.") for start in harmless)

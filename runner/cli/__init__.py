@@ -1,1 +1,1 @@
-"""The command line: verbs, each in a module of its own, imported when it is used."""
+"""The command line: one module for each verb, imported when the verb is used."""

@@ -1,4 +1,4 @@
-"""What stands on the command line: verb, options, overrides."""
+"""A command line: its verb, options and overrides."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from runner.cli.verbs import NAMES
 from runner.config.errors import UserError, nearest_match
 
-# Options of `parse_arguments` with a value -> what that is.
+# Option with a value -> the kind of value.
 _WITH_VALUE: Mapping[str, str] = {
     "--config-dir": "a folder",
     "--assert": "a condition: --assert 'METRIC >= 450'",
@@ -21,7 +21,7 @@ _FLAGS = (
     *("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun"),
     *("--profile", "--module-only", "--build", "--trust"),
 )
-# Options that mean something to few verbs only (None: training), and what does the same elsewhere.
+# Option -> the verbs that take it (None: training); every verb takes the others. `_INSTEAD` names the substitute.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
     "--build": ("validate",),
@@ -83,7 +83,7 @@ def check_options(verb: str | None, argv: Sequence[str]) -> None:
     for name in (text.partition("=")[0] for text in argv):
         verbs = _OPTIONS_OF_FEW.get(name, (verb,))
         if verb not in verbs:
-            told = f"{name} is an option of {' and of '.join(own or 'training' for own in verbs)}"
+            told = f"{name} is an option of {' and of '.join(known or 'training' for known in verbs)}"
             raise UsageError(f"{told}\n   allowed  {_INSTEAD[name]}" if name in _INSTEAD else told)
 
 
@@ -101,7 +101,7 @@ def _describe_unknown_verb(verb: str) -> str:
 def take_options(
     argv: Sequence[str], with_value: Sequence[str], flags: Sequence[str] = ()
 ) -> tuple[dict[str, str], list[str]]:
-    """The options of a verb of its own, and the other arguments; a flag that is there has the value "".
+    """Split a verb's own options from the other arguments; a flag that is given has the value "".
 
     Raises:
         UsageError: another option, or one without its value.
@@ -132,7 +132,7 @@ def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
 
 
 def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
-    """Options, overrides and the words named `word_names` (all of them required); raises `UsageError`."""
+    """Parse options, overrides and the words named `word_names`, all required; raises `UsageError`."""
     arguments = Arguments()
     rest = list(argv)
     while rest:

@@ -27,7 +27,7 @@ _DURATION = re.compile(r"(?=\d)(?:(?P<h>\d+)h)?(?:(?P<m>\d+)m)?(?:(?P<s>\d+(?:\.
 
 
 def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
-    """Run a command that trains, judge what came of it, and write the report; the exit code of the process.
+    """Run a command that trains, judge its outcome, write the report, and return the exit code of the process.
 
     Args:
         arguments: of the command line.
@@ -35,7 +35,7 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
 
     Raises:
         UserError: an assertion or a budget that cannot be read, a report that cannot be written; before `train`.
-        RunnerError: of `train`, once the report is written.
+        RunnerError: raised by `train`; the report is written before.
     """
     verdict = Verdict(arguments)
     try:
@@ -52,7 +52,7 @@ def judged(arguments: Arguments, train: Callable[[Verdict], int]) -> int:
 
 
 def parse_budget(text: str) -> Budget:
-    """Of `120s`, `2m`, `1h30m` or `90`, which are seconds; raises `UsageError`."""
+    """Read `120s`, `2m`, `1h30m`, or `90` (seconds); raises `UsageError`."""
     match = _DURATION.fullmatch(text)
     read = {name: float(number) for name, number in match.groupdict(default="0").items()} if match else {}
     seconds = read["h"] * 3600 + read["m"] * 60 + read["s"] + read["seconds"] if read else 0.0
@@ -70,7 +70,7 @@ class Assertion:
 
     @property
     def holds(self) -> bool:
-        """Whether it does."""
+        """Whether the value meets the condition."""
         return self.condition.holds(self.judged.value)
 
     def __str__(self) -> str:
@@ -82,16 +82,16 @@ class Assertion:
         return f"{got}{of}, {'holds' if self.holds else 'does not hold'}"
 
     def to_case(self) -> Case:
-        """As a test of the report."""
+        """Return the assertion as a test of the report."""
         name = f"assert {self.condition}"
         return Case(name, output=str(self)) if self.holds else failure(name, str(self))
 
 
 class Verdict:
-    """Is told what became of a command; `conclude` prints it, reports it and makes the exit code.
+    """The outcome of a command; `conclude` prints it, reports it and makes the exit code.
 
     Args:
-        arguments: of the command line; its report is begun, so that a command that is killed leaves one.
+        arguments: of the command line; the report is begun at once, so that a killed command leaves one, too.
 
     Raises:
         UserError: the report cannot be written.
@@ -111,7 +111,7 @@ class Verdict:
             raise UserError(f"the report cannot be written: {reason}") from error
 
     def read(self, arguments: Arguments) -> None:
-        """What is asked for; raises `UsageError`."""
+        """Read the assertions and the budget; raises `UsageError`."""
         self._conditions = [Condition.parse(text, "--assert") for text in arguments.assertions]
         if not arguments.is_multirun:
             for condition in self._conditions:
@@ -121,15 +121,15 @@ class Verdict:
     # -- told by the command ---------------------------------------------------------------------------------------
 
     def judge_run(self, experiment: str | None, run_dir: Path) -> None:
-        """The command is a run in this folder."""
+        """Judge the run in this folder."""
         self._trained = TrainedRun(experiment or self._trained.experiment, run_dir)
 
     def judge_sweep(self, folder: SweepFolder) -> None:
-        """The command is a sweep; its trials are up to date when it has ended."""
+        """Judge the sweep in this folder; its trials are up to date when it has ended."""
         self._trained = TrainedSweep(folder)
 
     def note_error(self, error: Exception) -> None:
-        """The command ended with this error."""
+        """Note the error that ended the command."""
         self._error = error
 
     # -- at its end ------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Verdict:
         return time.time() - self._started_s
 
     def _cases(self, code: int) -> Iterator[Case]:
-        """The run, or the trials of the sweep; where the configuration is wrong its problems instead."""
+        """Yield the run or the trials of the sweep; the problems instead where the configuration is wrong."""
         if isinstance(self._error, UserError):
             yield from _cases_of_mistakes(self._error)
             return
@@ -193,12 +193,12 @@ class Verdict:
             yield failure(self._trained.kind, str(self._error) or type(self._error).__name__, self._time_s)
         else:
             early = self._early if code in (EXIT_INTERRUPTED, EXIT_BUDGET) else None
-            yield from self._trained.own_cases(early, self._time_s)
+            yield from self._trained.overall_cases(early, self._time_s)
         yield from self._trained.trial_cases()
 
 
 def _named_experiment(arguments: Arguments) -> str:
-    """For a report on a command line that is no experiment yet."""
+    """Name the experiment in the report on a command line that has not been composed."""
     named = [text.partition("=")[2] for text in arguments.overrides if text.lstrip("+").startswith("experiment=")]
     return (named or ["runner"])[-1]
 

@@ -1,4 +1,4 @@
-"""What `--assert` and `register --if` take: a metric compared with a number."""
+"""Conditions of `--assert` and `register --if`: a metric compared with a number."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ class Condition:
 
     @classmethod
     def parse(cls, text: str, option: str) -> Condition:
-        """Of `METRIC >= 450` or `iqm(METRIC) >= 450`, the value of an option; a metric may have dots for slashes.
+        """Parse `METRIC >= 450` or `iqm(METRIC) >= 450`; a metric may have dots for slashes.
 
         Raises:
-            UsageError: it is neither.
+            UsageError: the text is neither; `option` names the place.
         """
         match = _CONDITION.fullmatch(text)
         try:
@@ -65,7 +65,7 @@ class Condition:
             raise UsageError(f"{what}\n   where    {option}\n   allowed  {self.metric} {self.sign} {self.number:g}; -m")
 
     def holds(self, value: float | None) -> bool:
-        """Whether the metric has a value, and such a one."""
+        """Return whether the metric has a value that meets the condition."""
         return value is not None and _COMPARISONS[self.sign](value, self.number)
 
     def __str__(self) -> str:
@@ -74,7 +74,7 @@ class Condition:
         return f"{metric} {self.sign} {short if float(short) == self.number else self.number}"
 
     def value_text(self, value: float) -> str:
-        """The value in six digits, or in as many as show whether the condition holds."""
+        """Format the value with six digits, or with all digits where six would hide whether the condition holds."""
         short = f"{value:.6g}"
         return short if self.holds(float(short)) == self.holds(value) else repr(value)
 
@@ -87,7 +87,7 @@ def find_assertion_problems(assertions: Sequence[str], config: ExperimentConfig)
 
 
 def check_assertions(assertions: Sequence[str], config: ExperimentConfig) -> None:
-    """Raise `ConfigError` with these problems."""
+    """Raise `ConfigError` for assertions on metrics that no part of the experiment produces."""
     problems = list(find_assertion_problems(assertions, config))
     if problems:
         raise ConfigError(problems)

@@ -22,7 +22,7 @@ _ROWS = {"table": "rows", "episodes": "rows", "rllib_episodes": "rows", "sample_
 
 
 def main(argv: Sequence[str]) -> int:
-    """Convert and print what was read, what was written, and what had to be left out."""
+    """Convert, and print what was read, written and left out."""
     arguments = parse_arguments(argv)
     config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir))
     _check_ends(config)
@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str]:
-    """The summary."""
+    """Return the summary."""
     written, counts = report.written, report.counts
     rows = f", {report.num_rows:,} {_ROWS.get(report.format, 'rows')}" if report.num_rows else ""
     files = f", {_count(report.num_files, 'file')}" if report.num_files else ""
@@ -89,7 +89,7 @@ def _spaces_of(config: ExperimentConfig) -> Spaces | None:
 
 
 def _progress_printer() -> Callable[[int, int], None] | None:
-    """On a terminal, a line that counts."""
+    """Return a function that prints progress to a terminal; None elsewhere."""
     if not sys.stderr.isatty():
         return None
     printed_at = time.monotonic()

@@ -55,5 +55,5 @@ def _evaluate(stored: StoredRun) -> Result:
 
 
 def _without(prefix: str, result: Result) -> Result:
-    """The metrics whose names begin so, without it."""
+    """Return the metrics whose names begin with the prefix, under their names without it."""
     return {name.removeprefix(prefix): value for name, value in result.items() if name.startswith(prefix)}

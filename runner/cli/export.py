@@ -43,7 +43,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _format(name: str | None, path: str) -> str:
-    """What `--format` says, else the end of the file's name."""
+    """Return the value of `--format`, else the suffix of the file."""
     chosen = name if name is not None else Path(path).suffix.removeprefix(".")
     if chosen in _FORMATS:
         return chosen
@@ -58,7 +58,7 @@ def _check_writable(path: Path, may_overwrite: bool) -> None:
     if path.is_dir():
         raise UserError(Problem("the file cannot be written: this is a folder", str(path)).render_alone())
     if path.exists() and not may_overwrite:
-        problem = Problem("the file is there already", str(path), allowed="another file, or --force to overwrite it")
+        problem = Problem("the file exists already", str(path), allowed="another file, or --force to overwrite it")
         raise UserError(problem.render_alone())
 
 

@@ -1,4 +1,4 @@
-"""Problems as workflow commands of GitHub Actions, which shows them beside the line of the file that has them."""
+"""Problems as workflow commands of GitHub Actions, which shows each beside its line of the file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?")
 
 
 def error_commands(error: RunnerError) -> Iterator[str]:
-    """A line `::error file=...,line=...,title=...::message` for each problem; without a file for what is in none."""
+    """Yield a line `::error file=...,line=...,title=...::message` for each problem; the file may be missing."""
     if not isinstance(error, ConfigError):
         yield f"::error title={_property('python -m runner')}::{_data(str(error))}"
         return
@@ -33,7 +33,7 @@ def _message(problem: Problem, is_placed: bool) -> str:
 
 
 def _place(where: str | None) -> dict[str, str]:
-    """File and line as GitHub wants them; empty for an override."""
+    """Return file and line as GitHub wants them; empty for an override."""
     match = _PLACE.fullmatch((where or "").partition("\n")[0])
     path = _find(match["file"]) if match else None
     if match is None or path is None:
@@ -42,7 +42,7 @@ def _place(where: str | None) -> dict[str, str]:
 
 
 def _find(shown: str) -> str | None:
-    """The path from the root of the repository that is checked out, of a file as messages name it; None: no file."""
+    """Return a file's path from the root of the checked-out repository; None where `shown` names no file."""
     path = next((path for path in (Path.cwd() / shown, conf_dir().parent / shown) if path.is_file()), None)
     root = os.environ.get("GITHUB_WORKSPACE")
     if path is None or root is None:

@@ -1,4 +1,4 @@
-"""What `evaluate` prints of held-out data: the loss, and a table of off-policy estimates."""
+"""The lines of `evaluate` about held-out data: the loss, and a table of off-policy estimates."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from runner.config.schemas import ExperimentConfig
 
 
 def held_out_lines(config: ExperimentConfig, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
-    """The lines.
+    """Yield the lines.
 
     Args:
         config: the experiment.
-        metrics: of the evaluation, their names without `evaluation/offline/`.
+        metrics: of the evaluation, under names without `evaluation/offline/`.
     """
     evaluation, gamma = config.evaluation, config.algorithm.gamma
     data = evaluation.offline_evaluation_input_
@@ -29,7 +29,7 @@ def held_out_lines(config: ExperimentConfig, metrics: Mapping[str, float | int |
 
 
 def _estimate_lines(methods: list[str], level: float, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
-    """The estimates, their columns aligned."""
+    """Yield the table of estimates with aligned columns."""
     rows = [("", "estimate", f"{100 * level:g}% interval", "effective episodes", "")]
     for name in methods:
         interval = f"{_text(metrics[f'{name}_low'])} to {_text(metrics[f'{name}_high'])}"

@@ -1,4 +1,4 @@
-"""`inspect DATA`: what recorded data hold. With `--json` the same as JSON."""
+"""`inspect DATA`: the content of recorded data, as text or with `--json` as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WIDEST = 100
 
 
 def main(argv: Sequence[str]) -> int:
-    """Read the data once and print what is in them."""
+    """Read the data once and print a description of them."""
     wants_json = _JSON in argv
     arguments = parse_arguments([text for text in argv if text != _JSON], ("DATA",))
     config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir)).offline

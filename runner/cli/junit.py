@@ -14,7 +14,7 @@ from runner.tracking.result_file import write_atomically
 
 Outcome = Literal["passed", "failure", "error", "skipped"]
 
-# Colours of a terminal, and what XML 1.0 has no characters for.
+# Colours of a terminal, and characters that XML 1.0 forbids.
 _NOT_IN_XML = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
@@ -23,12 +23,12 @@ class Case:
     """One test.
 
     Attributes:
-        name: of it.
-        outcome: `failure` is an expectation that is not met, `error` what kept it from being told.
-        message: one line on an outcome that is not `passed`.
-        details: more of that, in lines.
-        output: shown with it whatever the outcome.
-        time_s: how long it took.
+        name: of the test.
+        outcome: `failure` is an expectation that is not met, `error` one that could not be judged.
+        message: one line about an outcome other than `passed`.
+        details: further lines about it.
+        output: shown whatever the outcome.
+        time_s: seconds that it took.
     """
 
     name: str
@@ -48,12 +48,12 @@ def write_report(
         path: of the file; its folder is made.
         suite: name of the suite, the class name of its cases too.
         cases: in this order.
-        properties: of the suite; those that are None are left out.
-        time_s: how long all took.
+        properties: of the suite; None leaves one out.
+        time_s: seconds that all tests took.
         started_s: Unix time of the start.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     counted = {
         "tests": len(cases),

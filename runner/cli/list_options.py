@@ -1,4 +1,4 @@
-"""`list`: the experiments and the options of each group, a line each. Imports neither torch nor ray."""
+"""`list`: one line for each experiment and for each option of a group. Imports neither torch nor ray."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _SENTENCE_ENDS = (".", "!", "?")
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what there is in `conf/` and in the user's `--config-dir`."""
+    """Print the options of `conf/` and of the user's `--config-dir`."""
     print(render_options(search_dirs(parse_arguments(argv).config_dir)))
     return 0
 
 
 def render_options(dirs: Sequence[Path]) -> str:
-    """Experiments first, then the groups in the order of `conf/config.yaml`, then the user's own groups."""
+    """Render experiments first, then the groups in the order of `conf/config.yaml`, then the user's own groups."""
     present = list_groups(dirs)
     core = [group for group in core_groups() if group in present]
     others = [group for group in present if group not in core and group != "experiment"]

@@ -1,4 +1,4 @@
-"""`python -m runner`: finds the verb and runs it; a person's mistakes end here, as messages."""
+"""`python -m runner`: finds the verb and runs it; mistakes of the user end here, as messages."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ verbs
 
 options
   --config-dir DIR   a folder with your own experiments and group options
-  -m, --multirun     a sweep, one run for each combination of values: -m seed=1,2,3
-                     sweep=random, asha, pbt, pb2 or tpe draw from them; the same command again goes on
+  -m, --multirun     a sweep: one run for each combination of values, as in -m seed=1,2,3
+                     sweep=random, asha, pbt, pb2 or tpe chooses among them; the same command again continues the sweep
   debug=true         show stack traces with error messages
   --assert 'METRIC >= 450'
-                     judge the last value of a metric; of a sweep that of its best trial, with iqm(METRIC) the
-                     inter-quartile mean over the seeds of its best combination; several times
-  --budget 1h30m     end after so long, with checkpoints; 90 are seconds
+                     judge the last value of a metric, in a sweep the value of its best trial; iqm(METRIC) is the
+                     inter-quartile mean over the seeds of the best combination; can be given several times
+  --budget 1h30m     end after this time, with a checkpoint; a number without a unit means seconds
   --junit FILE       write a JUnit report
   --format github    validate: problems as annotations of GitHub Actions
-  --trust            resume, evaluate, ...: follow files that somebody else wrote; docs/trust.md says what they may do
+  --trust            resume, evaluate, ...: follow files of somebody else; docs/trust.md says what these may do
   --version, --help
 
 overrides
@@ -45,7 +45,7 @@ overrides
   hydra.run.dir=DIR  where the run writes its files; outputs/EXPERIMENT/DATE/TIME by default
 
 exit codes
-  0 finished   1 failed   2 your mistake, nothing was run   130 interrupted, after a checkpoint
+  0 finished   1 failed   2 a mistake of yours, nothing was run   130 interrupted, after a checkpoint
   3 finished, but an --assert does not hold   4 the --budget was used up before the end
 """
 

@@ -1,6 +1,6 @@
 """`resume RUN_DIR --module-only`: a new run that begins with the module of a checkpoint.
 
-For another algorithm, or an environment after recorded data: with these nothing else of the checkpoint could go on.
+This is for another algorithm, or for an environment after recorded data, where only the module can be kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     stored = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
     with naming_checkpoint(checkpoint):
         composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
-    stored.check(composed, overrides, own={*chosen, "module.load_state_path"})
+    stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
     config = build_experiment_config(composed)
     check_assertions(arguments.assertions, config)
     run_dir = run_dir or _new_run_dir(str(config.experiment_name))
@@ -44,5 +44,5 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
 
 
 def _new_run_dir(experiment_name: str) -> Path:
-    """As `hydra.run.dir` in `conf/config.yaml`."""
+    """Name the run dir as `hydra.run.dir` in `conf/config.yaml` does."""
     return Path.cwd() / "outputs" / experiment_name / time.strftime("%Y-%m-%d/%H-%M-%S")

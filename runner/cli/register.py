@@ -16,7 +16,7 @@ from runner.tracking.known_run import RUN_FILE, read_known_run
 
 
 def main(argv: Sequence[str]) -> int:
-    """Register the policy, or say why not."""
+    """Register the policy, or say why it is not registered."""
     options, rest = take_options(argv, ("--name", "--module", "--if"), (TRUST,))
     if not options.get("--name"):
         raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
@@ -54,7 +54,7 @@ def _check(condition: Condition, result: Mapping[str, Any]) -> None:
     """Check a run's last result.
 
     Raises:
-        UserError: there is no such metric.
+        UserError: the result has no such metric.
         RunFailure: the condition is not met.
     """
     numbers = {name: value for name, value in result.items() if _is_number(value) or value is None}
@@ -77,7 +77,7 @@ def _is_number(value: object) -> bool:
 
 
 def _result_of(stored: StoredRun) -> dict[str, Any]:
-    """The run's last result; that of the checkpoint where the run has not ended."""
+    """Return the run's last result; the checkpoint's where the run has not ended."""
     path = stored.checkpoint.parent.parent / "result.json"
     try:
         content = parse_json(path.read_bytes())
@@ -91,7 +91,7 @@ def _result_of(stored: StoredRun) -> dict[str, Any]:
 
 
 def _mlflow_run(stored: StoredRun) -> dict[str, str]:
-    """`run_id` and `tracking_uri` of the run in MLflow."""
+    """Return `run_id` and `tracking_uri` of the run in MLflow."""
     run_dir = stored.checkpoint.parent.parent
     known = read_known_run(run_dir, stored.is_trusted)
     if not known:

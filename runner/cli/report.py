@@ -19,7 +19,7 @@ _ALLOWED = "the folder of a sweep (with sweep.json) or of a run (with progress.j
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the page, say where it is, and put it into MLflow where the run is there."""
+    """Write the page, say where it is, and log it to MLflow where MLflow has the run."""
     options, words = take_options(argv, (_OUTPUT,), (_TRUST,))
     words = [text for text in words if text != "debug=true"]
     if len(words) != 1:

@@ -83,7 +83,7 @@ def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list
 
 
 def _is_finished(run_dir: Path) -> bool:
-    """Whether the record says so; a run that was killed at its very end still gets its record."""
+    """Return whether `result.json` says that the run finished; a run killed just before still gets the file."""
     try:
         return bool(parse_json((run_dir / "result.json").read_bytes())["status"] == "finished")
     except (OSError, ValueError, KeyError, TypeError):
@@ -91,7 +91,7 @@ def _is_finished(run_dir: Path) -> bool:
 
 
 def _take_progress_along(stored: StoredRun) -> None:
-    """Copy the progress so far of a run that goes on in another folder."""
+    """Copy the progress of a run that goes on in another folder."""
     source = stored.checkpoint.parent.parent / "progress.jsonl"
     target = stored.run_dir / "progress.jsonl"
     if source == target:

@@ -22,7 +22,7 @@ _MOST_TIMEOUT_S = 3600.0
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print one line a rule and a summary; 0: all passed, 1: some failed, 2: there is nothing to check."""
+    """Print a line for each rule and a summary; returns 0: all passed, 1: some failed, 2: no server to check."""
     options, words = take_options(argv, ("--token", "--tls-ca", "--timeout"), ("--read-only",))
     _check_words(words)
     target = _target(words[1], options)
@@ -60,7 +60,7 @@ def _check_words(words: Sequence[str]) -> None:
     if not words or words[0] not in _COMMANDS:
         nearest = nearest_match(words[0], _COMMANDS) if words else None
         hint = f"\n   nearest  {nearest}" if nearest else ""
-        got = f"unknown command rllink {words[0]}" if words else "rllink does what?"
+        got = f"unknown command rllink {words[0]}" if words else "rllink needs a command"
         raise UsageError(f"{got}\n   allowed  {_USAGE}{hint}")
     if len(words) != 2:
         raise UsageError(f"rllink check takes one address, got {len(words) - 1}\n   allowed  {_USAGE}")

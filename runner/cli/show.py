@@ -1,4 +1,4 @@
-"""`show`: the composed configuration, with where each value came from, and the resolved pipelines in order."""
+"""`show`: the composed configuration with the source of each value, and the resolved pipelines in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pipelines of an experiment as text: each piece in its place, what it reads, writes, leaves and costs."""
+"""The pipelines of an experiment as text: each piece in its place, with its columns, its spaces and its cost."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Costs = Mapping[str, Sequence[float]]
 
 
 def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str:
-    """The three pipelines of each module, built as a run would build them.
+    """Render the three pipelines of each module, built as in a run.
 
     Args:
         config: the experiment.
-        has_profile: sample and say what each piece costs per call.
+        has_profile: also sample, and say how long a call of each piece takes.
     """
     parts = build_parts(config)
     costs = measure_costs(config, parts) if has_profile else {}
     sections = []
-    for module_id, own in parts.items():
-        agents = own.plan.agents
+    for module_id, module_parts in parts.items():
+        agents = module_parts.plan.agents
         sections.append("pipelines" if agents is None else f"pipelines of {module_id}, for {', '.join(agents)}")
-        for pipeline in (own.env_to_module, own.module_to_env, own.learner):
+        for pipeline in (module_parts.env_to_module, module_parts.module_to_env, module_parts.learner):
             sections.append("\n".join(_render(pipeline, costs.get(module_id, {}).get(pipeline.name, ()))))
     if has_profile:
         runners = config.env_runners
@@ -51,23 +51,23 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 
 
 def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
-    """Module id -> what the pieces of its pipelines cost, on one train batch of real steps."""
+    """Measure on one train batch of real steps; module id -> microseconds of each piece."""
     torch.set_num_threads(config.learners.torch_num_threads)
-    plans = {module_id: own.plan for module_id, own in parts.items()}
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
     try:
         timed = {
             module_id: {pipeline.name: time_pieces(pipeline) for pipeline in runner.pipelines_of(module_id)}
             for module_id in parts
         }
-        weights = {module_id: own.weights() for module_id, own in parts.items()}
+        weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
         sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights, {})
     finally:
         runner.close()
-    modules = {module_id: own.module for module_id, own in parts.items()}
+    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
     for module_id, block in sample.rollout.blocks.items():
         learner = parts[module_id].learner
-        # The pieces shown are those of `parts`, so the ones that are timed go back into their places.
+        # The output shows the pieces of `parts`: the timing wrappers are taken out again.
         pieces = list(learner)
         timed[module_id][learner.name] = time_pieces(learner)
         for _ in range(_LEARNER_PASSES):

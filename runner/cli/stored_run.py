@@ -1,4 +1,4 @@
-"""What `resume` and `evaluate` have in common: a checkpoint, the configuration in it, and overrides on top."""
+"""The common beginning of `resume`, `evaluate` and others: a checkpoint, its configuration, and overrides."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class StoredRun:
 
     Attributes:
         changes: dotted key -> (old, new) value, as text.
-        is_trusted: `--trust`: files beside it are followed, whoever wrote them.
+        is_trusted: `--trust`: follow the files beside the checkpoint, whoever wrote them.
     """
 
     checkpoint: Path
@@ -57,12 +57,12 @@ def open_run(
     Args:
         argv: the command line after the verb.
         fixed: start of dotted keys that overrides may not change -> the reason.
-        unused: starts of the keys that the command does nothing with, see `runner.checkpoints.trust`.
-        trains_on: neither may they change what training adapts, since its state is in the checkpoint.
+        unused: starts of the keys that the command does not use, see `runner.checkpoints.trust`.
+        trains_on: overrides may not change values that training adapts either: the checkpoint has their state.
 
     Raises:
         UserError: there is no checkpoint.
-        CheckpointError: it is cut off or altered.
+        CheckpointError: the checkpoint is cut off or altered.
         UntrustedError: somebody else wrote it, and it asks for more than computing.
         ConfigError: all problems of the overrides.
     """
@@ -85,11 +85,11 @@ def open_run(
 
 
 def named_checkpoint(arguments: Arguments) -> Path:
-    """The checkpoint that RUN_DIR means, checked.
+    """Find the checkpoint that RUN_DIR means, and check it.
 
     Raises:
-        UserError: there is none.
-        CheckpointError: it is cut off or altered.
+        UserError: there is no checkpoint.
+        CheckpointError: the checkpoint is cut off or altered.
     """
     path = Path(arguments.words[0]).absolute()
     while True:
@@ -104,20 +104,20 @@ def named_checkpoint(arguments: Arguments) -> Path:
 
 
 def target_run_dir(arguments: Arguments) -> Path:
-    """Where a command that trains on writes: `hydra.run.dir`, else the run dir of RUN_DIR."""
+    """Return the folder that a command writes to: `hydra.run.dir`, else the run dir of RUN_DIR."""
     named, path = split_run_dir(arguments)[0], Path(arguments.words[0]).absolute()
     return named or (path.parent.parent if is_checkpoint_path(path) else path)
 
 
 def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:
-    """What `hydra.run.dir=` says, and the other overrides."""
+    """Split off the value of `hydra.run.dir=` (None: not given) from the other overrides."""
     run_dirs = [text.partition("=")[2] for text in arguments.overrides if text.startswith("hydra.run.dir=")]
     others = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
     return Path(run_dirs[-1]).absolute() if run_dirs else None, others
 
 
 def _checked(composed: Composed, refused: list[Problem]) -> ExperimentConfig:
-    """The configuration; one report of what is refused and of what is wrong in it."""
+    """Build the configuration; raises one report of refused changes and of all its problems."""
     try:
         config = build_experiment_config(composed)
     except ConfigError as error:
@@ -137,11 +137,11 @@ def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: 
 
 
 def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[str, str]]) -> list[Problem]:
-    """Changes that the checkpoint's state would undo."""
+    """Find changes that the checkpoint's state would undo."""
     adapted = adapted_names(type(build_experiment_config(before).algorithm))
     return [
         Problem(
-            f"{name} is where training begins: the checkpoint has a value of its own by now",
+            f"{name} is an initial value: the checkpoint holds what training has made of it",
             where=composed.where(name),
             got=new,
             allowed=f"{old}; or `resume --module-only`, which begins a new run with its module",
@@ -153,7 +153,7 @@ def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[st
 
 @contextmanager
 def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer]:
-    """A trainer with the checkpoint's policy, filters included, to evaluate; nothing is trained with it.
+    """Make a trainer with the checkpoint's policy, filters included, for evaluations only.
 
     Args:
         stored: the run.
@@ -179,10 +179,10 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
 
 
 def _stepped_here(env: EnvConfig) -> EnvConfig:
-    """The environment that simulators were like.
+    """Return the environment that stands for simulators.
 
     Raises:
-        ConfigError: only their spaces are known.
+        ConfigError: the configuration has only the spaces of the simulators.
     """
     if not env.is_external:
         return env
@@ -195,7 +195,7 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
 
 @contextmanager
 def naming_changes(stored: StoredRun) -> Iterator[None]:
-    """A problem that only shows when the run is built also names what the overrides changed: often its cause."""
+    """Add to a problem within what the overrides changed, which is often its cause."""
     try:
         yield
     except ConfigError as error:
@@ -208,10 +208,10 @@ def naming_changes(stored: StoredRun) -> Iterator[None]:
 
 
 def check_writable(run_dir: Path, *names: str) -> None:
-    """Check before any work what a command will write: the run dir, and those of `names` in it that are there.
+    """Check before any work the paths that a command will write: the run dir, and the existing `names` in it.
 
     Raises:
-        UserError: one of them may not be written.
+        UserError: a path may not be written.
     """
     base = next(path for path in (run_dir, *run_dir.parents) if os.path.exists(path))
     if not base.is_dir():

@@ -31,15 +31,15 @@ from runner.sweep.space import Choices, SearchSpace, read_search_space
 if TYPE_CHECKING:
     from runner.sweep.trials import SweepFolder
 
-# Overrides that say how a sweep is run, not what it searches: they may differ when it goes on.
+# Overrides about how a sweep is run, and not about what it searches, may differ when the sweep goes on.
 _NOT_SEARCHED = ("sweep.on_change=", "sweep.max_concurrent_trials=", "sweep.max_failures=", "tracking", "debug=")
 
 
 def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
-    """Check everything, then run what is left of the sweep; the exit code.
+    """Check everything, run the rest of the sweep, and return the exit code.
 
     Raises:
-        ConfigError: with all problems; nothing was started.
+        ConfigError: all problems; nothing was started.
     """
     space = _checked_space(arguments)
     configs = [config for _, config in check_experiments(arguments)]
@@ -51,7 +51,7 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     codes: list[int] = []
 
     def run(folder: Path) -> int:
-        with _own(folder):
+        with _held_folder(folder):
             codes.append(_run(space, configs, folder, arguments, verdict))
         return codes[-1]
 
@@ -97,12 +97,12 @@ def _run(
 
 
 @contextmanager
-def _own(folder: Path) -> Iterator[None]:
-    """Within, the folder is this process's.
+def _held_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder for this process.
 
     Raises:
-        FolderHeld: another process has it.
-        UserError: it cannot be written.
+        FolderHeld: another process holds the folder.
+        UserError: the folder cannot be written.
     """
     with ExitStack() as stack:
         try:
@@ -114,7 +114,7 @@ def _own(folder: Path) -> Iterator[None]:
 
 
 def _checked_space(arguments: Arguments) -> SearchSpace:
-    """The search space; one report of its problems and those of the configurations."""
+    """Read the search space; raises one report of its problems and of the problems of all configurations."""
     dirs = search_dirs(arguments.config_dir)
     _, unreadable = parse_overrides(arguments.overrides, dirs)
     problems: list[Problem] = []
@@ -147,7 +147,7 @@ def _problems_of(space: SearchSpace) -> list[Problem]:
 
 
 def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
-    """Trials are compared with each other: what that goes by is the same for all."""
+    """Find settings that trials are judged by and that differ between trials."""
     sweep = configs[0].sweep
     bases: dict[str, list[object]] = {
         "sweep.metric and sweep.mode": [config.objectives for config in configs],
@@ -162,15 +162,15 @@ def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
 
 
 def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
-    """Draws are of different combinations."""
+    """Check that there are as many different combinations as draws."""
     num_samples, num_all = config.sweep.num_samples, space.num_combinations
     if num_samples is not None and num_all is not None and num_all < num_samples:
-        what = "sweep.num_samples is more than the combinations there are"
+        what = "sweep.num_samples is more than the number of combinations"
         yield Problem(what, got=str(num_samples), allowed=f"up to {num_all}; or intervals; or sweep.search=grid")
 
 
 def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
-    """Where `sweep.scheduler` is pbt or pb2: something has to be there that it can change."""
+    """Check that the schedulers pbt and pb2 have a setting that they can change."""
     scheduler = configs[0].sweep.scheduler
     if scheduler not in POPULATIONS:
         return
@@ -180,7 +180,7 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     adapted = {f"algorithm.{name}" for config in configs for name in adapted_names(type(config.algorithm))}
     for domain in space.mutable:
         if domain.key in adapted:
-            what = f"{domain.key} is where training begins: a state that is taken over brings its own value"
+            what = f"{domain.key} is an initial value: a state that is taken over brings an adapted value"
             yield Problem(what, f"override {domain.key}", allowed="another key; or sweep=random, asha, tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):
             what = f"{domain.key}: pb2 chooses numbers between two ends"
@@ -197,7 +197,7 @@ def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: Sweep
 
 
 def _arguments_of_a_run(space: SearchSpace, arguments: Arguments) -> list[str]:
-    """What all trials share, for a run outside of the sweep: overrides but those of the sweep, and `--config-dir`."""
+    """Return what all trials share, for a run outside of the sweep: no overrides of the sweep itself."""
     overrides = [text for text in space.fixed if not text.lstrip("+").startswith(("sweep=", "sweep."))]
     folder = arguments.config_dir
     return overrides if folder is None else [*overrides, f"--config-dir={folder.resolve()}"]

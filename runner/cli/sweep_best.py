@@ -45,7 +45,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _overrides_of(trial: Trial) -> list[str]:
-    """Its values without the seed, which is a repetition, no result of the search."""
+    """Return the trial's overrides without the seed, which is no result of the search."""
     return [text for text in trial.overrides if not text.startswith(f"{SEED}=")]
 
 
@@ -56,28 +56,28 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
         what = "an experiment is a YAML file in a folder named experiment"
         raise UserError(f"--emit {file}: {what}\n   allowed  conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml")
     about = f"{folder.experiment} as trial {best.number} of {folder.path}: {metric} {best.result[metric]:.6g}"
-    own_dir = None if config_dir is None else Path(config_dir)
+    config_folder = None if config_dir is None else Path(config_dir)
     overrides = [*folder.searched["overrides"], *_overrides_of(best)]
     reason = folder.origin or folder.foreign.get(best.number)
     if reason is not None:
-        _check_emitted(folder, overrides, reason, own_dir)
-    text = experiment_text(overrides, " ".join(about.split()), own_dir)
+        _check_emitted(folder, overrides, reason, config_folder)
+    text = experiment_text(overrides, " ".join(about.split()), config_folder)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise UserError(f"{file} is there already\n   allowed  another name, or remove it first") from error
+        raise UserError(f"{file} exists already\n   allowed  another name, or remove it first") from error
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error}") from error
-    own_folder = file.absolute().parent.parent
-    folder_text = "" if own_folder == conf_dir() else f" --config-dir {shlex.quote(str(file.parent.parent))}"
+    folder_of_file = file.absolute().parent.parent
+    folder_text = "" if folder_of_file == conf_dir() else f" --config-dir {shlex.quote(str(file.parent.parent))}"
     print(f"  wrote    {file}")
     print(f"           python -m runner +experiment={file.stem}{folder_text}")
 
 
 def _check_emitted(folder: SweepFolder, overrides: Sequence[str], reason: str, config_dir: Path | None) -> None:
-    """Refuse to write what somebody else searched into a file of one's own, if it does more than compute."""
+    """Refuse to write an experiment file of what somebody else searched, if it does more than compute."""
     masked, resolvers = mask_resolvers(override_values(overrides, config_dir))
     options = [text for text in overrides if ".." in text.partition("=")[2].replace("\\", "/").split("/")]
     demands = [*resolvers, *find_demands(masked), *(Demand("reads", *text.split("=", 1)) for text in options)]

@@ -26,14 +26,14 @@ from runner.run_folder import opened_run_folder
 
 
 def main(argv: Sequence[str]) -> int:
-    """Train; the exit code is that of `run_experiment`, of a sweep the highest one, or what `judged` makes of it."""
+    """Train; returns the exit code of `run_experiment`, in a sweep the highest one, as `judged` changes it."""
     arguments = parse_arguments(argv)
     return judged(arguments, lambda verdict: _train(arguments, verdict))
 
 
 def _train(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_trusting and not arguments.is_multirun:
-        raise UsageError("--trust goes with -m, a sweep that goes on; your command line is your own")
+        raise UsageError("--trust is for a sweep that goes on (-m); a new run reads no files of somebody else")
     if arguments.is_multirun and not _names_other_sweeper(arguments.overrides):
         from runner.cli.sweep import run_sweep_command
 
@@ -45,7 +45,7 @@ def _train(arguments: Arguments, verdict: Verdict) -> int:
 
 
 def _names_other_sweeper(overrides: Sequence[str]) -> bool:
-    """Whether Hydra is to sweep by another plugin than ours."""
+    """Return whether Hydra is to sweep with another plugin than ours."""
     return any(text.lstrip("+").startswith(("hydra/sweeper=", "hydra/launcher=")) for text in overrides)
 
 
@@ -72,7 +72,7 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdi
 
 
 def _objective(arguments: Arguments) -> float | list[float | None] | None:
-    """What other sweepers of Hydra's judge a run by: `sweep.metric`, a list where it is one."""
+    """Return the value of `sweep.metric` for other sweepers of Hydra; a list where it is a list."""
     from hydra.core.hydra_config import HydraConfig
 
     hydra_config = HydraConfig.get()
@@ -106,7 +106,7 @@ def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) ->
 
 @contextmanager
 def _overrides_as_typed() -> Iterator[None]:
-    """In a sweep Hydra logs the overrides of each run: without the `++` that only `_hydra_command_line` put there."""
+    """Let Hydra log the overrides of each run of a sweep without the `++` that `_hydra_command_line` puts there."""
 
     def take_away(record: logging.LogRecord) -> bool:
         record.msg, record.args = re.sub(r"(?<=\s)\+\+", "", record.getMessage()), ()
@@ -122,7 +122,7 @@ def _overrides_as_typed() -> Iterator[None]:
 
 @contextmanager
 def _hydra_command_line(arguments: Arguments) -> Iterator[None]:
-    """Hydra reads `sys.argv`: give it the overrides in its own spelling."""
+    """Put the overrides into `sys.argv`, which Hydra reads, in its spelling."""
     lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
     texts = [line.hydra_text for line in lines]
     if arguments.is_multirun:

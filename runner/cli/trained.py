@@ -1,4 +1,4 @@
-"""What a command that trains has left behind, as a CI job sees it: one run, or a sweep with its trials."""
+"""The outcome of a command that trains, as a CI job sees it: one run, or a sweep with its trials."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class JudgedValue:
-    """What a condition is judged by.
+    """The value that a condition is judged by.
 
     Attributes:
-        value: None where no number is known.
-        is_reported: whether anything was.
+        value: None where the metric has no number.
+        is_reported: whether the metric was reported at all.
         of: the trial or the combination that was judged; empty for a single run.
     """
 
@@ -35,10 +35,10 @@ class JudgedValue:
 
 
 class Trained(Protocol):
-    """A run or a sweep; its files are read when they are asked for, at its end.
+    """A run or a sweep that has ended; its files are read when they are asked for.
 
     Attributes:
-        kind: what it is, for a report.
+        kind: `run` or `sweep`, for a report.
     """
 
     kind: str
@@ -48,26 +48,26 @@ class Trained(Protocol):
         """The name of the experiment."""
 
     def value_of(self, condition: Condition) -> JudgedValue:
-        """What this condition is judged by."""
+        """Return the value that this condition is judged by."""
 
-    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
-        """The test that a report has of itself, unless its trials say it all.
+    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+        """Yield the test that a report has for the run or sweep as a whole; none where its trials say it all.
 
         Args:
-            early: why it ended before its end; None: it did not.
-            time_s: how long the command took.
+            early: why it ended early; None: it did not.
+            time_s: seconds that the command took.
         """
 
     def trial_cases(self) -> Iterator[Case]:
-        """Those of its trials."""
+        """Yield a test for each trial."""
 
     def properties(self) -> Mapping[str, object]:
-        """Facts for a report."""
+        """Return facts for a report."""
 
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """A single run. `run_dir` is None where it has not come to that."""
+    """A single run. `run_dir` is None where the run has not begun."""
 
     experiment: str
     run_dir: Path | None
@@ -76,7 +76,7 @@ class TrainedRun:
     def value_of(self, condition: Condition) -> JudgedValue:
         return _last_value(self.run_dir, condition.metric)
 
-    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         result = self._result()
         reason = str(result.get("stop_reason") or "")
         if early is None:
@@ -138,7 +138,7 @@ class TrainedSweep:
         groups = best_groups_first(group_by_combination(self.folder.trials), metric, mode)
         return groups[0][0] if groups else None
 
-    def own_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
+    def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         if early is not None:
             yield Case(self.kind, "error", early, time_s=time_s)
 
@@ -153,7 +153,7 @@ class TrainedSweep:
 
 
 def _last_value(run_dir: Path | None, metric: str) -> JudgedValue:
-    """Of the last line of progress.jsonl that has the metric: evaluations do not come with each iteration."""
+    """Read the last line of progress.jsonl that has the metric: not every iteration has an evaluation."""
     lines = [] if run_dir is None else ProgressLog(run_dir / "progress.jsonl").read()
     line = next((line for line in reversed(lines) if metric in line), None)
     return JudgedValue(None if line is None else line[metric], line is not None)
@@ -171,7 +171,7 @@ def _case_of(trial: Trial) -> Case:
 
 
 def failure(name: str, reason: str, time_s: float = 0.0) -> Case:
-    """A test that failed; of the reason, the first line is its message."""
+    """Return a failed test, with the first line of the reason as its message."""
     return Case(name, "failure", (reason.splitlines() or [""])[0], reason, time_s=time_s)
 
 
@@ -189,7 +189,7 @@ def _mlflow_run(folder: Path | None) -> dict[str, object]:
 
 
 def _read(folder: Path | None, name: str) -> dict[str, Any]:
-    """A file that runs write; empty where it has not come to that."""
+    """Read a JSON file of a run; empty where it is missing or unreadable."""
     if folder is None:
         return {}
     try:

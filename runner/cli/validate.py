@@ -1,6 +1,6 @@
 """`validate`: every mistake of a configuration in one report.
 
-Imports neither torch nor ray. With `--build` it makes what a run would make, which does.
+Imports neither torch nor ray. With `--build` it makes what a run would make, and imports both.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Checked = tuple[Composed, ExperimentConfig]
 
 _FORMATS = ("text", "github")
 _NOT_MADE = "  not made  environments, pipelines, modules; validate --build makes them and takes one step through them"
-_SOON = 60  # configurations that are checked before anyone wonders
+_SOON = 60  # configurations that are checked in a few seconds
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print what is well and what was not made; otherwise raise `ConfigError`, or print it as `--format` says."""
+    """Print that there are no problems and what was not made; raise `ConfigError`, or print it as `--format` says."""
     arguments = parse_arguments(argv)
     if arguments.format not in (None, *_FORMATS):
         nearest = nearest_match(str(arguments.format), _FORMATS)
@@ -50,7 +50,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _rehearse(checked: Sequence[Checked]) -> list[str]:
-    """Make all configurations; what was made of the first one, in words."""
+    """Build all configurations, and describe what was made of the first one."""
     from runner.rehearsal import rehearse  # imports torch
 
     problems: dict[Problem, None] = {}
@@ -68,7 +68,7 @@ def _rehearse(checked: Sequence[Checked]) -> list[str]:
 
 
 def check_experiments(arguments: Arguments) -> list[Checked]:
-    """The checked configuration, with the metrics of `--assert`; of a sweep those of its combinations."""
+    """Check the configuration, or all combinations of a sweep, and the metrics of `--assert`."""
     checked: list[Checked] = []
     problems: dict[Problem, None] = {}
     for composed in _compose_all(arguments):
@@ -94,11 +94,11 @@ def _compose_all(arguments: Arguments) -> Iterator[Composed]:
     lines, problems = parse_overrides(texts, dirs)
     swept = [line for line in lines if line.parsed.is_sweep_override()]
     shared = [line.text for line in lines if line not in swept]
-    if problems:  # compose all that can be read, and what cannot, for one report
+    if problems:  # unreadable overrides are composed, too, for one report
         readable = {line.text.lstrip("+") for line in lines}
         shared += [text for text in texts if text.lstrip("+") not in readable]
     combinations = list(expand_sweep(swept, dirs)) or [()]
     if len(combinations) > _SOON:
         print(f"checking {len(combinations)} configurations ...", file=sys.stderr, flush=True)
-    for own in combinations:
-        yield compose_variant(shared, own, config_dir)
+    for combination in combinations:
+        yield compose_variant(shared, combination, config_dir)

@@ -18,7 +18,7 @@ class Verb:
         meaning: what it does, for the help text.
         example: a command line without `python -m runner`.
         arguments: what follows the verb, as in `RUN_DIR`.
-        variants: further forms: option -> (meaning, example).
+        variants: option that changes the verb -> (meaning, example).
     """
 
     module: str
@@ -32,7 +32,7 @@ VERBS: Mapping[str | None, Verb] = {
     None: Verb("runner.cli.train", "train", "+experiment=ppo_cartpole algorithm.lr=1e-3 seed=7"),
     "validate": Verb(
         "runner.cli.validate",
-        "check the configuration, all mistakes at once",
+        "check the configuration and report all mistakes at once",
         "validate +experiment=ppo_cartpole",
         variants={
             "--build": (
@@ -54,7 +54,7 @@ VERBS: Mapping[str | None, Verb] = {
         "RUN_DIR",
         variants={
             "--module-only": (
-                "a new run with the module of the checkpoint",
+                "begin a new run with the module of the checkpoint",
                 "resume RUN_DIR --module-only experiment=ppo_cartpole",
             )
         },
@@ -73,13 +73,13 @@ VERBS: Mapping[str | None, Verb] = {
     ),
     "export": Verb(
         "runner.cli.export",
-        "the last checkpoint's policy as one file, --format onnx or pt2",
+        "write the last checkpoint's policy to one file, --format onnx or pt2",
         "export RUN_DIR --format onnx policy.onnx",
         "RUN_DIR FILE",
     ),
     "register": Verb(
         "runner.cli.register",
-        "put that policy into MLflow's model registry, if it is good enough",
+        "put the last checkpoint's policy into MLflow's model registry, if it is good enough",
         "register RUN_DIR --name NAME --if 'METRIC >= 450'",
         "RUN_DIR",
     ),
@@ -102,13 +102,13 @@ VERBS: Mapping[str | None, Verb] = {
     ),
     "sweep": Verb(
         "runner.cli.sweep_best",
-        "the best trial of a sweep; --emit FILE writes an experiment with its values",
+        "print the best trial of a sweep; --emit FILE writes an experiment with its values",
         "sweep best SWEEP_DIR --emit conf/experiment/NAME.yaml",
         "best SWEEP_DIR",
     ),
     "report": Verb(
         "runner.cli.report",
-        "one HTML page of a sweep or of a run, --output FILE",
+        "write one HTML page about a sweep or a run, --output FILE",
         "report outputs/ppo_cartpole/sweeps/NAME",
         "DIR",
     ),

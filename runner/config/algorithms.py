@@ -1,4 +1,4 @@
-"""One config dataclass an algorithm, and the record of metrics its loss returns. The order is that of the YAML file.
+"""For each algorithm its config dataclass, in the order of its YAML file, and the record of metrics of its loss.
 
 An algorithm is three neighbours: its loss (`runner/learners/ppo.py`), its dataclass here, and
 `conf/algorithm/ppo.yaml`, which names its loss, its connector pieces and its dataflow.
@@ -34,13 +34,13 @@ class PPOMetrics(LossMetrics):
 
 @dataclass(frozen=True)
 class AlgorithmConfig:
-    """What every algorithm has."""
+    """Fields of every algorithm."""
 
     schema: str = option("runner.config.algorithms.PPOConfig", "dotted path of the dataclass of this block")
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
     dataflow: str = option("runner.dataflow.on_policy", "dotted path of the training dataflow")
     learner_pipeline: list[dict[str, Any]] = option(
-        [], "edits of the default learner pipeline for this algorithm; lists add up as those of connectors"
+        [], "edits of the default learner pipeline for this algorithm; lists add up as in connectors"
     )
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
     grad_clip: float | None = option(
@@ -51,7 +51,7 @@ class AlgorithmConfig:
     minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
 
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
-    # Names of the coefficients that the loss reports besides.
+    # Names of the coefficients that the loss reports beside its metrics.
     coefficients: ClassVar[tuple[str, ...]] = ()
     # Optimiser -> field with its learning rate; each steps the module's parameter group of its name, `default` alone
     # steps all parameters.
@@ -154,7 +154,7 @@ class IQLConfig(AlgorithmConfig):
     value_lr: Schedule = option(3e-4, "learning rate of the value function", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
     beta: float = option(0.1, "inverse temperature of the weights exp(beta (Q - V)); 0 is behaviour cloning", minimum=0)
-    expectile: float = option(0.8, "expectile of Q over the recorded actions that V estimates", above=0, below=1)
+    expectile: float = option(0.8, "V estimates this expectile of Q over the recorded actions", above=0, below=1)
     tau: float = option(
         1.0, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
     )
@@ -205,7 +205,7 @@ class CQLConfig(AlgorithmConfig):
     num_actions: int = option(10, "sampled actions of each kind: random, current policy, next state", minimum=1)
     min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
     deterministic_backup: bool = option(True, "Q's target has no entropy term")
-    lagrangian: bool = option(False, "adapt the conservative term's weight until it is at lagrangian_thresh")
+    lagrangian: bool = option(False, "adapt the conservative term's weight until the term is at lagrangian_thresh")
     lagrangian_thresh: float = option(5.0, "value that the weighted conservative term is adapted to")
 
     metrics: ClassVar[type[LossMetrics]] = CQLMetrics

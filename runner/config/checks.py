@@ -1,4 +1,4 @@
-"""One value against the type and the range of its field."""
+"""Checks of one value against the type and the range of its field."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _PLAIN_NAMES: dict[Any, tuple[str, str]] = {
 
 
 class MismatchError(Exception):
-    """The value has not the type that is asked for."""
+    """A value does not have the type that its field asks for."""
 
 
 def convert(value: Any, annotation: Any) -> Any:
-    """The value as annotated: an int becomes a float where a float is asked, nothing else changes."""
+    """Convert a value as annotated: an int becomes a float where a float is asked for, nothing else changes."""
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin in (typing.Union, types.UnionType):
         return _convert_union(value, arguments)
@@ -71,7 +71,7 @@ def _convert_plain(value: Any, annotation: Any) -> Any:
 
 
 def _convert_union(value: Any, alternatives: Iterable[Any]) -> Any:
-    ordered = sorted(alternatives, key=lambda one: one is float)  # an int stays an int where int | float is asked
+    ordered = sorted(alternatives, key=lambda one: one is float)  # an int stays an int where int | float is asked for
     for alternative in ordered:
         try:
             return convert(value, alternative)
@@ -91,7 +91,7 @@ def _convert_tuple(value: Any, items: tuple[Any, ...]) -> Any:
 
 
 def describe_allowed(annotation: Any, option: Option | None) -> str:
-    """What a field admits, in words: `an integer >= 1 or null`."""
+    """Describe the values of a field in words: `an integer >= 1 or null`."""
     option = option or _NO_LIMITS
     kinds = [_describe_type(kind) for kind in _alternatives(annotation, option)]
     bounds = _describe_bounds(option)
@@ -137,7 +137,7 @@ def _describe_bounds(option: Option) -> str:
 
 
 def check_value(name: str, value: Any, annotation: Any, option: Option | None, where: str | None) -> Problem | None:
-    """The problem of `value`, None when it is good."""
+    """Return the problem of a value; None where it is valid."""
     option = option or _NO_LIMITS
     got, allowed = show_value(value), describe_allowed(annotation, option)
     if value == "???":
@@ -151,7 +151,7 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
         return Problem(f"{name} has the wrong type", where, got, allowed)
     if option.choices is not None and not _is_chosen(value, option):
         nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
-        return Problem(f"{name} is none of its choices", where, got, allowed, nearest)
+        return Problem(f"{name} is not one of its choices", where, got, allowed, nearest)
     if not all(_is_within(number, option) for number in _numbers_of(value)):
         return Problem(f"{name} is out of range", where, got, allowed)
     return None

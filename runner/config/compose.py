@@ -1,4 +1,4 @@
-"""Composition: YAML files and overrides to plain values, their sources, and every problem on the way."""
+"""Composition of YAML files and overrides into plain values, with their sources and all problems."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
 class Composed:
     """A composed configuration, not yet checked.
 
-    `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups of which the
-    chosen file is missing or cannot be read, so that nothing can be said about their keys. `unresolved`: the values
+    `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
+    chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
     with their interpolations, for a checkpoint.
     """
 
@@ -57,7 +57,7 @@ class Composed:
         OmegaConf.save(OmegaConf.create(list(self.overrides)), folder / "overrides.yaml")
 
     def where(self, key: str) -> str | None:
-        """Where the value at `key` came from (else what is inside or around it); None for a default."""
+        """Return the source of the value at `key`, else of a value inside or around it; None for a default."""
         source = self.sources.get(key)
         if source in (None, DEFAULT_SOURCE):
             source = self.block_sources.get(key)
@@ -79,7 +79,7 @@ def compose_experiment(overrides: Sequence[str], config_dir: Path | None = None)
 
 
 def prepare_hydra(config_dir: Path | None) -> None:
-    """Make what `conf/config.yaml` refers to known to Hydra: the defaults and the resolvers."""
+    """Register the defaults and resolvers that `conf/config.yaml` refers to."""
     register_defaults(search_dirs(config_dir))
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
     OmegaConf.register_new_resolver("sweep_digest", lambda: SWEEP_DIGEST.get(), replace=True)
@@ -91,7 +91,7 @@ def _first_given(*values: Any) -> Any:
 
 
 class _Composition:
-    """One composition: tries, and after an error leaves out what caused it, until the rest composes."""
+    """One composition; after an error it leaves out the cause, until the rest composes."""
 
     def __init__(self, overrides: Sequence[str], config_dir: Path | None) -> None:
         self.config_dir = config_dir
@@ -221,7 +221,7 @@ class _Composition:
         return any(key == name or key.startswith(f"{name}.") for key in known)
 
     def _check_experiment_header(self, values: dict[str, Any]) -> None:
-        """A file without `# @package _global_` puts its keys below `experiment`, where nothing reads them."""
+        """Report a file without `# @package _global_`: its keys end below `experiment`, where nothing reads them."""
         if values.pop("experiment", None) is None:
             return
         path = next(iter(self.experiment_files()), None)
@@ -261,7 +261,7 @@ class _Composition:
         except OmegaConfBaseException as error:
             where = self.provenance.sources.get(name)
             reason = str(error).splitlines()[0]
-            self.problems.append(Problem(f"{name} refers to what is not there: {reason}", where, text))
+            self.problems.append(Problem(f"{name} refers to a key that does not exist: {reason}", where, text))
             with open_dict(node):
                 node[key] = None
                 if isinstance(node, DictConfig):
@@ -276,7 +276,7 @@ def _plain(config: DictConfig) -> dict[str, Any]:
 
 
 def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
-    """A file of the user's folder with the name of one of ours would never be read."""
+    """Report files of the user's folder that would never be read, since a built-in file has the same name."""
     ours, *theirs = dirs
     problems = []
     for path in (path for folder in theirs if folder != ours for path in sorted(folder.rglob("*.yaml"))):

@@ -1,4 +1,4 @@
-"""Checks that need more than one field: the environment, metric names, and what must fit together."""
+"""Checks that need more than one field: the environment, metric names, and blocks that must fit together."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.config.targets import Kinds, find_target_fault
 
 
 def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """The problems of a configuration whose fields are good one by one (bad ones are at their defaults)."""
+    """Yield the problems of a configuration whose fields are valid one by one (invalid ones are at their defaults)."""
     unread = composed.unread
     if not unread & {"experiment", "env"}:
         yield from find_env_problems(config, composed)
@@ -120,7 +120,7 @@ def _check_metric(
 def find_metric_problems(
     name: str, known: dict[str, str], config: ExperimentConfig, where: str | None
 ) -> Iterator[Problem]:
-    """A problem if no part of a run of `config`, with the metrics `known`, produces this one."""
+    """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
     if name in known or may_be_produced(name, config):
         return
     what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)

@@ -1,7 +1,7 @@
-"""What a stored configuration would do beyond computing: import, contact, read, write, resolve, give to Ray.
+"""Demands of a stored configuration beyond computing: to import, contact, read, write, resolve, or give options to Ray.
 
-This is what somebody else's configuration may not do unless it is trusted; `docs/trust.md` has the rule. Nothing is
-imported but gymnasium, which knows its environments.
+A configuration of somebody else gets none of this unless it is trusted; `docs/trust.md` has the rule. This module
+imports only gymnasium, which knows its environments.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from runner.config.kinds import PACKAGES, is_known_kind, names_code
 from runner.config.source_definitions import find_ancestors
 
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
-_MASK = "$ {"  # what resolvers begin with once they are masked
+_MASK = "$ {"  # the beginning of masked resolvers
 _PETTING_ZOO = "runner.environments.petting_zoo.PettingZooEnv"  # imports the module that its argument names
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 _READ_METHODS = ("auto", "read_parquet", "read_json", "read_csv")
-# Options of Ray that ask for resources and nothing else.
+# Options of Ray that only ask for resources.
 _HARMLESS_OF_RAY = (
     *("concurrency", "num_cpus", "num_gpus", "memory", "zero_copy_batch", "accelerator_type"),
     *("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed", "drop_last"),
 )
 _OF_RAY = r"offline\.(map_batches_kwargs|iter_batches_kwargs)\.([^.]+)"
 _RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_kwargs")
-# Free arguments of what is made: texts in them may be places.
+# Free arguments of constructors: a text in them may be a place.
 _FREE = re.compile(
     r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
     r"|offline\.(prelearner(_buffer)?_kwargs|input_read_method_kwargs|output_write_method_kwargs))\..+"
@@ -49,9 +49,9 @@ class Demand:
 
 
 def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[Demand]]:
-    """The values without their resolvers, and these; references to other keys stay.
+    """Split values into masked values and the demands of their resolvers; references to other keys stay.
 
-    Of `${oc.env:HOME}` the text remains, which then refers to nothing.
+    `${oc.env:HOME}` remains as a text that refers to nothing.
     """
     demands: list[Demand] = []
     if isinstance(values, Mapping):
@@ -69,11 +69,11 @@ def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[Demand]]:
 
 
 def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lambda key: True) -> list[Demand]:
-    """The demands of resolved values.
+    """Find the demands of resolved values.
 
     Args:
         values: a whole configuration.
-        is_used: whether the command at hand does anything with the value of a dotted key.
+        is_used: whether the command uses the value of a dotted key.
     """
     found = [
         Demand(verb, key, show_value(value).replace(_MASK, "${"))
@@ -85,7 +85,7 @@ def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lam
 
 
 def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
-    """What the value at a key asks for."""
+    """Yield the verbs of what the value at a key asks for."""
     option = re.match(_OF_RAY, key)
     is_filesystem = key.startswith(("offline.input_filesystem_kwargs.", "offline.output_filesystem_kwargs."))
     if any(word in key.split(".") for word in _RAY_WORDS) or (option and option.group(2) not in _HARMLESS_OF_RAY):
@@ -144,7 +144,7 @@ def _is_place(key: str, text: str) -> bool:
 
 
 def _is_of_gymnasium(name: str) -> bool:
-    """Whether an id is one that gymnasium itself registers, and names no module to import first."""
+    """Return whether gymnasium itself registers an id, so that no other module would be imported."""
     if ":" in name:
         return False
     import gymnasium  # 0.2 s

@@ -1,7 +1,7 @@
-"""Documents of others - JSON, YAML, plain values -, read without being overwhelmed by what they expand to.
+"""Bounded reading of untrusted documents: JSON, YAML and plain values.
 
 A small text can stand for a huge value: aliases of aliases in YAML, references to references in a configuration,
-brackets in brackets, which also end an interpreter's stack.
+and brackets in brackets exhaust the interpreter's stack.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def parse_json(text: str | bytes) -> Any:
     """The plain values of a JSON text.
 
     Raises:
-        ValueError: it is none, or nested deeper than `MAX_DEPTH`.
+        ValueError: the text is no JSON, or nested deeper than `MAX_DEPTH`.
     """
     try:
         value = json.loads(text)
@@ -40,10 +40,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
-    """The content of a regular file: a pipe or a device of this name would never end.
+    """Read a regular file, and no pipe or device, which might never end.
 
     Raises:
-        OSError: it cannot be read, or has more than `max_bytes`.
+        OSError: the file cannot be read, is not regular, or has more than `max_bytes`.
     """
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
         status = os.fstat(file.fileno())
@@ -129,7 +129,7 @@ class _Expansion:
         return self._known[key]
 
     def _find(self, reference: str, place: tuple[str, ...]) -> tuple[Any, tuple[str, ...]]:
-        """What a reference stands for, and where that is; None if there is nothing: whoever resolves it says so."""
+        """Return the value of a reference and its place; None where it leads nowhere, which the resolution reports."""
         dots = len(reference) - len(reference.lstrip("."))
         start = place[: max(0, len(place) - dots)] if dots else ()
         parts: tuple[str, ...] = (*start, *(part for part in re.split(r"[.\[\]]+", reference.lstrip(".")) if part))

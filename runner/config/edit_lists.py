@@ -1,6 +1,6 @@
-"""Lists of pipeline edits add up: those of groups, of the experiment and of the command line, in this order.
+"""Lists of pipeline edits, which add up: first groups, then the experiment, then the command line.
 
-A list that begins with `discard: earlier_edits` takes the place of all lists before it.
+A list that begins with `discard: earlier_edits` replaces all lists before it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-# The keys of these lists.
+# Dotted keys of the lists.
 EDIT_LISTS = (
     "algorithm.learner_pipeline",
     "connectors.env_to_module",
@@ -24,17 +24,17 @@ _BLOCKS = tuple(dict.fromkeys(key.partition(".")[0] for key in EDIT_LISTS))
 
 
 def discards_earlier(edits: Sequence[Any]) -> bool:
-    """Whether this list takes the place of the lists before it."""
+    """Return whether this list replaces the lists before it."""
     return bool(edits) and edits[0] == {DISCARD: EARLIER}
 
 
 def added_up(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
-    """The edits of two lists, of which the second one may discard the first."""
+    """Add the edits of a later list to an earlier list, unless it discards them."""
     return list(later[1:]) if discards_earlier(later) else [*earlier, *later]
 
 
 def edit_list_of(key: str) -> str | None:
-    """The list of edits that a dotted key is or lies in; None for other keys."""
+    """Return the key of the list that a dotted key is or lies in; None for other keys."""
     return next((name for name in EDIT_LISTS if key == name or key.startswith(f"{name}.")), None)
 
 
@@ -70,8 +70,8 @@ def apply_edits(config: DictConfig, override: Override) -> None:
     """Apply an override that `changes_edits`.
 
     Raises:
-        OmegaConfBaseException: it does not fit the list, such as an item that is not there.
-        ConfigCompositionException: it would take away a single item.
+        OmegaConfBaseException: the override does not fit the list, such as an item beyond its end.
+        ConfigCompositionException: the override removes a single item.
     """
     key, value = str(override.key_or_group), override.value()
     with open_dict(config):

@@ -1,4 +1,4 @@
-"""The edits of a connector pipeline in YAML: well formed, and their pieces exist and take their arguments."""
+"""Checks of pipeline edits in YAML: their form, and whether their pieces exist and take the given arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target
 PIECE_EDITS = ("prepend", "append")
 ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
 EDITS = (*PIECE_EDITS, *ANCHORED_EDITS, "remove")
-# What Hydra's `instantiate` reads itself.
+# Keys that Hydra's `instantiate` reads itself.
 INSTANTIATE_KEYS = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
 # Arguments of a pipeline that the pipeline around it gives.
 SPACES = ("input_observation_space", "input_action_space")
@@ -32,8 +32,8 @@ def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]
 
 
 def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Problem]:
-    if DISCARD in edit:  # a good one is no longer there
-        what = f"{key}: {DISCARD} takes the place of all edits before its list, as the first item of it"
+    if DISCARD in edit:  # a valid one has been applied before
+        what = f"{key}: {DISCARD} must be the first item of a list, which then replaces all edits before it"
         yield Problem(what, where(key), show_value(edit), f"- {DISCARD}: {EARLIER}")
         return
     kinds = [kind for kind in EDITS if kind in edit]
@@ -84,5 +84,5 @@ def _check_pieces(key: str, pieces: Any, where: Where) -> Iterator[Problem]:
 
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
-    """A fault of a dotted path as a problem of the key that holds it."""
+    """Turn a fault of a dotted path into a problem of its key."""
     return Problem(f"{key}: {fault.what}", where, path, fault.allowed, fault.nearest)

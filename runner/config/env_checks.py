@@ -20,7 +20,7 @@ _WRAPPED_ENV = Given(num_positional=1)
 
 
 def find_env_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """The problems of the environment as far as its source tells them."""
+    """Yield the problems of the environment that its source file reveals."""
     env, target = config.env.env, config.env._target_
     allowed = "env.env: a gymnasium id, or env._target_: your own class"
     yield from find_external_problems(config, composed)
@@ -47,7 +47,7 @@ def _check_call(
     composed: Composed,
     given: Given,
 ) -> Iterator[Problem]:
-    """The fault of a class or factory of environments, or of the arguments it is called with."""
+    """Check a class or factory of environments and the arguments of its call."""
     fault = find_target_fault(target, [str(name) for name in arguments], kinds=ENVIRONMENTS, given=given)
     if fault is None:
         return
@@ -102,7 +102,7 @@ def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]
 
 
 def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
-    """Whether the environment's own batched implementation is stepped."""
+    """Return whether the run steps the environment's own batched implementation."""
     mode = config.env_runners.gym_env_vectorize_mode
     if mode != "auto":
         return mode == "vector_entry_point"

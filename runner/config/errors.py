@@ -1,4 +1,4 @@
-"""The errors that a person reads: what is wrong, where, what was given, what is allowed, the nearest one."""
+"""Errors that a person reads: what is wrong, where, the value given, the values allowed, and the nearest match."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 _LINE_WIDTH = 110
 _INDENT = " " * 12
-# Letters that a name must have to be looked for inside of others.
+# Fewest letters of a name that is searched for inside of other names.
 _SHORTEST_PART = 4
 
 
 class RunnerError(Exception):
-    """Whatever ends a run with a message instead of a stack trace; `exit_code` is that of the process."""
+    """An error that ends the process with a message and `exit_code` instead of a stack trace."""
 
     exit_code = 1
 
@@ -81,10 +81,10 @@ def render_problems(problems: Sequence[Problem]) -> str:
 
 
 def nearest_match(name: str, options: Iterable[str]) -> str | None:
-    """The option that `name` was probably meant to be, None when nothing is close.
+    """Return the option that `name` was probably meant to be; None where nothing is close.
 
-    The first option that begins with the name, else one that contains it; else, of those that are spelled alike, the
-    one with the longest part in common.
+    It is the first option that begins with the name, else the first that contains it, else the similar option with the
+    longest part in common.
     """
     by_lower = {option.lower(): option for option in options}
     typed = name.lower()
@@ -101,7 +101,7 @@ def _common_length(first: str, second: str) -> int:
 
 
 def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:
-    """The names in alphabetical order; of more than `limit` those that are most like `near`."""
+    """List names in alphabetical order; of more than `limit` names, the ones most similar to `near`."""
     ordered = sorted(names)
     if len(ordered) <= limit:
         return ", ".join(ordered)
@@ -114,7 +114,7 @@ def list_names(names: Iterable[str], near: str = "", limit: int = 24) -> str:
 
 
 def show_value(value: object) -> str:
-    """A value as one would type it in YAML; text is quoted, so that "3" and 3 look different."""
+    """Format a value as in YAML; text is quoted, so that "3" and 3 look different."""
     return json.dumps(value, default=str, ensure_ascii=False)
 
 

@@ -1,4 +1,4 @@
-"""An experiment file that a program writes: another experiment, and overrides on top of it."""
+"""Experiment files that a program writes: another experiment with overrides."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.stored import set_values
 
-# How a run is made and recorded, which is not the experiment.
+# Keys about how a run is made and recorded, which are not part of an experiment.
 _NOT_THE_EXPERIMENT = ("experiment", "hydra", "sweep", "tracking", "debug")
 
 
 def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | None) -> str:
-    """The file, in YAML, of an experiment that is another one with overrides.
+    """Return the YAML text of an experiment file.
 
     Args:
-        overrides: as on the command line, `experiment=NAME` among them; those that only say how a run is made and
+        overrides: as on the command line, with `experiment=NAME` among them; overrides about how a run is made and
             recorded are left out.
-        about: its first line says what it is.
+        about: description for the first comment of the file.
         config_dir: folder with experiments and options of one's own.
 
     Raises:
-        ConfigError: overrides that cannot be read.
+        ConfigError: an override cannot be read.
     """
     lines, problems = parse_overrides(overrides, search_dirs(config_dir))
     if problems:

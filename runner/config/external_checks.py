@@ -14,7 +14,7 @@ _SPACES = ("observation_space", "action_space")
 
 
 def find_external_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """What does not go with simulators that connect, and what goes with nothing else."""
+    """Yield options that do not go with simulators that connect, and options that go only with them."""
     env = config.env
     declared = [name for name in (*_SPACES, "agents") if getattr(env, name) is not None]
     if not env.is_external:
@@ -26,10 +26,10 @@ def find_external_problems(config: ExperimentConfig, composed: Composed) -> Iter
     if declared and "agents" not in declared and len(declared) == 1:
         missing = next(name for name in _SPACES if name not in declared)
         where = composed.where(f"env.{declared[0]}")
-        yield Problem(f"env.{declared[0]} is set, env.{missing} is not", where, None, "both, or none of them")
+        yield Problem(f"env.{declared[0]} is set, env.{missing} is not", where, None, "both or neither")
     if "agents" in declared and len(declared) > 1:
         where = composed.where("env.agents")
-        yield Problem("env.agents is set, and a space for a single agent, too", where, None, "one of the two")
+        yield Problem("env.agents and a space for a single agent are both set", where, None, "one of the two")
     yield from _check_roles(config, composed, bool(declared))
     yield from _check_tls(config, composed)
     yield from _check_memory(config, composed)
@@ -78,5 +78,5 @@ def _check_left_out(config: ExperimentConfig, composed: Composed) -> Iterator[Pr
         try:
             parse_records(name)
         except ValueError:
-            what = f"{key} names messages as the failure of a loss does"
+            what = f"an entry of {key} names no messages"
             yield Problem(what, composed.where(key), name, "RUNNER:FIRST-LAST, for example 0.0:12-15")

@@ -1,4 +1,4 @@
-"""`option`: a dataclass field that carries its meaning, unit and range; every check and help text reads them."""
+"""`option`: a dataclass field that carries its meaning, unit and range; every check and every help text reads these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Option:
 
     `minimum`/`maximum` are inclusive bounds, `above`/`below` exclusive ones; they apply to the number itself, to
     every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
-    `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes what begins with this value, so
+    `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes the value, so
     that a checkpoint brings its own.
     """
 
@@ -53,6 +53,6 @@ def names_of(schema: type) -> Sequence[str]:
 
 
 def adapted_names(schema: type) -> set[str]:
-    """The fields of a dataclass whose values are where training begins: a checkpoint has what they have become."""
+    """Return the fields of a dataclass that hold initial values, which training adapts and checkpoints store."""
     options = {field.name: option_of(field) for field in dataclasses.fields(schema)}
     return {name for name, option in options.items() if option is not None and option.is_adapted}

@@ -1,4 +1,4 @@
-"""Hydra's and YAML's exceptions as problems, and what to leave out so that the rest still composes."""
+"""Hydra's and YAML's exceptions as problems; their causes are left out, so that the rest still composes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.config.yaml_lines import MarkedYAMLError, find_default_line
 
 
 class Repairable(Protocol):
-    """What a failed composition offers: its parts, and ways to go on without one of them."""
+    """A failed composition: its parts, and ways to go on without one of them."""
 
     dirs: list[Path]
     lines: list[OverrideLine]
@@ -31,7 +31,7 @@ class Repairable(Protocol):
 
 
 def describe_composition_error(error: Exception, composition: Repairable) -> bool:
-    """Add the problem and leave out its cause; False when there is no way to go on."""
+    """Add the problem and leave out its cause; returns False where there is no way to go on."""
     yaml_error = _find_yaml_error(error)
     if yaml_error is not None:
         return _describe_yaml_error(yaml_error, composition)
@@ -74,7 +74,7 @@ def _describe_missing_file(name: str, composition: Repairable) -> bool:
 def _describe_unknown_group(group: str, composition: Repairable) -> bool:
     path, where = _find_request(composition.experiment_files(), group)
     nearest = nearest_match(group, core_groups())
-    what = f"there is no group {group} to override"
+    what = f"{group} is no group that can be overridden"
     composition.problems.append(Problem(what, where, group, list_names(core_groups()), nearest))
     return path is not None and composition.leave_out_file(path)
 

@@ -1,4 +1,4 @@
-"""Classes and functions that a configuration names by dotted path."""
+"""Import of classes and functions that a configuration names by dotted path."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ def import_target(path: str, where: str, *bases: type, or_function: bool = False
     Args:
         path: `package.module.Name`.
         where: configuration key, for the message.
-        bases: a class is asked for, a subclass of one of them; without any, a function will do.
+        bases: the target must be a subclass of one of these; without any, a function will do.
         or_function: a function that makes such an object will do as well.
 
     Raises:
-        ConfigError: nothing is there, or not what is asked for. A checkpoint's configuration comes from elsewhere:
-            only classes of the expected kind are called with its arguments, never a function such as `subprocess.call`.
+        ConfigError: the path names nothing, or an object of another kind. A checkpoint's configuration may be somebody
+            else's: only classes of the expected kind are called with its arguments, never a function such as
+            `subprocess.call`.
     """
     module_path, _, name = path.rpartition(".")
     if not module_path or module_path.split(".")[0] in sys.stdlib_module_names:

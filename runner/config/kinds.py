@@ -1,4 +1,4 @@
-"""The classes that dotted paths of a configuration may name, by where they are defined; nothing is imported."""
+"""Kinds of classes that dotted paths of a configuration may name; nothing is imported."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = Kinds(("runner.modules.rl_module.RLModule",), "runner.modules.RLModule
 LOSSES = Kinds(("runner.learners.loss.Loss",), "runner.learners.loss.Loss")
 AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
-# Packages of which classes are made for a configuration of somebody else.
+# Packages whose classes somebody else's configuration may make.
 PACKAGES = ("runner", "gymnasium", "torch")
 
 _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
@@ -28,7 +28,7 @@ _DATAFLOW = ("runner.dataflow.on_policy.on_policy", "runner.dataflow.offline.off
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
 _OF_MODULES = r"multi_agent\.algorithm_config_overrides_per_module\.[^.]+"
 _EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
-# Dotted key -> base classes, or functions that are allowed themselves.
+# Pattern of a dotted key -> base classes, or functions that are allowed themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"(algorithm|{_OF_MODULES})\.loss", LOSSES.bases),
     (rf"(algorithm|{_OF_MODULES})\.schema", _SCHEMA),
@@ -42,12 +42,12 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"offline\.prelearner_class", ("runner.offline.prelearner.OfflinePreLearner",)),
     (r"offline\.prelearner_buffer_class", ("runner.replay.episode_replay_buffer.EpisodeReplayBuffer",)),
 )
-# Their classes are environments that wrap others: they take objects or do things of their own.
+# Modules of environments that wrap others: they take objects, or do more than step an environment.
 _NO_ENVIRONMENTS = ("gymnasium.wrappers.", "gymnasium.vector.", "gymnasium.utils.", "gymnasium.experimental.")
 
 
 def names_code(key: str) -> bool:
-    """Whether the value of a dotted key is the dotted path of something that is imported and called."""
+    """Return whether the value of a dotted key is a dotted path that is imported and called."""
     return key.rpartition(".")[2] == "_target_" or any(re.fullmatch(pattern, key) for pattern, _ in _KINDS)
 
 

@@ -26,7 +26,7 @@ from runner.config.yaml_bounds import read_bounded
 
 
 class Loader(ConfigLoaderImpl):
-    """Keeps which files were merged, in order (`compute_defaults_list` would take another 60 ms)."""
+    """A loader that remembers which files it merged, in order (`compute_defaults_list` would take another 60 ms)."""
 
     merged_files: Sequence[ResultDefault] = ()
 
@@ -72,7 +72,7 @@ def _apply(config: DictConfig, text: str) -> None:
 
 
 class _BoundedFiles(FileConfigSource):
-    """Refuses files that expand to too much."""
+    """A source of files that refuses files that expand to too much."""
 
     def load_config(self, config_path: str) -> ConfigResult:
         path = Path(self.path, self._normalize_file_name(config_path))
@@ -82,7 +82,7 @@ class _BoundedFiles(FileConfigSource):
 
 
 def make_loader(config_dir: Path | None) -> Loader:
-    """The loader of `conf/` and of the user's folder."""
+    """Make the loader of `conf/` and of the user's folder."""
     search_path = create_config_search_path(f"file://{conf_dir()}")
     if config_dir is not None:
         search_path.prepend("command-line", f"file://{config_dir.resolve()}", anchor="schema")
@@ -96,7 +96,7 @@ def make_loader(config_dir: Path | None) -> Loader:
 
 @contextmanager
 def hydra_with_this_loader() -> Iterator[None]:
-    """Within, `hydra.main` composes as we do, so that a run's `.hydra/config.yaml` says what is run."""
+    """Let `hydra.main` compose with this loader, so that `.hydra/config.yaml` says what a run does."""
     main: Any = importlib.import_module("hydra._internal.hydra")
     before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, Loader
     try:

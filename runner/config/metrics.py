@@ -1,4 +1,4 @@
-"""Every metric a run can report, and what it means. `stop`, `checkpoint.metric` and the docs are checked against it."""
+"""Every metric that a run can report, with its meaning; `stop`, `checkpoint.metric` and the docs are checked by it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _RUN_METRICS: Mapping[str, str] = {
     "timers/learner_update": "seconds this iteration spent in the update, learner pipeline included",
     "timers/learner_connector": "seconds this iteration spent in the learner pipeline",
     "timers/synch_weights": "seconds this iteration spent sending weights and connector states to env runners",
-    "fault_tolerance/num_learner_restarts": "times that the remote learners were started again so far",
+    "fault_tolerance/num_learner_restarts": "restarts of the remote learners so far",
 }
 
 _ONLINE_METRICS: Mapping[str, str] = {
@@ -36,7 +36,7 @@ _EXTERNAL_METRICS: Mapping[str, str] = {
     "rllink/num_clients": "simulators that are connected",
     "rllink/weights_seq_no": "number of the newest weights, summed over servers",
     "rllink/num_env_steps_received": "env steps that simulators have sent since the start of the run",
-    "rllink/num_env_steps_acted": "env steps that servers have acted in since the start of the run",
+    "rllink/num_env_steps_acted": "env steps whose actions the servers have chosen since the start of the run",
     "rllink/num_env_steps_stale": "env steps that were refused since the start of the run: their weights were too old",
     "rllink/num_episodes_lost": "open episodes that were truncated since the start of the run, their simulators gone",
     "rllink/num_requests_refused": "requests that were answered with an error since the start of the run",
@@ -44,9 +44,9 @@ _EXTERNAL_METRICS: Mapping[str, str] = {
 
 _OFFLINE_METRICS: Mapping[str, str] = {
     "timers/offline_sampling": "seconds this iteration waited for train batches",
-    "offline_data/num_rows_read_lifetime": "train rows that this process had its pre-learners make; kept ones once",
+    "offline_data/num_rows_read_lifetime": "train rows that pre-learners made for this process; kept rows count once",
     "offline_data/rows_read_per_s": "such rows per second since the last iteration ended",
-    "offline_data/queued_blocks_read": "blocks that wait to be read, those of further passes too",
+    "offline_data/queued_blocks_read": "blocks that wait to be read, in this pass and further passes",
     "offline_data/queued_blocks_prelearner": "blocks that wait for a pre-learner",
     "offline_data/queued_blocks_learner": "blocks that wait for the learner",
 }
@@ -81,19 +81,19 @@ _LEARNER_METRICS: Mapping[str, str] = {
     "logp_mean": "mean log probability of the policy's own actions",
     "mean_weight": "mean weight of the recorded actions' log probabilities",
     "squared_advantages": "mean squared advantage",
-    "moving_average_sqd_adv_norm": "moving average of squared advantages that advantages are divided by (its root)",
+    "moving_average_sqd_adv_norm": "moving average of squared advantages; its root divides the advantages",
     "curr_bc_iters_left": "gradient steps in which the policy still clones the recorded behaviour",
     "num_minibatch_updates": "gradient steps in this iteration",
 }
 
-# Metrics of each optimiser.
+# Metrics of each optimiser, whose name stands in the braces.
 _OPTIMIZER_METRICS: Mapping[str, str] = {
     "{}_optimizer_learning_rate": "learning rate of this update",
     "gradients_{}_optimizer_global_norm": "norm of the gradient before clipping, mean over minibatches",
 }
 
 
-_OWN_RETURNS: Mapping[str, str] = {
+_RETURNS_BY_ID: Mapping[str, str] = {
     "agent": "mean undiscounted return of this agent alone",
     "module": "mean undiscounted return of the agents that this module acts for, each alone",
 }
@@ -102,11 +102,11 @@ _OWN_RETURNS: Mapping[str, str] = {
 def producible_metrics(
     config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, str]:
-    """Metric name -> meaning, for the metrics that a run of `config` can report.
+    """Return metric name -> meaning for the metrics that a run of `config` can report.
 
     Args:
         config: the experiment.
-        agents_by_module: module id -> its agents, where the environment has several; None: not known (yet).
+        agents_by_module: module id -> its agents, in environments with several; None: not known (yet).
     """
     has_evaluation = config.evaluation.evaluation_interval is not None
     is_offline = learns_offline(config)
@@ -118,7 +118,7 @@ def producible_metrics(
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
         for module_id, agents in (agents_by_module or {}).items():
             ids = {"agent": agents, "module": [module_id]}
-            for kind, meaning in _OWN_RETURNS.items():
+            for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
     trained = config.multi_agent.modules_to_train
     for module_id in agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID]:
@@ -149,7 +149,7 @@ def _learner_metrics(config: ExperimentConfig) -> dict[str, str]:
 
 
 def declared_module_ids(config: ExperimentConfig) -> list[str]:
-    """The ids of modules as far as the configuration alone says them."""
+    """Return the ids of modules that the configuration alone tells."""
     mapping = config.multi_agent.agent_to_module
     if "_target_" in mapping:
         return []
@@ -157,11 +157,11 @@ def declared_module_ids(config: ExperimentConfig) -> list[str]:
 
 
 def may_be_produced(name: str, config: ExperimentConfig) -> bool:
-    """Whether the metric ends with an id of an agent or a module that only the environment knows."""
+    """Return whether the metric may end with the id of an agent or module that only the environment knows."""
     if config.env._target_ is None:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
-    starts = tuple(f"env_runners/{own}_episode_return_mean/" for own in _OWN_RETURNS)
+    starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
     is_learners = name.startswith("learners/") and name.rpartition("/")[2] in _learner_metrics(config)
     return kind.startswith(starts) or (is_learners and not _is_mapping_complete(config))
 
@@ -172,10 +172,10 @@ def _is_mapping_complete(config: ExperimentConfig) -> bool:
 
 
 def check_metric_names(config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]]) -> None:
-    """Check the metrics of `stop`, of the checkpoint rule and of sweeps once the environment has told its agents.
+    """Check the metrics of `stop`, of the checkpoint rule and of sweeps once the agents are known.
 
     Raises:
-        ConfigError: a metric that nothing produces.
+        ConfigError: no part of the run produces a metric.
     """
     known = producible_metrics(config, agents_by_module)
     named = [(f"stop.{name}", name) for name in config.stop]

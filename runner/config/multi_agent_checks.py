@@ -19,13 +19,13 @@ from runner.config.metrics import DEFAULT_MODULE_ID, declared_module_ids
 from runner.config.schemas import ExperimentConfig, MultiAgentConfig
 from runner.config.targets import Kinds, find_target_fault
 
-# Fields of the blocks that hold dotted paths, and those of the algorithm that the modules of a run share.
+# Fields that hold dotted paths, and fields of the algorithm that all modules of a run share.
 _PATHS = {"_target_": MODULES, "loss": LOSSES}
 _SHARED = ("schema", "dataflow", "train_batch_size_per_learner")
 
 
 def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """The problems of the block, each with the place it was written at."""
+    """Yield the problems of the block."""
     block = config.multi_agent
     if block == type(block)():
         return
@@ -61,7 +61,7 @@ def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[P
 
 
 def _check_module_ids(block: MultiAgentConfig, composed: Composed) -> Iterator[Problem]:
-    """Modules that no entry of the mapping leads to; whether an entry fits an agent, only the environment knows."""
+    """Yield modules that no entry of the mapping leads to; only the environment tells whether an entry fits."""
     known = list(dict.fromkeys(map(str, block.agent_to_module.values()))) or [DEFAULT_MODULE_ID]
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
     for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):

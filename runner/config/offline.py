@@ -1,4 +1,4 @@
-"""The `offline` block: where recorded episodes come from and where they go. Key names are those of RLlib's document."""
+"""The `offline` block: where recorded episodes come from and where they go. Key names follow RLlib's documentation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class OfflineConfig:
         "...; of a ray.data function: its keyword arguments",
     )
     input_read_schema: dict[str, str] = option(
-        {}, "tables only, name here: name in the files (obs: o_t); columns it does not name keep their names"
+        {}, "tables only, name in runner: name in the files (obs: o_t); other columns keep their names"
     )
     input_read_episodes: bool | None = option(
-        None, "rows are episodes, ours or RLlib's (false: rows are steps); null: seen from the files"
+        None, "rows are episodes, runner's or RLlib's (false: rows are steps); null: told by the files"
     )
     input_read_sample_batches: bool = option(False, "rows are SampleBatches of RLlib's old stack")
     input_read_batch_size: int | None = option(
@@ -44,19 +44,24 @@ class OfflineConfig:
         {}, "arguments of the filesystem; {_target_: CLASS, ...} as an argument is a filesystem that it is built on"
     )
     input_compress_columns: list[str] = option(
-        ["obs", "new_obs"], "columns of tables that are unpacked where RLlib has packed them with LZ4"
+        ["obs", "new_obs"], "columns of tables to unpack where RLlib has packed them with LZ4"
     )
     input_max_unpacked_ratio: float = option(
-        100.0, "most bytes that a packed byte of the data may hold, beyond 64 MiB; more is refused, unread", minimum=1
+        100.0,
+        "most bytes that a packed byte may hold, beyond 64 MiB; data that hold more are refused, unread",
+        minimum=1,
     )
-    materialize_data: bool = option(False, "hold the data as they are read in the object store")
+    materialize_data: bool = option(False, "keep the data in the object store as they were read")
     materialize_mapped_data: bool = option(
-        True, "hold the train batches in the object store: connectors run once, not for each pass"
+        True, "keep the train batches in the object store: connectors run once, not for each pass"
     )
     map_batches_kwargs: dict[str, Any] = option(
-        {}, "of Dataset.map_batches for the pre-learners: concurrency (a number or [min, max]), num_cpus, num_gpus, ..."
+        {},
+        "of Dataset.map_batches for the pre-learners: concurrency (a number or [min, max]), num_cpus, num_gpus, ...",
     )
-    iter_batches_kwargs: dict[str, Any] = option({}, "of the iteration over train batches: prefetch_batches, ...")
+    iter_batches_kwargs: dict[str, Any] = option(
+        {}, "arguments of the iteration over train batches: prefetch_batches, ..."
+    )
     prelearner_class: str | None = option(None, "dotted path of your own OfflinePreLearner; null: runner's")
     prelearner_kwargs: dict[str, Any] = option({}, "keyword arguments of its constructor")
     prelearner_buffer_class: str | None = option(
@@ -77,13 +82,13 @@ class OfflineConfig:
     output: str | None = option(None, "folder or URI to record episodes in; null records nothing")
     output_write_episodes: bool = option(True, "a row is an episode; false: a row is a step")
     output_compress_columns: list[str] = option(
-        ["obs", "new_obs"], "columns that Parquet compresses with LZ4, which is read faster; others with zstd"
+        ["obs", "new_obs"], "columns that Parquet compresses with LZ4, which is faster to read; other columns with zstd"
     )
     output_max_file_size: int | None = option(
-        64 * 2**20, "a file of about this size is followed by a new one; null: no limit", unit="bytes", minimum=1
+        64 * 2**20, "size of a file, about, after which a new one begins; null: no limit", unit="bytes", minimum=1
     )
     output_max_rows_per_file: int | None = option(
-        None, "rows (episodes or steps) after which a new file follows; null: no limit", minimum=1
+        None, "rows (episodes or steps) of a file after which a new one begins; null: no limit", minimum=1
     )
     output_write_method: str = option("write_parquet", "write_parquet, write_json or write_csv")
     output_write_method_kwargs: dict[str, Any] = option(
@@ -95,4 +100,4 @@ class OfflineConfig:
         None, "gcs, s3, abs, local, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
     )
     output_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem, as for input_filesystem")
-    output_append: bool = option(False, "add files to a folder that already has data; else that is refused")
+    output_append: bool = option(False, "add files to a folder that already has data; false refuses such a folder")

@@ -31,13 +31,13 @@ _SET_ELSEWHERE = {
     "batch_size": "; see offline.input_read_batch_size and algorithm.train_batch_size_per_learner",
     "compute": "; see its concurrency",
 }
-# Arguments of a pre-learner's constructor that are not the user's.
-_OWN_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
+# Arguments of a pre-learner's constructor that runner itself gives.
+_RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
 OFFLINE_DATAFLOW = "runner.dataflow.offline.offline"
 
 
 def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Data for an algorithm that learns from recorded episodes, none for others, and options that contradict."""
+    """Yield missing data, data that an algorithm would not use, and options that contradict each other."""
     offline, algorithm = config.offline, config.algorithm
     name = type(algorithm).__name__.removesuffix("Config")
     reads_data = algorithm.dataflow == OFFLINE_DATAFLOW
@@ -79,12 +79,12 @@ def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> I
         yield describe_fault(f"offline.{key}", fault, composed.where(f"offline.{key}"), got)
     where, got = composed.where("offline.prelearner_kwargs"), show_value(offline.prelearner_kwargs)
     if offline.prelearner_kwargs and offline.prelearner_class is None:
-        what = "offline.prelearner_kwargs are for a pre-learner of your own, runner's has none"
+        what = "offline.prelearner_kwargs are for a pre-learner of your own; runner's takes none"
         yield Problem(what, where, got, "{}, or offline.prelearner_class")
-    taken = [name for name in offline.prelearner_kwargs if name in _OWN_ARGUMENTS]
+    taken = [name for name in offline.prelearner_kwargs if name in _RUNNER_ARGUMENTS]
     if taken:
-        what = f"offline.prelearner_kwargs: {', '.join(taken)} is what every pre-learner gets from runner"
-        yield Problem(what, where, got, f"other names than {', '.join(_OWN_ARGUMENTS)}")
+        what = f"offline.prelearner_kwargs: every pre-learner gets {', '.join(taken)} from runner"
+        yield Problem(what, where, got, f"other names than {', '.join(_RUNNER_ARGUMENTS)}")
 
 
 def _check_concurrency(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:

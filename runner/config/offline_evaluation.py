@@ -1,4 +1,4 @@
-"""Evaluation on held-out recorded data: what can be asked for, the metrics it gives, and checks of its keys."""
+"""Evaluation on held-out recorded data: its types, its metrics, and checks of its keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.config.fields import names_of, option, option_of
 from runner.config.schemas import EvaluationConfig, ExperimentConfig, ModuleConfig
 
 EVAL_LOSS = "eval_loss"
-# Method -> what it is; `runner.offline.policy_evaluation.METHODS` are the same.
+# Method -> its name; `runner.offline.policy_evaluation.METHODS` implements each.
 OFF_POLICY_METHODS: Mapping[str, str] = {
     "is": "importance sampling",
     "wis": "weighted importance sampling",
@@ -30,7 +30,7 @@ NUM_EPISODES = f"{PREFIX}num_episodes"
 TIMER = "timers/offline_evaluation"
 
 _KEY = "evaluation.offline_evaluation_"
-# Of the module block, what a network that encodes observations has.
+# Fields of the module block about a network that encodes observations.
 _NETWORK_FIELDS = [name for name in names_of(ModuleConfig) if name.startswith(("fcnet_", "conv_"))]
 
 
@@ -46,28 +46,30 @@ class FittedQConfig:
         8, "actions that an expectation over the policy is sampled with (Discrete actions: exact)", minimum=1
     )
     num_folds: int = option(
-        2, "folds of episodes; the values of each come from a fit to the others (1: all from one fit to all)", minimum=1
+        2,
+        "folds of episodes; the values of a fold come from a fit to the others (1: one fit to all gives all values)",
+        minimum=1,
     )
     network: ModuleConfig = field(default_factory=lambda: ModuleConfig(fcnet_hiddens=[64, 64], fcnet_activation="relu"))
 
 
 def evaluation_types(evaluation: EvaluationConfig) -> list[str]:
-    """What is evaluated on held-out data, each once."""
+    """Return the types of evaluation on held-out data, each once."""
     given = evaluation.offline_evaluation_type
     return list(dict.fromkeys([given] if isinstance(given, str) else given))
 
 
 def off_policy_methods(evaluation: EvaluationConfig) -> list[str]:
-    """The off-policy estimates among these."""
+    """Return the off-policy estimates among the types of evaluation."""
     return [name for name in evaluation_types(evaluation) if name in OFF_POLICY_METHODS]
 
 
 def fitted_q_config(values: Mapping[str, Any]) -> FittedQConfig:
-    """`offline_evaluation_q_model_config`, checked before, with the defaults of what it does not name."""
+    """Convert `offline_evaluation_q_model_config`, checked before; fields that it does not name have their defaults."""
     default = FittedQConfig()
-    own = {name: value for name, value in values.items() if name != "network"}
+    fitting = {name: value for name, value in values.items() if name != "network"}
     network = replace(default.network, **_converted(ModuleConfig, values.get("network", {})))
-    return replace(default, **_converted(FittedQConfig, own), network=network)
+    return replace(default, **_converted(FittedQConfig, fitting), network=network)
 
 
 def _converted(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def _converted(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def offline_evaluation_metrics(evaluation: EvaluationConfig) -> dict[str, str]:
-    """Metric name -> meaning, for iterations with an evaluation on held-out data."""
+    """Return metric name -> meaning for iterations with an evaluation on held-out data."""
     if evaluation.offline_evaluation_input_ is None or evaluation.offline_evaluation_interval is None:
         return {}
     names = {"num_episodes": "held-out episodes", "num_env_steps": "their env steps"}
@@ -95,7 +97,7 @@ def offline_evaluation_metrics(evaluation: EvaluationConfig) -> dict[str, str]:
 
 
 def find_offline_evaluation_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Unknown types, an interval without data, bad fields of the Q model."""
+    """Yield unknown types, an interval without data, and invalid fields of the Q model."""
     evaluation = config.evaluation
     if evaluation.offline_evaluation_input_ is None and evaluation.offline_evaluation_interval is not None:
         key = f"{_KEY}interval"
@@ -117,11 +119,11 @@ def find_offline_evaluation_problems(config: ExperimentConfig, composed: Compose
 def _find_block_problems(
     schema: type[Any], names: Sequence[str], values: Any, key: str, composed: Composed
 ) -> Iterator[Problem]:
-    """Problems of a block with some of the fields of a schema."""
+    """Yield the problems of a block with some of the fields of a schema."""
     if not isinstance(values, dict):
         yield Problem(f"{key} must be a block", composed.where(key), show_value(values), ", ".join(names))
         return
-    annotations, options = typing.get_type_hints(schema), {own.name: option_of(own) for own in fields(schema)}
+    annotations, options = typing.get_type_hints(schema), {field_.name: option_of(field_) for field_ in fields(schema)}
     for name, value in values.items():
         full, where = f"{key}.{name}", composed.where(f"{key}.{name}") or composed.where(key)
         if name not in names:

@@ -1,8 +1,8 @@
-"""Where files of a run come from: from this installation, which signs them with its key, or from somebody else.
+"""The origin of files: this installation, which signs them with its key, or somebody else.
 
-A digest shows that a file was damaged; whoever alters the file on purpose can compute it anew. An HMAC needs the key.
-The key is `RUNNER_KEY`, the file that `RUNNER_KEY_FILE` names, or `runner/key` in the user's state folder, where it is
-made by the first run. Files signed with any of them are trusted, the first of them signs.
+A digest shows that a file was damaged; who alters the file on purpose computes it anew. An HMAC needs the key.
+The key is `RUNNER_KEY`, the file that `RUNNER_KEY_FILE` names, or `runner/key` in the user's state folder, which the
+first run makes. Files signed with any of these keys are trusted; the first of them signs.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ class KeyUnavailableError(Exception):
 
 
 def signed(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
-    """The JSON-able content with this installation's signature, or as it is where there is no key.
+    """Return JSON-able content with this installation's signature; unsigned where there is no key.
 
     Args:
         content: with string keys; all of it is signed.
-        kind: what it is, `checkpoint` for example: a signature of another kind does not count.
+        kind: of content, `checkpoint` for example; a signature for another kind does not count.
     """
     unsigned = {name: value for name, value in content.items() if name != SIGNATURE}
     try:
@@ -43,7 +43,7 @@ def signed(content: Mapping[str, Any], kind: str) -> dict[str, Any]:
 
 
 def foreign_reason(content: Mapping[str, Any], kind: str) -> str | None:
-    """Why content counts as somebody else's; None if a key of this installation has signed it."""
+    """Say why content counts as somebody else's; None if a key of this installation has signed it."""
     given = content.get(SIGNATURE)
     if not isinstance(given, str):
         return "not signed: by runner 0.1.0, or by a run without a key"
@@ -55,7 +55,7 @@ def foreign_reason(content: Mapping[str, Any], kind: str) -> str | None:
 
 
 def prepare_key() -> str | None:
-    """Make the key where there is none; one line if nothing can be signed."""
+    """Make the key where there is none; returns a line that says why nothing can be signed, or None."""
     try:
         _signing_key()
     except KeyUnavailableError as error:
@@ -69,12 +69,12 @@ def _signature(key: bytes, unsigned: Mapping[str, Any], kind: str) -> str:
 
 
 def _signing_key() -> bytes:
-    """The first key there is; raises `KeyUnavailableError`."""
+    """Return the first of the three keys, making it if needed; raises `KeyUnavailableError`."""
     if KEY in os.environ:
         return _checked(os.environ[KEY], KEY)
     if KEY_FILE in os.environ:
         return _read(Path(os.environ[KEY_FILE]))
-    path = _own_file()
+    path = _default_key_file()
     if not path.exists():
         try:
             _make(path)
@@ -84,7 +84,7 @@ def _signing_key() -> bytes:
 
 
 def _known_keys() -> Iterator[bytes]:
-    """All keys that can be read; none is made."""
+    """Yield all keys that can be read, and make none."""
     if KEY in os.environ:
         with suppress(KeyUnavailableError):
             yield _checked(os.environ[KEY], KEY)
@@ -92,10 +92,10 @@ def _known_keys() -> Iterator[bytes]:
         with suppress(KeyUnavailableError):
             yield _read(Path(os.environ[KEY_FILE]))
     with suppress(KeyUnavailableError):
-        yield _read(_own_file())
+        yield _read(_default_key_file())
 
 
-def _own_file() -> Path:
+def _default_key_file() -> Path:
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(state) if os.path.isabs(state) else Path(os.path.expanduser("~/.local/state"))
     if not folder.is_absolute():
@@ -123,7 +123,7 @@ def _checked(text: str, where: str) -> bytes:
 
 
 def _make(path: Path) -> None:
-    """Write a new key; if another process is first, its key stands."""
+    """Write a new key, unless another process has written one first."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".key.{os.getpid()}.{secrets.token_hex(4)}.tmp")
     try:

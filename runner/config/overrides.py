@@ -1,4 +1,4 @@
-"""Overrides as a person types them, and as Hydra wants them.
+"""Overrides as a person types them, translated for Hydra.
 
 A person writes `experiment=x` or `+experiment=x`, `stop.env_runners.episode_return_mean=450`,
 `env.env_config.size=3`.
@@ -22,13 +22,13 @@ from runner.config.defaults import core_groups, known_keys
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.paths import list_options
 
-MOST_COMBINATIONS = 300  # of a sweep that are checked, 50 ms each
+MOST_COMBINATIONS = 300  # checked combinations of a sweep, 50 ms each
 _FORMS = "key=value, group=option, ~key (remove)"
 
 
 @dataclass(frozen=True)
 class OverrideLine:
-    """One override: `text` is its tidy form for records and messages, `hydra_text` what Hydra is given."""
+    """One override: `text` is its tidy form for records and messages, `hydra_text` the form for Hydra."""
 
     text: str
     hydra_text: str
@@ -54,7 +54,7 @@ class OverrideLine:
 
 
 def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[OverrideLine], list[Problem]]:
-    """All overrides that can be read, and a problem for each one that cannot."""
+    """Parse overrides; returns the readable ones, and a problem for each other one."""
     lines: list[OverrideLine] = []
     problems: list[Problem] = []
     for text in texts:
@@ -105,7 +105,7 @@ def _describe_syntax_error(text: str, error: HydraException) -> Problem:
 
 
 def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | None:
-    """The problem of a group override that asks for an option that is not there."""
+    """Return the problem of a group override whose option does not exist; None for other overrides."""
     if not line.is_group or line.parsed.is_hydra_override() or line.parsed.is_delete():
         return None
     for option in line.options:
@@ -122,9 +122,9 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:
-    """Sets of overrides without sweeps: all combinations of values and ends of intervals, with each seed once at least.
+    """Yield combinations of single values for checks: of values and ends of intervals, with each seed at least once.
 
-    Of more than `MOST_COMBINATIONS` so many, evenly chosen, and what it takes to have each value.
+    Of more than `MOST_COMBINATIONS`, that many are chosen evenly, beside combinations that cover each value.
     """
     choices = [_sweep_values(line, dirs) for line in lines]
     longest = max((len(values) for values in choices), default=0)
@@ -137,7 +137,7 @@ def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterato
 
 
 def _combination(choices: Sequence[Sequence[str]], index: int) -> tuple[str, ...]:
-    """The one that `itertools.product` gives at this index."""
+    """Return the combination at this index of `itertools.product`."""
     reversed_combination = []
     for values in reversed(choices):
         index, place = divmod(index, len(values))

@@ -1,4 +1,4 @@
-"""Where the YAML files are: in a checkout at its root, in an installed wheel inside the package."""
+"""Places of the YAML files: the root of a checkout, or the package of an installed wheel."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def conf_dir() -> Path:
 
 
 def search_dirs(config_dir: Path | None) -> list[Path]:
-    """The folders that configuration is read from; where two have the same file, the first one counts."""
+    """Return the folders that configuration is read from; the first one with a file counts."""
     if config_dir is None:
         return [conf_dir()]
     if not config_dir.is_dir():

@@ -1,4 +1,4 @@
-"""Where each value of a composed configuration came from."""
+"""The source of each value of a composed configuration."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ class Provenance:
         self.sources: dict[str, str] = dict(sources or {})
         self.blocks: dict[str, str] = {}
         self._ranks: dict[Keys, int] = {}
-        self._num_edits = dict(num_edits or {})  # in each list of edits so far
-        self._offsets: dict[str, int] = {}  # of the list that is being recorded, in the one that it is added to
+        self._num_edits = dict(num_edits or {})  # key of a list of edits -> their number so far
+        self._offsets: dict[str, int] = {}  # key of the list being recorded -> the place of its first item
 
     def record_file(self, path: Path, package: str) -> None:
-        """Every key of a YAML file that is merged at `package`."""
+        """Record every key of a YAML file that is merged at `package`."""
         prefix = tuple(package.split(".")) if package else ()
         for keys, line, is_leaf in locate_keys(path):
             if keys[0] != "defaults" and (prefix or keys[0] != "hydra"):
                 self._record_or_add((*prefix, *keys), f"{display_path(path)}:{line}", is_leaf)
 
     def record_override(self, line: OverrideLine) -> None:
-        """Every key that an override sets."""
+        """Record every key that an override sets."""
         keys = tuple(line.key.split("."))
         if line.parsed.is_delete():
             self._forget(join_keys(keys))
@@ -63,7 +63,7 @@ class Provenance:
                     self._record_or_add((*keys, str(index), *end), where, is_leaf=bool(end))
 
     def _record_or_add(self, keys: Keys, where: str, is_leaf: bool) -> None:
-        """Record a key of a file or an override; the items of a list of edits stand after those before them."""
+        """Record a key of a file or an override; items of a list of edits follow the earlier items."""
         name = join_keys(keys)
         edits = edit_list_of(name)
         if edits is None:
@@ -77,7 +77,7 @@ class Provenance:
 
     def _begin_edits(self, name: str, where: str) -> None:
         count = self._offsets[name] = self._num_edits.get(name, 0)
-        for index in range(count):  # those before know their own places, once the list has another one
+        for index in range(count):  # earlier items keep their sources when the list gets a new one
             self.sources.setdefault(f"{name}.{index}", self.sources.get(name, where))
         self.sources[name] = where
 
@@ -108,7 +108,7 @@ class Provenance:
             del self.sources[known]
 
     def flatten_stop(self, stop: dict[Any, Any]) -> dict[str, Any]:
-        """Metric name -> value. Of two spellings the one merged last counts; null removes the metric."""
+        """Flatten `stop` to metric name -> value. The spelling merged last counts; null removes a metric."""
         flat: dict[str, tuple[int, Any]] = {}
         for keys, value in _leaves(stop, ("stop",)):
             name = join_keys(keys).removeprefix("stop.")

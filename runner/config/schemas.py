@@ -1,7 +1,7 @@
-"""The configuration blocks: one frozen dataclass a group, one definition a field (default, unit, range, meaning).
+"""The configuration blocks: a frozen dataclass for each group; each field has default, unit, range and meaning.
 
-`--help`, `show`, the docs and every check come from these definitions. Names and defaults are those of RLlib's new
-API stack where it has one. Nothing here imports torch or ray.
+`--help`, `show`, the docs and every check come from these definitions. Names and defaults follow RLlib's new API
+stack where it has the field. Nothing here imports torch or ray.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EnvConfig:
     )
     env_config: dict[str, Any] = option({}, "keyword arguments of the environment's constructor or of that function")
     wrappers: list[dict[str, Any]] = option(
-        [], "what is put around the environment, in order: {_target_: dotted path, its keyword arguments, ...}"
+        [], "wrappers around the environment, innermost first: {_target_: dotted path, its keyword arguments, ...}"
     )
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
@@ -45,9 +45,9 @@ class EnvConfig:
     )
     host: str = option("127.0.0.1", "address to listen at; 0.0.0.0 for all of this machine")
     observation_space: dict[str, Any] | None = option(
-        None, "space of simulators' observations, as in docs/rllink-spec.md; null: that of env or _target_"
+        None, "space of simulators' observations, as in docs/rllink-spec.md; null: as in env or _target_"
     )
-    action_space: dict[str, Any] | None = option(None, "space of simulators' actions; null: that of env or _target_")
+    action_space: dict[str, Any] | None = option(None, "space of simulators' actions; null: as in env or _target_")
     agents: dict[str, dict[str, Any]] | None = option(
         None, "agent id -> {observation_space, action_space} of simulators with several agents"
     )
@@ -59,13 +59,13 @@ class EnvConfig:
 
     @property
     def name(self) -> str:
-        """What it is called in messages."""
+        """The name of the environment in messages."""
         return self._target_ or self.env or "external"
 
 
 @dataclass(frozen=True)
 class EnvRunnersConfig:
-    """How many sub-environments are stepped, where, and what happens when one fails."""
+    """Number and place of sub-environments, and what happens when a runner fails."""
 
     num_env_runners: int = option(0, "remote env runners (Ray actors); 0 steps in the driver's process", minimum=0)
     num_envs_per_env_runner: int = option(1, "sub-environments that one runner steps together", minimum=1)
@@ -87,7 +87,7 @@ class EnvRunnersConfig:
     num_gpus_per_env_runner: float = option(0.0, "GPUs asked of Ray for each remote runner", minimum=0)
     sample_timeout_s: float = option(60.0, "a remote runner silent for longer counts as failed", unit="s", above=0)
     restart_failed_env_runners: bool = option(True, "restart a remote runner that failed; false ends the run")
-    max_num_env_runner_restarts: int = option(1000, "restarts in all before the run ends", minimum=0)
+    max_num_env_runner_restarts: int = option(1000, "restarts of all runners together before the run ends", minimum=0)
 
 
 @dataclass(frozen=True)
@@ -107,17 +107,16 @@ class LearnersConfig:
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
     )
-    max_restarts: int = option(
-        100, "remote learners: times that they are started again when one is lost; then the run ends", minimum=0
-    )
+    max_restarts: int = option(100, "remote learners: restarts after the loss of one before the run ends", minimum=0)
     check_acted_outputs: bool = option(
-        True, "at a run's first update, check that the module puts out for the sampled rows what it did when it acted"
+        True,
+        "at a run's first update, check that the module's outputs for the sampled rows equal its outputs while acting",
     )
 
 
 @dataclass(frozen=True)
 class RayConfig:
-    """Which Ray cluster runners, learners, recorded data and trials use; not read where none of them needs Ray."""
+    """The Ray cluster of runners, learners, recorded data and trials; used only where one of them needs Ray."""
 
     address: str | None = option(
         None,
@@ -128,7 +127,7 @@ class RayConfig:
 
 @dataclass(frozen=True)
 class ModuleConfig:
-    """The network. Fields are those of RLlib's DefaultModelConfig; shapes come from the spaces."""
+    """The network. Fields follow RLlib's DefaultModelConfig; shapes come from the spaces."""
 
     _target_: str = option("runner.modules.ActorCriticModule", "dotted path of the module class")
     fcnet_hiddens: list[int] = option([256, 256], "widths of the encoder's hidden layers", minimum=1)
@@ -168,13 +167,15 @@ class ModuleConfig:
     head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     head_fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
-    twin_q: bool = option(True, "modules with Q functions: two of them, the lower counts; false: one")
+    twin_q: bool = option(True, "modules with Q functions: two, of which the lower value counts; false: one")
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
     use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")
     use_gru: bool = option(False, "memory: a GRU between encoder and heads")
     lstm_cell_size: int = option(256, "width of the memory, LSTM or GRU", minimum=1)
-    max_seq_len: int = option(20, "memory: gradients go back through so many steps", unit="steps", minimum=1)
+    max_seq_len: int = option(
+        20, "memory: length of the sequences that gradients go back through", unit="steps", minimum=1
+    )
     lstm_kernel_initializer: str | None = option(None, "name in torch.nn.init for the memory's weights, LSTM or GRU")
     lstm_kernel_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     lstm_bias_initializer: str | None = option(None, "name in torch.nn.init for the memory's biases, LSTM or GRU")
@@ -187,7 +188,7 @@ class ModuleConfig:
         None, "begin with the parameters of another run: its run dir (the newest checkpoint) or one of its checkpoints"
     )
     load_state_strict: bool = option(
-        True, "all that is in that checkpoint's module must fit; false: the rest begins as it would without it"
+        True, "that checkpoint's module must have exactly this module's parameters; false: take over what both have"
     )
 
 
@@ -197,7 +198,7 @@ class MultiAgentConfig:
 
     agent_to_module: dict[str, Any] = option(
         {},
-        "agent id or pattern (*, ?): module id, in which {agent} is the agent's id, the first that fits counts; or "
+        "agent id or pattern (*, ?): module id, in which {agent} is the agent's id; the first match counts; or "
         "_target_: your own AgentMapping class; empty: default_policy acts for all",
     )
     modules: dict[str, dict[str, Any]] = option({}, "module id: fields of the module block that differ for it")
@@ -211,8 +212,8 @@ class MultiAgentConfig:
 class ConnectorsConfig:
     """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove.
 
-    Lists add up: those of groups, of the experiment, of the command line. One that begins with `discard: earlier_edits`
-    takes the place of those before it.
+    Lists of groups, of the experiment and of the command line add up. A list that begins with `discard: earlier_edits`
+    replaces the lists before it.
     """
 
     env_to_module: list[dict[str, Any]] = option([], "edits of the pipeline from the environment to the module")
@@ -222,7 +223,7 @@ class ConnectorsConfig:
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Exactly `evaluation_duration` whole episodes on separate environments with seeds of their own."""
+    """Evaluations of exactly `evaluation_duration` whole episodes, on separate environments with separate seeds."""
 
     evaluation_interval: int | None = option(None, "evaluate every so many iterations, and at the end", minimum=1)
     evaluation_duration: int = option(10, "length of one evaluation", unit="episodes", minimum=1)
@@ -236,7 +237,7 @@ class EvaluationConfig:
     )
     explore: bool = option(False, "sample actions from the policy's distribution (false: its mode)")
     offline_evaluation_input_: str | list[str] | None = option(
-        None, "held-out recorded data, which are read as the options offline.input_... say; null: none"
+        None, "held-out recorded data, read with the options offline.input_...; null: none"
     )
     offline_evaluation_interval: int | None = option(
         None, "evaluate on held-out data every so many iterations, and at the end; null: only at the end", minimum=1
@@ -247,9 +248,11 @@ class EvaluationConfig:
         "list of them",
     )
     offline_evaluation_level: float = option(
-        0.95, "probability that the bootstrap intervals of off-policy estimates are made for", above=0, below=1
+        0.95, "level of the bootstrap intervals of off-policy estimates", above=0, below=1
     )
-    offline_evaluation_num_resamples: int = option(1000, "resamples of the episodes for these intervals", minimum=1)
+    offline_evaluation_num_resamples: int = option(
+        1000, "resamples of the episodes for the bootstrap intervals", minimum=1
+    )
     offline_evaluation_q_model_config: dict[str, Any] = option(
         {}, "dm, dr, wdr: how Q is fitted: lr, batch_size, num_updates, num_folds, network (of the module block), ..."
     )
@@ -257,18 +260,18 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class CheckpointConfig:
-    """When checkpoints are written and which are kept. One is always written at the end and where a signal ends it."""
+    """When checkpoints are written, and which are kept. One is always written at the end, also after a signal."""
 
     every_iterations: int | None = option(10, "write one every so many iterations; null: only at the end", minimum=1)
     keep_last: int = option(2, "newest checkpoints that are kept", minimum=1)
-    keep_best: int = option(1, "best checkpoints that are kept beside them", minimum=0)
-    metric: str = option("env_runners/episode_return_mean", "what makes a checkpoint the best: any metric")
+    keep_best: int = option(1, "best checkpoints that are kept beside the newest", minimum=0)
+    metric: str = option("env_runners/episode_return_mean", "metric that the best checkpoints are chosen by")
     mode: str = option("max", "whether a high or a low metric is better", choices=("max", "min"))
 
 
 @dataclass(frozen=True)
 class TrackingConfig:
-    """Where a run is recorded besides its own files."""
+    """Where a run is recorded beside its own files."""
 
     mlflow: bool = option(True, "record the run in MLflow")
     tracking_uri: str | None = option(None, "MLflow's tracking URI; null: sqlite:///<outputs>/mlflow.db")
@@ -285,7 +288,7 @@ class TrackingConfig:
 
 @dataclass(frozen=True)
 class ExperimentConfig:
-    """One experiment, complete and checked: what `conf/` and the overrides compose to."""
+    """One experiment, complete and checked, as composed from `conf/` and the overrides."""
 
     experiment_name: str | None = option(None, "name of the run in outputs/ and MLflow; null: the experiment file's")
     seed: int = option(0, "every random stream of the run is spawned from it", minimum=0)
@@ -313,14 +316,14 @@ class ExperimentConfig:
 
     @property
     def objectives(self) -> dict[str, str]:
-        """What trials of a sweep are judged by: metric -> `max` or `min`, the first one above all."""
+        """Metric -> `max` or `min` that trials of a sweep are judged by; the first one ranks them."""
         metric, mode = self.sweep.metric or self.checkpoint.metric, self.sweep.mode or self.checkpoint.mode
         metrics = [metric] if isinstance(metric, str) else metric
         return dict(zip(metrics, [mode] * len(metrics) if isinstance(mode, str) else mode, strict=True))
 
     @property
     def perturbation_interval(self) -> float | None:
-        """How often the trials of a population are compared, in `sweep.time_attr`; None: they are no population."""
+        """Time between comparisons of a population's trials, in `sweep.time_attr`; None: there is no population."""
         sweep = self.sweep
         if sweep.scheduler not in POPULATIONS:
             return None

@@ -1,4 +1,4 @@
-"""Which class or function a dotted path names, and what a class inherits, read from source files."""
+"""Classes and functions that dotted paths name, and the bases of classes, read from source files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class Definition:
 
     @property
     def is_class(self) -> bool:
-        """Whether it is no function."""
+        """Whether the definition is a class."""
         return isinstance(self.node, ast.ClassDef)
 
 
 def resolve(path: str, depth: int) -> Definition | SourceModule:
-    """What a dotted path names, through so many imports; raises `MissingNameError` or `UnknowableError`."""
+    """Find what a dotted path names, over at most `depth` imports; raises `MissingNameError`, `UnknowableError`."""
     if depth == 0:
         raise UnknowableError
     parts = path.split(".")
@@ -59,7 +59,7 @@ def _resolve_in(module: SourceModule, names: list[str], depth: int) -> Definitio
 
 
 def _follow(module_name: str, name: str | None, rest: list[str], depth: int) -> Definition | SourceModule:
-    """What another module has under `name`; an import that leads nowhere may be guarded: nothing is known."""
+    """Find a name in another module; an import that leads nowhere may be guarded, so that nothing is known."""
     path = [*([name] if name else []), *rest]
     try:
         module = open_module(module_name)
@@ -91,9 +91,9 @@ def inherits(found: Definition, bases: Sequence[str], depth: int) -> bool:
 
 
 def find_ancestors(path: str) -> list[str]:
-    """Where the thing at a dotted path and all its base classes are defined, as `module.Name`, without importing them.
+    """Return `module.Name` of the definition at a dotted path and of all its base classes, without importing them.
 
-    Empty where the source does not tell; bases that it does not tell are left out.
+    The list is empty where the source does not tell; unknown bases are left out.
     """
     try:
         found = resolve(path, MAX_DEPTH)
@@ -115,12 +115,12 @@ def _lineage(found: Definition, depth: int) -> Iterator[str]:
 
 
 def is_dataclass_or_plain(node: ast.ClassDef) -> bool:
-    """Whether no decorator may have put something else into the class's place."""
+    """Return whether no decorator may have replaced the class."""
     return all(dotted(_called(item)) in _DATACLASS for item in node.decorator_list)
 
 
 def bases_of(found: Definition, depth: int) -> list[Definition]:
-    """The classes that a class inherits, without those that only annotate; raises `UnknowableError`."""
+    """Return the base classes of a class, without `Generic` and the like; raises `UnknowableError`."""
     node = found.node
     assert isinstance(node, ast.ClassDef)
     bases = []

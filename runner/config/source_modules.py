@@ -1,4 +1,4 @@
-"""What a module defines, imports and lazily exports, read from its source file."""
+"""Definitions, imports and lazy exports of a module, read from its source file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UnknowableError(Exception):
 
 
 class MissingNameError(Exception):
-    """There is no such module or name; `options` are the names that there are."""
+    """A module or name does not exist; `options` are the existing names."""
 
     def __init__(self, what: str, name: str, options: Iterable[str] = ()) -> None:
         super().__init__(what)
@@ -82,10 +82,10 @@ class SourceModule:
     def public_names(self) -> list[str]:
         """The classes and functions that the module offers; its submodules when it has none."""
         kinds = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        own = {name for name, node in self.definitions.items() if isinstance(node, kinds)}
+        defined = {name for name, node in self.definitions.items() if isinstance(node, kinds)}
         if self.search_locations and not self.exports:
-            own |= {name for name, (module, _) in self.imports.items() if module.startswith(self.name)}
-        names = own | set(self.exports)
+            defined |= {name for name, (module, _) in self.imports.items() if module.startswith(self.name)}
+        names = defined | set(self.exports)
         return [name for name in names or self._submodules if not name.startswith("_")]
 
     def _add(self, statement: ast.stmt) -> None:

@@ -1,4 +1,4 @@
-"""Which arguments a class or function takes, read from its source file."""
+"""Arguments of a class or function, read from its source file."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Signature:
     """The arguments that can be given by name.
 
     Attributes:
-        names: all of them, those that can be given in their places first.
-        required: those without a default.
-        num_positional: so many of `names` can be given in their places.
-        is_open: others are taken as well, `**kwargs`.
+        names: all arguments, positional ones first.
+        required: arguments without a default.
+        num_positional: number of `names` that can be given by position.
+        is_open: further arguments are taken, too (`**kwargs`).
     """
 
     names: tuple[str, ...]
@@ -27,13 +27,13 @@ class Signature:
     is_open: bool = False
 
     def without_positional(self, count: int) -> Signature:
-        """What is left when the first so many are given in their places."""
+        """Return the signature that remains when the first `count` arguments are given by position."""
         given = self.names[: min(count, self.num_positional)]
         required = tuple(name for name in self.required if name not in given)
         return Signature(self.names[len(given) :], required, self.num_positional - len(given), self.is_open)
 
     def without(self, names: Iterable[str]) -> Signature:
-        """What is left when these are given by name."""
+        """Return the signature that remains when these arguments are given by name."""
         left, given = [name for name in self.names if name not in names], set(names)
         required = tuple(name for name in self.required if name not in given)
         return Signature(tuple(left), required, 0, self.is_open)
@@ -88,7 +88,7 @@ def _inherited_signature(found: Definition, depth: int) -> Signature | None:
 
 
 def _init_signature(found: Definition, init: ast.FunctionDef, depth: int) -> Signature:
-    """The arguments of `__init__`; those of the base class too where `**kwargs` go to it and nowhere else."""
+    """The arguments of `__init__`; with the base class's where `**kwargs` go there and nowhere else."""
     signature = _parameters(init, skip=1)
     call = _super_call(init)
     if not signature.is_open or call is None:
@@ -108,7 +108,7 @@ def _init_signature(found: Definition, init: ast.FunctionDef, depth: int) -> Sig
 
 
 def _super_call(init: ast.FunctionDef) -> ast.Call | None:
-    """The call `super().__init__(..., **kwargs)`, if that is all that is done with the keyword arguments."""
+    """Return the call `super().__init__(..., **kwargs)`, if the keyword arguments have no other use."""
     name = init.args.kwarg.arg if init.args.kwarg is not None else None
     uses = [node for node in ast.walk(init) if isinstance(node, ast.Name) and node.id == name]
     for node in ast.walk(init):
@@ -149,7 +149,7 @@ def _is_init_field(item: ast.AnnAssign) -> bool:
 
 
 def _has_default(item: ast.AnnAssign) -> bool:
-    """Whether a field of a dataclass may be left out; `field(...)` says it by its own arguments."""
+    """Return whether a field of a dataclass has a default, also one given in `field(...)`."""
     if isinstance(item.value, ast.Call) and dotted(item.value.func).rpartition(".")[2] == "field":
         return any(keyword.arg in ("default", "default_factory") for keyword in item.value.keywords)
     return item.value is not None

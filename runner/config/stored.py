@@ -1,4 +1,4 @@
-"""The configuration that a checkpoint carries, with overrides on top: what `resume` and `evaluate` start from."""
+"""The configuration in a checkpoint with overrides on top, which `resume` and `evaluate` start from."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def compose_stored(
     experiment: str | None,
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> Composed:
-    """Stored values with overrides of single keys; problems are collected, not raised.
+    """Compose stored values with overrides of single keys; problems are collected, not raised.
 
     Args:
         unresolved: `Composed.unresolved` of the run, so that an override also reaches what refers to its key.
         overrides: as on the command line, without `hydra.` ones.
         earlier: overrides that the stored values already contain.
         experiment: name of the experiment file.
-        sources: dotted key -> place of its value, for those that are not from a checkpoint.
+        sources: dotted key -> place of its value, for values that are not from a checkpoint.
     """
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
@@ -69,7 +69,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
 
 
 def _places_of_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> dict[str, str]:
-    """Where each edit came from, once the overrides have been applied to `config`."""
+    """Return dotted key -> source, with the edits that the overrides add to `config`."""
     counts = {name: len(edits) for name in EDIT_LISTS if (edits := read_edits(config, name)) is not None}
     provenance = Provenance(places, counts)
     for line in lines:
@@ -107,12 +107,12 @@ def compose_new_run(
     overrides: Sequence[str],
     config_dir: Path | None,
 ) -> tuple[Composed, set[str]]:
-    """The stored values for a new run that begins with the checkpoint's modules; problems are collected, not raised.
+    """Compose a new run that begins with the checkpoint's modules; problems are collected, not raised.
 
     Overrides are of single keys and of groups.
 
-    An option of a group takes the place of the stored block. An experiment takes the place of all blocks but `module`:
-    the network stays the one whose parameters the checkpoint has.
+    An option of a group replaces the stored block. An experiment replaces all blocks but `module`: the checkpoint has
+    the parameters of that network.
 
     Args:
         manifest: of the checkpoint.
@@ -122,7 +122,7 @@ def compose_new_run(
         config_dir: folder with experiments and options of one's own.
 
     Returns:
-        The configuration, and the blocks of it that are not the stored ones.
+        The configuration, and the names of its blocks that are not stored ones.
     """
     choices = {text: group for text in overrides if (group := _chosen_group(text, search_dirs(config_dir))) is not None}
     chosen = compose_experiment(list(choices), config_dir)
@@ -142,7 +142,7 @@ def compose_new_run(
 
 
 def _beginning_with(checkpoint: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with this checkpoint as the beginning of all modules, whatever the stored run began with."""
+    """Set this checkpoint as the beginning of all modules, whatever the stored run began with."""
     load = {"load_state_path": str(checkpoint), "load_state_strict": True}
     agents = dict(values.get("multi_agent", {}))
     modules = {

@@ -1,4 +1,4 @@
-"""What the `sweep` block must agree with: the metrics of the experiment, and when it stops."""
+"""Checks of the `sweep` block against the metrics and stop criteria of the experiment."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from runner.config.sweep import POPULATIONS, SweepConfig
 
 
 def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Problems besides the names of metrics, where `config` is good field by field."""
+    """Yield the problems of a block whose fields are valid one by one; metric names are checked elsewhere."""
     sweep = config.sweep
     metric, mode = sweep.metric or config.checkpoint.metric, sweep.mode or config.checkpoint.mode
     num_metrics = 1 if isinstance(metric, str) else len(metric)
     if num_metrics == 0 or (not isinstance(mode, str) and len(mode) != num_metrics):
-        what = "sweep.mode has one entry for each of sweep.metric, or is one for all"
+        what = "sweep.mode must be one mode for all metrics, or one for each of sweep.metric"
         yield Problem(what, composed.where("sweep.mode"), f"{show_value(metric)} and {show_value(mode)}")
-    unknown = [] if isinstance(mode, str) else [own for own in mode if own not in ("max", "min")]
+    unknown = [] if isinstance(mode, str) else [name for name in mode if name not in ("max", "min")]
     if unknown:
         yield Problem(
-            "sweep.mode is none of its choices", composed.where("sweep.mode"), show_value(unknown[0]), "max, min"
+            "sweep.mode is not one of its choices", composed.where("sweep.mode"), show_value(unknown[0]), "max, min"
         )
     if sweep.search != "grid" and sweep.num_samples is None:
         what = f"sweep.search {sweep.search} draws without end: it needs sweep.num_samples"
@@ -29,7 +29,7 @@ def find_sweep_problems(config: ExperimentConfig, composed: Composed) -> Iterato
     if sweep.search == "grid" and sweep.num_samples is not None:
         what = "sweep.num_samples is for sweep.search random and tpe: a grid tries every combination once"
         yield Problem(what, composed.where("sweep.num_samples"), str(sweep.num_samples), "null")
-    ends_by = f"a stop.{sweep.time_attr.replace('/', '.')} to go by"
+    ends_by = f"a stop criterion stop.{sweep.time_attr.replace('/', '.')}"
     if sweep.scheduler == "asha" and sweep.max_t is None and sweep.time_attr not in config.stop:
         what = f"sweep.scheduler asha needs sweep.max_t, or {ends_by}"
         yield Problem(what, composed.where("sweep.max_t"), "null", "sweep.max_t=50000")

@@ -18,7 +18,7 @@ from runner.config.source_signatures import signature_of
 
 @dataclass(frozen=True)
 class TargetFault:
-    """What is wrong with a dotted path or with the arguments given to what it names.
+    """A fault of a dotted path, or of the arguments given to its target.
 
     Attributes:
         arguments: the names of arguments that are unknown or missing; empty where the path itself is at fault.
@@ -32,7 +32,7 @@ class TargetFault:
 
 @dataclass(frozen=True)
 class Given:
-    """Arguments that runner gives by itself: so many in their places, and names that it gives where they are taken."""
+    """Arguments that runner gives by itself: a number by position, and others by name where the target takes them."""
 
     num_positional: int = 0
     names: tuple[str, ...] = ()
@@ -43,11 +43,11 @@ NOTHING_GIVEN = Given()
 
 @dataclass(frozen=True)
 class Kinds:
-    """What a path may name.
+    """The kind of class that a path may name.
 
     Attributes:
-        bases: dotted paths of the classes, as they are defined, of which a class must inherit one.
-        asked: these classes in words.
+        bases: dotted paths of class definitions, one of which a class must inherit.
+        asked: the bases in words.
         has_factories: a function that returns one will do as well.
     """
 
@@ -69,8 +69,8 @@ def find_target_fault(
         path: `package.module.Name`.
         arguments: names of the keyword arguments that it will be called with; None: they are not checked.
         may_be_module: a module will do.
-        kinds: what it may be; None: any class or function.
-        given: what else it will be called with.
+        kinds: allowed kinds; None: any class or function.
+        given: arguments that runner itself gives.
     """
     if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
         return TargetFault(f"{path} is no dotted path of a class or function", "package.module.Name")

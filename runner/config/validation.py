@@ -1,4 +1,4 @@
-"""Plain values to frozen dataclasses, or every problem of them in one report."""
+"""Conversion of plain values into frozen dataclasses, with one report of all problems."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ UNNAMED_EXPERIMENT = "custom"
 
 
 def build_experiment_config(composed: Composed) -> ExperimentConfig:
-    """The checked configuration; raises `ConfigError` with all problems, those of composing included.
+    """Build the checked configuration; raises `ConfigError` with all problems, also of the composition.
 
-    `experiment_name` is completed with the experiment file's name.
+    A missing `experiment_name` becomes the name of the experiment file.
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
@@ -37,9 +37,9 @@ def build_experiment_config(composed: Composed) -> ExperimentConfig:
 
 
 def build_blocks(composed: Composed) -> ExperimentConfig:
-    """The configuration with each block checked by itself; raises `ConfigError`.
+    """Build the configuration with each block checked by itself; raises `ConfigError`.
 
-    For verbs that train nothing: what blocks demand of each other (an environment, ...) is not asked for.
+    This is for verbs that train nothing, and that need no environment, for example.
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
@@ -50,7 +50,7 @@ def build_blocks(composed: Composed) -> ExperimentConfig:
 
 
 class _Reader:
-    """Reads blocks into dataclasses; a field with a problem keeps its default, so that reading goes on."""
+    """A reader of blocks into dataclasses; a field with a problem keeps its default, so that reading goes on."""
 
     def __init__(self, composed: Composed) -> None:
         self.composed = composed

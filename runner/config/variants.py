@@ -1,4 +1,4 @@
-"""Many configurations that differ in a few values: what they share is composed once."""
+"""Configurations that differ in a few values: the shared part is composed once."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from runner.config.stored import compose_stored
 _CHOOSES_KEYS = "algorithm.schema"  # the keys of `algorithm` depend on it
 
 
-def compose_variant(shared: Sequence[str], own: Sequence[str], config_dir: Path | None) -> Composed:
-    """As `compose_experiment([*shared, *own], config_dir)`, ten times as fast from the second one on.
+def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir: Path | None) -> Composed:
+    """Compose `compose_experiment([*shared, *differing], config_dir)`, ten times as fast from the second call on.
 
     Args:
         shared: overrides that many configurations have.
-        own: further overrides, of other keys.
+        differing: further overrides, of other keys.
         config_dir: folder with experiments and options of one's own; files that change meanwhile are not read again.
     """
-    lines, problems = parse_overrides(own, search_dirs(config_dir))
+    lines, problems = parse_overrides(differing, search_dirs(config_dir))
     singles = [line.text for line in lines if _sets_a_key(line)]
     others = [line.text for line in lines if not _sets_a_key(line)]
     if problems or not singles:
-        return compose_experiment([*shared, *own], config_dir)
+        return compose_experiment([*shared, *differing], config_dir)
     base = _composed_once((*shared, *others), config_dir)
-    if base.problems:  # perhaps because of what is missing: an interpolation of a key of `own`
-        return compose_experiment([*shared, *own], config_dir)
+    if base.problems:  # perhaps because of what is missing: an interpolation of a key of `differing`
+        return compose_experiment([*shared, *differing], config_dir)
     composed = compose_stored(base.unresolved, singles, base.overrides, base.experiment, base.sources)
     return replace(
         composed,

@@ -1,7 +1,7 @@
-"""YAML texts that are small and mean something huge: refused before they are read.
+"""Refusal of small YAML texts that expand to huge values, before they are loaded.
 
-Aliases of aliases double a document with each line, and brackets in brackets end the process of libyaml's loader. The
-stream of events that is looked at here neither follows aliases nor recurses.
+Aliases of aliases double a document with each line, and brackets in brackets crash libyaml's loader. The stream of
+events that is checked here neither follows aliases nor recurses.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class UnboundedYAMLError(yaml.MarkedYAMLError):  # type: ignore[misc]
 
 
 def read_bounded(path: Path) -> str:
-    """The text of a YAML file, checked.
+    """Read the text of a YAML file and check it.
 
     Raises:
-        OSError, UnicodeDecodeError: it cannot be read.
-        UnboundedYAMLError: it expands to too much.
+        OSError, UnicodeDecodeError: the file cannot be read.
+        UnboundedYAMLError: the text expands to too much.
     """
     text = read_regular(path, MAX_YAML_BYTES).decode("utf-8")
     check_bounds(text, str(path))
@@ -37,7 +37,7 @@ def read_bounded(path: Path) -> str:
 
 
 def check_bounds(text: str, name: str) -> None:
-    """Raise `UnboundedYAMLError` for a text that expands to too much; whoever reads it finds what is no YAML.
+    """Raise `UnboundedYAMLError` for a text that expands to too much; invalid YAML is left to the loader.
 
     Args:
         text: one document or several.

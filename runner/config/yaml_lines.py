@@ -1,4 +1,4 @@
-"""The line of every key of a YAML file, which the parsed values no longer know."""
+"""The line of every key of a YAML file, which parsed values do not have."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def locate_keys(path: Path) -> list[tuple[tuple[str, ...], int, bool]]:
-    """(keys from the root, line, is it a leaf) of every key and list item in file order.
+    """Return (keys from the root, line, whether it is a leaf) of every key and list item in file order.
 
     A list is a leaf; its items follow it under their index.
     """
@@ -37,7 +37,7 @@ def _locate_keys(path: Path, _modified_ns: int, _size: int) -> list[tuple[tuple[
 
 
 def find_default_line(path: Path, option: str) -> int | None:
-    """The line of the defaults-list entry that asks for `option`, or is about the group of that name."""
+    """Return the line of the defaults-list entry that names `option`, or a group of this name."""
     root = yaml.compose(read_bounded(path), Loader=_Loader)
     for key, entries in root.value if isinstance(root, yaml.MappingNode) else []:
         if key.value == "defaults" and isinstance(entries, yaml.SequenceNode):

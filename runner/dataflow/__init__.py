@@ -1,4 +1,4 @@
-"""Training loops as dataflow: small lazily evaluated steps that compose."""
+"""Training loops as dataflow: small, lazily evaluated steps that compose."""
 
 from runner.dataflow.on_policy import on_policy
 from runner.dataflow.run_metrics import RunMetrics

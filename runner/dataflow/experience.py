@@ -1,4 +1,4 @@
-"""Where an algorithm's experience comes from."""
+"""Sources of an algorithm's experience."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.env_runners.env_runner import Weights
 
 
 class Experience(Protocol):
-    """What env runners and recorded data are to a trainer.
+    """The interface of env runners and recorded data for a trainer.
 
     Attributes:
         shared_state: by module id, the merged state of pieces that runners share.
@@ -27,7 +27,7 @@ class Experience(Protocol):
         """Go on from a state of `get_state` of an equal source."""
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
-        """Begin again after a state of another source, nothing of which is repeated."""
+        """Begin anew after a state of another source, repeating nothing of it."""
 
     def close(self) -> None:
-        """Free what is held."""
+        """Free all resources."""

@@ -17,7 +17,7 @@ _OF_CLIENT = re.compile(r"(?P<client>\d+-[0-9a-f]{6}-\d+)-\d+(-.*)?", re.DOTALL)
 
 
 def with_rollout(failure: LossNotFinite, rollout: Rollout) -> LossNotFinite:
-    """The failure with the column, episode and source of what is wrong in a rollout, and how to go on without it."""
+    """Add to a failure the column, episode and source of wrong values in a rollout, and how to go on without them."""
     for block in rollout.blocks.values():
         failure = with_batch(failure, block.columns, partial(_place, block))
     if rollout.leave_out:
@@ -34,7 +34,7 @@ def _place(block: ColumnBlock, name: str, row: int) -> str:
 
 
 def source_of(episode_id: str) -> str | None:
-    """The runner and sub-environment, or the client, that an episode is from; None where the id does not say."""
+    """Return the runner and sub-environment, or the client, of an episode; None where its id does not say."""
     if match := _OF_ENV_RUNNER.fullmatch(episode_id):
         return f"env runner {match['runner']}, sub-environment {match['env']}"
     match = _OF_CLIENT.fullmatch(episode_id)

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 def offline(config: ExperimentConfig, data: OfflineData, learners: Learners, metrics: RunMetrics) -> Iterator[Result]:
-    """Updates on the recorded data, pass after pass; nothing before it is asked for.
+    """Update on the recorded data, pass after pass, whenever the next result is asked for.
 
     Args:
         config: of the run; an iteration has `offline.dataset_num_iters_per_learner` updates, or one pass over the data.
-        data: gives the train batches.
-        learners: update on them.
+        data: source of the train batches.
+        learners: updated on the batches.
         metrics: counters and timers of the run.
 
     Yields:
@@ -42,7 +42,7 @@ def offline(config: ExperimentConfig, data: OfflineData, learners: Learners, met
 def train_on_next(
     data: OfflineData, learners: Learners, most: int | None, synch_period: int, metrics: RunMetrics
 ) -> RecordedUpdates:
-    """At most so many updates, fewer where a pass ends or where the pre-learners are due for the newest weights."""
+    """Do at most `most` updates, fewer where a pass ends or the pre-learners are due for the newest weights."""
     until_synch = synch_period - data.num_batches % synch_period
     if data.follows_module:
         most = until_synch if most is None else min(most, until_synch)

@@ -14,12 +14,12 @@ from runner.learners.remote_learner_group import Learners
 def on_policy(
     config: ExperimentConfig, env_runners: EnvRunnerGroup, learners: Learners, metrics: RunMetrics
 ) -> Iterator[Result]:
-    """Sample with the newest policy, update on what was sampled, report; once per item, nothing before it is asked for.
+    """Sample with the newest policy, update on the samples, and report, whenever the next result is asked for.
 
     Args:
         config: of the run.
-        env_runners: make the episodes.
-        learners: update on them.
+        env_runners: sample the episodes.
+        learners: updated on the episodes.
         metrics: counters, timers and running means of the run.
 
     Yields:
@@ -32,7 +32,7 @@ def on_policy(
 
 
 def env_steps_per_round(config: ExperimentConfig) -> int:
-    """Env steps that all runners make together before their samples are joined."""
+    """Return the env steps that all runners make together before their samples are joined."""
     runners = config.env_runners
     if isinstance(runners.rollout_fragment_length, str):  # auto
         return train_batch_size(config)
@@ -40,5 +40,5 @@ def env_steps_per_round(config: ExperimentConfig) -> int:
 
 
 def train_batch_size(config: ExperimentConfig) -> int:
-    """Env steps that all learners together learn from in an iteration."""
+    """Return the env steps that all learners together learn from in an iteration."""
     return config.algorithm.train_batch_size_per_learner * max(1, config.learners.num_learners)

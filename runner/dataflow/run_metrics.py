@@ -1,4 +1,4 @@
-"""Counters, timers and running means of a run, and the flat result they make of each iteration."""
+"""Counters, timers and running means of a run, and the flat result of each iteration."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ Result = dict[str, float | int | None]
 
 @dataclass
 class Clock:
-    """Seconds that a block took, once it is left."""
+    """Seconds that a block took, known once it is left."""
 
     seconds: float = 0.0
 
 
 class RunMetrics:
-    """What a run has counted and timed so far.
+    """Counters, timers and running means of a run so far.
 
     Args:
         smoothing: finished episodes in the running means.
-        samples_episodes: whether the run samples episodes; recorded data have no returns to report.
-        warn: told once of an observation that leaves its space.
+        samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
+        warn: called once, with the first observation outside of its space.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class RunMetrics:
         self._has_warned = False
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
-        self._own_returns: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
+        self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
         self._smoothing = smoothing
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
@@ -75,7 +75,7 @@ class RunMetrics:
 
     @contextmanager
     def clocked(self) -> Iterator[Clock]:
-        """Count the seconds of the block into the run's time; they are no part of an iteration's."""
+        """Count the seconds of the block into the run's time, and not into an iteration's time."""
         clock, started = Clock(), time.perf_counter()
         yield clock
         clock.seconds = time.perf_counter() - started
@@ -87,26 +87,26 @@ class RunMetrics:
         self.num_env_steps_sampled_lifetime += num_env_steps
 
     def add_episodes(self, finished: FinishedEpisodes) -> None:
-        """Count finished episodes and take them into the running means."""
+        """Count finished episodes and add them to the running means."""
         self._returns.extend(finished.returns.tolist())
         self._lengths.extend(finished.lengths.tolist())
         for kind, returns in returns_by_kind(finished):
             for id_, values in returns.items():
-                own = self._own_returns[kind].setdefault(id_, deque(maxlen=self._smoothing))
-                own.extend(values.tolist())
+                recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
+                recent_returns.extend(values.tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
         self._num_outside += finished.outside.count
         self.warn_of(finished.outside)
 
     def warn_of(self, outside: OutsideObservations) -> None:
-        """Tell of the first observation outside of its space, if the run has told of none."""
+        """Warn of the first observation outside of its space, once a run."""
         if outside.first is not None and not self._has_warned:
             self._has_warned = True
             self._warn(outside.first)
 
     def add_update(self, metrics: Mapping[str, Mapping[str, float]], connector_s: float, num_rows: int) -> None:
-        """Take over what an update reports, by module id; an iteration reports the means over its updates."""
+        """Add the metrics of an update by module id; an iteration reports the means over its updates."""
         self._timers["learner_connector"] += connector_s
         self.num_env_steps_trained_lifetime += num_rows
         self._updates.append(metrics)
@@ -120,7 +120,7 @@ class RunMetrics:
         self._updates.extend(done.metrics)
 
     def end_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
-        """The result of this iteration, with what `more` says."""
+        """End this iteration and return its result, with the metrics of `more`."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1
         self.time_total_s += seconds
@@ -143,13 +143,13 @@ class RunMetrics:
                 self._num_env_steps,
                 self._num_outside,
             )
-        result |= own_return_metrics("env_runners", self._own_returns)
+        result |= mean_returns_by_id("env_runners", self._returns_by_id)
         result |= _means_by_module(self._updates)
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
         return result | dict(more)
 
     def get_state(self) -> dict[str, Any]:
-        """Counters and running means, as plain values."""
+        """Return counters and running means, as plain values."""
         return {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
@@ -160,7 +160,7 @@ class RunMetrics:
             "lengths": list(self._lengths),
             "own_returns": {
                 kind: {id_: list(values) for id_, values in returns.items()}
-                for kind, returns in self._own_returns.items()
+                for kind, returns in self._returns_by_id.items()
             },
         }
 
@@ -170,7 +170,7 @@ class RunMetrics:
             values.clear()
             values.extend(saved)
         for kind, returns in state["own_returns"].items():
-            self._own_returns[kind] = {id_: deque(own, maxlen=self._smoothing) for id_, own in returns.items()}
+            self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
@@ -179,24 +179,25 @@ class RunMetrics:
 
 
 def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Result:
-    """`learners/<module>/<metric>`: means over the updates that report it; of counts, the sum."""
+    """Compute `learners/<module>/<metric>`: the mean over the updates that report it, or the sum of a count."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
         for module_id, metrics in update.items():
             for name, value in metrics.items():
                 values[f"learners/{module_id}/{name}"].append(value)
     return {
-        name: sum(own) if name.endswith(_NUM_GRADIENT_STEPS) else sum(own) / len(own) for name, own in values.items()
+        name: sum(reported) if name.endswith(_NUM_GRADIENT_STEPS) else sum(reported) / len(reported)
+        for name, reported in values.items()
     }
 
 
 def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str, npt.NDArray[np.float64]]], ...]:
-    """("agent", returns by agent id), ("module", returns by module id)."""
+    """Return ("agent", returns by agent id), ("module", returns by module id)."""
     return ("agent", finished.by_agent), ("module", finished.by_module)
 
 
-def own_return_metrics(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
-    """`<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
+def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
+    """Compute `<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
     return {
         f"{prefix}/{kind}_episode_return_mean/{id_}": float(np.mean(values)) if len(values) else None
         for kind, by_id in returns.items()
@@ -212,7 +213,7 @@ def episode_metrics(
     num_env_steps: int,
     num_outside: int,
 ) -> Result:
-    """`<prefix>/episode_return_mean` and its like over these episodes; None where there is none yet."""
+    """Compute `<prefix>/episode_return_mean` and its like over these episodes; None without episodes."""
     result: Result = {}
     for name, values in (("episode_return", returns), ("episode_len", lengths)):
         array = np.asarray(values, np.float64)

@@ -1,4 +1,4 @@
-"""The steps that dataflows are made of: generators that take an iterator and do one thing with each item."""
+"""The steps of dataflows: generators that take an iterator and do one thing with each item."""
 
 from __future__ import annotations
 

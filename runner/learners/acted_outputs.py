@@ -1,8 +1,8 @@
-"""A check of a run's first train batch: the module puts out again what it put out when it acted.
+"""A check of a run's first train batch: the module's outputs equal the outputs recorded while it acted.
 
-Rows that were acted on with the weights that the learner holds give the same outputs and log-probabilities again. Where
-they do not, a connector piece shows the learner something else than the env runner, or a module or a distribution
-contradicts itself, and every ratio of probabilities would be wrong without a word.
+With equal weights, the learner's forward pass gives the same outputs and log-probabilities for the same rows. A
+difference means that a connector piece shows the learner other values than the env runner, or that a module or a
+distribution contradicts itself: every ratio of probabilities would be wrong without a word.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, Le
 from runner.pipelines.pipeline_checks import changes_observations
 from runner.pipelines.recorded_episodes import MEMORY_PIECES, ObservationRows
 
-# Rows (sequences for a module with memory) that are looked at, evenly spaced over the batch.
+# Rows (sequences for a module with memory) that are checked, evenly spaced over the batch.
 _MAX_ROWS = 1024
 # Largest difference, relative to the largest absolute value of the column (at least 0.1). Convolutions on a GPU compute
 # in 10 bits of mantissa by default.
 _TOLERANCE, _TOLERANCE_ON_GPU = 1e-3, 1e-2
 _SMALLEST_SCALE = 0.1
-_MASKED = 1e30  # what action masks put in the place of a logit is no scale to compare by
+_MASKED = 1e30  # logits beyond it come from action masks and are not compared
 
 
 class ActedOutputs:
-    """Compares the outputs that were recorded while acting with those for the train batch that is made of the rows.
+    """Comparison of the outputs recorded while acting with the outputs for the train batch of the same rows.
 
     Each module is checked once, with the first train batch that has rows of it.
 
     Args:
-        env_to_module: module id -> the pipeline that it acted behind; its pieces are named in errors.
+        env_to_module: module id -> the pipeline before the acting module; errors name its pieces.
     """
 
     def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
@@ -66,7 +66,7 @@ class ActedOutputs:
 
         Args:
             rollout: sampled with the weights that the modules have now.
-            batches: module id -> column -> tensor, what the learner pipelines made of it.
+            batches: module id -> column -> tensor, made of the rollout by the learner pipelines.
             modules, learner_pipelines: by module id.
 
         Raises:
@@ -83,7 +83,7 @@ class ActedOutputs:
 
 
 def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, float, float] | None:
-    """The first column of a train batch that the module does not put out again: name, value when acting, value now.
+    """Find the first column of a train batch that differs: its name, the value while acting, the value now.
 
     Args:
         module: with the weights that acted; its buffers and the global random stream stay as they are.
@@ -106,7 +106,7 @@ def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, fl
 
 
 def _some_rows(module: RLModule, batch: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """At most `_MAX_ROWS` env steps of these columns; with memory as a loss gets them, see `at_env_steps`."""
+    """Take at most `_MAX_ROWS` env steps of these columns; with memory as a loss gets them, see `at_env_steps`."""
     mask = batch.get(LOSS_MASK)
     if module.is_stateful and mask is not None:
         sequences = _taken(batch, [*names, LOSS_MASK], _evenly_spaced(mask.any(1).nonzero().squeeze(-1)))
@@ -135,7 +135,7 @@ def _outputs(module: RLModule, rows: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest_difference(before: Tensor, now: Tensor, tolerance: float) -> tuple[float, float] | None:
-    """Both values where they differ most, if that is more than the tolerance."""
+    """Return both values where they differ most; None within the tolerance."""
     before, now = before.detach().double().flatten(), now.detach().double().flatten()
     counts = before.isfinite() & (before.abs() < _MASKED)
     before, now = before[counts], now[counts]
@@ -149,27 +149,27 @@ def _largest_difference(before: Tensor, now: Tensor, tolerance: float) -> tuple[
     return float(before[worst]), float(now[worst])
 
 
-# -- whose fault it is -------------------------------------------------------------------------------------------------
+# -- the cause of a difference -----------------------------------------------------------------------------------------
 
 
 def _find_culprit(
     column: str,
-    acting: EnvToModulePipeline,
-    learning: LearnerConnectorPipeline,
+    env_to_module: EnvToModulePipeline,
+    learner_pipeline: LearnerConnectorPipeline,
     block: ColumnBlock,
     modules: Mapping[str, RLModule],
 ) -> tuple[str, str]:
-    """What must have made the difference, as a clause, and where that is configured."""
+    """Find the cause of a difference: a clause that names it, and the place of its configuration."""
     module = modules[block.module_id]
     if column == ACTION_LOGP:
-        changers = _changers(learning, (ACTIONS, ACTION_LOGP), {}, block, modules)
+        changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules)
         if changers:
             return f"{changers[0]} changes the actions or their log-probabilities", "connectors.learner"
         return f"{type(module.action_dist).__name__}.log_prob gives another value, or a piece changed it", "module"
     inputs = tuple(name for name in module.inputs if name in (OBS, *block.columns))
     held = {OBS: block.columns[OBS]}
-    acted = _changers(_after_held(acting), inputs, held, ObservationRows(block), module)
-    learned = _changers(learning, inputs, {}, block, modules)
+    acted = _changers(_after_held(env_to_module), inputs, held, ObservationRows(block), module)
+    learned = _changers(learner_pipeline, inputs, {}, block, modules)
     for for_acting, for_learning in zip_longest(acted, learned):
         if for_acting != for_learning and for_acting is not None:
             return f"{for_acting} changes the observations in env_to_module only", "connectors.env_to_module"
@@ -183,7 +183,7 @@ def _find_culprit(
 
 
 def _after_held(pipeline: ConnectorPipeline) -> list[ConnectorPiece]:
-    """The pieces after the last one that writes observations to the episodes, without those for memory."""
+    """Return the pieces after the last one that writes observations to the episodes, without pieces for memory."""
     pieces = list(pipeline.single_pieces())
     last = max((place for place, piece in enumerate(pieces) if piece.writes_obs_to_episodes), default=-1)
     return [piece for piece in pieces[last + 1 :] if not isinstance(piece, MEMORY_PIECES)]
@@ -192,7 +192,7 @@ def _after_held(pipeline: ConnectorPipeline) -> list[ConnectorPiece]:
 def _changers(
     pieces: Iterable[ConnectorPiece], columns: Iterable[str], batch: Batch, episodes: Any, rl_module: Any
 ) -> list[str]:
-    """Names of the pieces whose calls leave other values in one of the columns. Calls all of them once more."""
+    """Call all pieces once more, and return the names of the pieces that change values of the columns."""
     names = []
     values = _values(batch, columns)
     for piece in pieces:
@@ -207,7 +207,7 @@ def _changers(
 
 
 def _values(batch: Batch, columns: Iterable[str]) -> dict[str, Any]:
-    """Copies of columns as arrays, wherever a pipeline has put them by now."""
+    """Copy columns as arrays, wherever the pipeline has put them."""
     by_module = [part for part in batch.values() if isinstance(part, dict) and LOSS_MASK in part] or [batch]
     found = {name: part[name] for part in by_module for name in columns if name in part}
     return {name: nested.map_leaves(_as_array, _stacked(column)) for name, column in found.items()}
@@ -223,7 +223,7 @@ def _as_array(leaf: Any) -> Any:
 
 def _problem(column: str, before: float, now: float, culprit: str, where: str) -> Problem:
     return Problem(
-        f"the module learns on something else than it acted on: {culprit}",
+        f"the module learns on other values than it acted on: {culprit}",
         where=f"{where}; first update, column {column!r}",
         got=f"{column} {before:.6g} when it acted, {now:.6g} for the same row of the train batch",
         allowed="equal numbers; where noise or data augmentation is wanted, learners.check_acted_outputs=false leaves "

@@ -1,4 +1,4 @@
-"""How the C library hands out memory in a process that learns."""
+"""Settings of the C library's memory allocation in a process that learns."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def keep_freed_memory() -> None:
     """Let glibc keep the memory of freed tensors for the next ones, up to 256 MiB.
 
     By default it gives large blocks back to the kernel, and each update pays for them with page faults: a tenth to a
-    third of its CPU time for batches of some hundred rows or more. Elsewhere than on Linux nothing is done.
+    third of its CPU time for batches of some hundred rows or more. On other systems than Linux this does nothing.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # other C libraries than glibc may lack it

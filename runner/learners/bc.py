@@ -36,7 +36,7 @@ class BCLoss(Loss):
 
 
 def cloning_objective(pi: ActionDistribution, theta: Tensor, actions: Any, bc_logstd_coeff: float) -> Tensor:
-    """(B,) log pi(a | s) + bc_logstd_coeff * mean log std, the second term where pi has any."""
+    """Return (B,) log pi(a | s) + bc_logstd_coeff * mean log std; the second term only where pi has a log std."""
     log_prob = pi.log_prob(theta, actions)
     if not bc_logstd_coeff or not pi.log_std_inputs:
         return log_prob

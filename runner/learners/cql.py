@@ -22,13 +22,13 @@ class CQLLoss(Loss):
 
     L_Q = sum E[(y - Q(s, a))^2] + alpha' (w E[T log sum_i exp((Q(s, a_i) - log mu(a_i)) / T) - Q(s, a)] - threshold)
     y = r + gamma (min Q_target(s', a') - alpha log pi(a' | s')), its second term unless `deterministic_backup`
-    L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)], in the first `bc_iters` steps log pi(a | s) in the place of min Q
+    L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)], in the first `bc_iters` steps log pi(a | s) instead of min Q
     L_alpha = -E[log alpha (log pi(a_pi | s) + target entropy)]
 
-    (s, a, r, s') is recorded. The a_i are `num_actions` each of a uniform density, of pi(. | s) and of pi(. | s'), mu
-    is the density they come from: the importance-sampled form of appendix F (as in the authors' code, the sum is not
-    divided by their number). Without `lagrangian` alpha' is 1 and the threshold has no effect. The terms reach the
-    groups `critic`, `actor` and `alpha`, one each.
+    (s, a, r, s') is recorded. The a_i are `num_actions` each of a uniform density, of pi(. | s) and of pi(. | s'); mu
+    is their density: the importance-sampled form of appendix F (as in the authors' code, the sum is not
+    divided by their number). Without `lagrangian` alpha' is 1 and the threshold has no effect. Each term
+    reaches one parameter group: `critic`, `actor` or `alpha`.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
@@ -114,7 +114,7 @@ class CQLLoss(Loss):
         )
 
     def _actions_for_logsumexp(self, pi: Any, theta: Tensor, next_theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Of each kind (B, n, ...) actions and the log densities (B, n) that they were drawn with."""
+        """Draw (B, n, ...) actions of each kind, with the log densities (B, n) of their draws."""
         n = self._config.num_actions
         uniform = pi.uniform(self._stream, (len(theta), n), theta.device)
         samples = [(uniform, torch.full((len(theta), n), -pi.log_volume, device=theta.device))]
@@ -136,11 +136,11 @@ class CQLLoss(Loss):
         self.num_steps += 1
 
     def coefficients(self) -> dict[str, float]:
-        """How many steps of behaviour cloning the policy has before it."""
+        """Return how many gradient steps of behaviour cloning remain."""
         return {"curr_bc_iters_left": max(0, self._config.bc_iters - self.num_steps)}
 
     def get_state(self) -> dict[str, Any]:
-        """Gradient steps so far, rows since the targets' last update, and the random stream."""
+        """Return gradient steps so far, rows since the targets' last update, and the random stream."""
         return {
             "num_steps": self.num_steps,
             "rows_since_target_update": self._targets.num_rows,

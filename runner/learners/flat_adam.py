@@ -1,4 +1,4 @@
-"""Adam on one flat vector."""
+"""Adam for one flat vector of parameters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FlatAdam:
 
     Args:
         parameter: (P,) float32 vector that is changed in place; its `grad` is read.
-        groups: slices of the vector, each stepped with its own learning rate; None: one of all.
+        groups: slices of the vector, each stepped with its own learning rate; None: one slice of all.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
     """
@@ -55,7 +55,7 @@ class FlatAdam:
         ]
 
     def step(self, *lrs: float) -> None:
-        """One step along the gradient; one learning rate for each group."""
+        """Take a step along the gradient, with a learning rate for each group."""
         self._step_count.add_(1)
         for kernel, lr in zip(self._kernels, lrs, strict=True):
             kernel(lr=lr)

@@ -62,18 +62,18 @@ class Learner:
         self._gradients = list(zip(norm_names, (self._gradient[part] for part in parts), strict=True))
 
     def update(self, batch: Mapping[str, Any], num_env_steps: int) -> dict[str, float]:
-        """`num_epochs` passes over the batch.
+        """Update the module in `num_epochs` passes over the batch.
 
         Args:
             batch: column -> (B, ...) tensor on the module's device, nested where the space is; for a module with
                 memory (S, L, ...), zero-padded sequences. Rows whose `loss_mask` is false take no part.
-            num_env_steps: sampled so far, for schedules.
+            num_env_steps: env steps sampled so far, for schedules.
 
         Returns:
             Metric -> value, means over minibatches.
 
         Raises:
-            LossNotFinite: a loss is not finite. The module is spoilt then; go on from a checkpoint.
+            LossNotFinite: a loss is not finite. The parameters are then unusable; go on from a checkpoint.
         """
         lrs = [scheduled_value(getattr(self._config, field), num_env_steps) for field in self._lr_fields]
         self.loss.before_update(num_env_steps)
@@ -89,7 +89,7 @@ class Learner:
         return result
 
     def _minibatches(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Shuffled minibatches of nearly equal size, at most `minibatch_size` rows, and whether the epoch is the last.
+        """Yield shuffled minibatches of nearly equal size, and whether the epoch is the last.
 
         Rows are gathered once an epoch and column; a minibatch is a view.
         """
@@ -107,25 +107,25 @@ class Learner:
                 yield minibatch, epoch == self._config.num_epochs - 1
 
     def _agreed(self, num_parts: int, num_rows: int) -> int:
-        """As many minibatches as any peer needs, and none of them empty for any."""
+        """Agree on the number of minibatches: the most that a peer needs, with a row in each for every peer."""
         fewest_rows = -self._peers.most(-num_rows)
         return min(self._peers.most(num_parts), fewest_rows)
 
     def _shuffled(self, columns: dict[str, Any], rows: Any, sizes: list[int]) -> Iterator[dict[str, Any]]:
-        """The given rows in a new order, split into parts of these sizes."""
+        """Yield the given rows in a new order, split into parts of these sizes."""
         order = torch.from_numpy(self._stream.permutation(rows)).to(self._gradient.device)
         parts = [_split(column, order, sizes) for column in columns.values()]
         for part in zip(*parts, strict=True):
             yield dict(zip(columns, part, strict=True))
 
     def _minibatches_of_sequences(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """The same for a module with memory: whole sequences (S, L), in as many minibatches as their steps need.
+        """Yield minibatches for a module with memory: whole sequences (S, L), as many as their steps need.
 
         See `at_env_steps` for their columns.
         """
         mask = batch[LOSS_MASK]
         num_steps = mask.sum(1).cpu().numpy()
-        sequences = np.flatnonzero(num_steps)  # one that holds a bootstrap row only has nothing to learn from
+        sequences = np.flatnonzero(num_steps)  # a sequence of a bootstrap row alone has nothing to learn from
         num_parts = num_minibatches(int(num_steps.sum()), self._config.minibatch_size)
         num_parts = num_minibatches(len(sequences), -(-len(sequences) // num_parts))
         sizes = even_sizes(len(sequences), self._agreed(num_parts, len(sequences)))
@@ -136,7 +136,7 @@ class Learner:
                 yield at_env_steps(minibatch, inputs, self.loss.reads), epoch == self._config.num_epochs - 1
 
     def _step(self, total_loss: Tensor, lrs: Sequence[float]) -> dict[str, Tensor]:
-        """One gradient step; returns the norm of each optimiser's gradient before clipping."""
+        """Take a gradient step; returns the norm of each optimiser's gradient before clipping."""
         self._gradient.zero_()
         total_loss.backward()  # type: ignore[no-untyped-call]
         self._peers.mean(self._gradient)
@@ -160,7 +160,7 @@ class Learner:
         by_name: dict[str, list[float]] = {}
         for name, value in zip(names, values.tolist(), strict=True):
             by_name.setdefault(name, []).append(value)
-        return {name: sum(own) / len(own) for name, own in by_name.items()}
+        return {name: sum(reported) / len(reported) for name, reported in by_name.items()}
 
     def _fail_not_finite(self, records: list[dict[str, Tensor]]) -> None:
         lower = " or ".join(f"algorithm.{field}" for field in self._lr_fields)
@@ -178,15 +178,15 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        """Of the module."""
+        """The device of the module."""
         return self._gradient.device
 
     def get_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
-        """(P,) all parameters, for env runners."""
+        """Return all parameters (P,), for env runners."""
         return self._weights.to_numpy()
 
     def get_state(self) -> dict[str, Any]:
-        """Parameters, optimiser, loss and random stream."""
+        """Return parameters, optimiser, loss and random stream."""
         return {
             "module": {name: value.clone() for name, value in self.module.state_dict().items()},
             "optimizer": self._optimizer.get_state(),
@@ -194,41 +194,42 @@ class Learner:
         }
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Loss and random stream: what may differ from the peers."""
+        """Return the state that may differ from the peers: loss and random stream."""
         return {"loss": self.loss.get_state(), "stream": stream_state(self._stream)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
 
         Raises:
-            ConfigError: the parameters are those of another network.
+            ConfigError: the parameters are of another network.
         """
         self._check_same_network(state["module"])
         with torch.no_grad():
-            own = self.module.state_dict()
+            parameters = self.module.state_dict()
             for name, value in state["module"].items():
-                own[name].copy_(torch.as_tensor(value))
+                parameters[name].copy_(torch.as_tensor(value))
         self._optimizer.set_state(state["optimizer"])
         self.loss.set_state(state["loss"])
         restore_stream(self._stream, state["stream"])
 
     def _check_same_network(self, parameters: Mapping[str, Any]) -> None:
-        own = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
+        expected = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
         saved = {name: tuple(value.shape) for name, value in parameters.items()}
-        if own == saved:
+        if expected == saved:
             return
-        differing = sorted(name for name in {*own, *saved} if own.get(name) != saved.get(name))
+        differing = sorted(name for name in {*expected, *saved} if expected.get(name) != saved.get(name))
         problem = Problem(
             "the checkpoint's network is not the one that this configuration describes",
             where="module",
             got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-            allowed="; ".join(f"{name} {own.get(name, 'missing')}" for name in differing) + " in this configuration",
+            allowed="; ".join(f"{name} {expected.get(name, 'missing')}" for name in differing)
+            + " in this configuration",
         )
         raise ConfigError([problem])
 
 
 def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
-    """The rows `order` of a column in parts of these sizes."""
+    """Take the rows `order` of a column, split into parts of these sizes."""
     if isinstance(column, Tensor):
         return torch.split(column.index_select(0, order), sizes)
     rows = nested.map_leaves(lambda leaf: leaf.index_select(0, order), column)
@@ -237,10 +238,10 @@ def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
 
 
 def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Sequence[str]) -> dict[str, Any]:
-    """A minibatch for a module with memory, from columns (S, L, ...).
+    """Make a minibatch for a module with memory from columns (S, L, ...).
 
-    What the module reads (`inputs`) stays in sequences; all else that the loss reads are the rows of the sequences' env
-    steps (V, ...), which `step_rows` numbers, so that no loss ever sees a padded row.
+    Columns that the module reads (`inputs`) stay in sequences. Other columns of the loss become rows of env steps
+    (V, ...), numbered by `step_rows`, so that no loss sees a padded row.
     """
     step_rows = sequences[LOSS_MASK].flatten().nonzero().squeeze(-1)
     others = {
@@ -250,15 +251,15 @@ def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Seq
 
 
 def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
-    """Rows of (S, L, ...) by their index into (S * L)."""
+    """Take rows of (S, L, ...) by their index into (S * L)."""
     return column.flatten(0, 1).index_select(0, step_rows)
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:
-    """The fewest minibatches with at most `minibatch_size` rows."""
+    """Return the fewest minibatches with at most `minibatch_size` rows."""
     return 1 if minibatch_size is None else -(-num_rows // minibatch_size)
 
 
 def even_sizes(num_rows: int, num_parts: int) -> list[int]:
-    """Row counts of so many parts; they differ by one at most."""
+    """Return the row counts of `num_parts` parts, which differ by one at most."""
     return [num_rows // num_parts + (index < num_rows % num_parts) for index in range(num_parts)]

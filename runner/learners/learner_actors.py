@@ -1,4 +1,4 @@
-"""Learners in Ray actors, from their start to the first loss: they live and end together."""
+"""Learners in Ray actors that live and end together: the loss of one ends all."""
 
 from __future__ import annotations
 
@@ -20,31 +20,30 @@ from runner.learners.train_batch import BatchReader
 
 # Actors that start on few cores import torch one after the other.
 _START_TIMEOUT_S = 300.0
-# A learner that fails for want of a peer often says so before Ray tells which one died.
+# A learner that misses a peer often fails before Ray tells which one died.
 _NAMING_TIMEOUT_S = 5.0
 
 _log = logging.getLogger(__name__)
 
 
 class MakeLearners(Protocol):
-    """Makes the learners of one process; sent to it."""
+    """A plan that makes the learners of one process; it is sent there."""
 
     def device(self) -> torch.device:
-        """Of their modules."""
+        """Return the device of their modules."""
 
     def __call__(self, peers: Peers) -> LearnerGroup:
-        """One a module, without pipelines."""
+        """Make a learner for each module, without pipelines."""
 
 
 class LearnerLost(Exception):
-    """A learner's process is gone; its peers cannot finish what they do."""
+    """A learner's process is gone; its peers cannot finish their calls."""
 
 
 class _LearnerActor:
     """The learners of one process.
 
-    Each call that changes them returns its answer and `state`; what the first learner shares with its peers is in its
-    state alone.
+    Each call that changes them returns its answer and `state`; only the first learner's state has the shared part.
     """
 
     def __init__(self, make_learners: MakeLearners, torch_num_threads: int) -> None:
@@ -75,7 +74,7 @@ class _LearnerActor:
         return self._group.update_on_recorded(most, num_env_steps), self.state()
 
     def state(self) -> dict[str, Any]:
-        """By module id, all of the first learner; of the others what they do not share."""
+        """Return the state by module id, of learners after the first only the part that they do not share."""
         state = self._group.get_unshared_state() if self._rank else self._group.get_state()["learners"]
         arrays: dict[str, Any] = nested.map_leaves(to_array, state)
         return arrays
@@ -85,14 +84,14 @@ class _LearnerActor:
 
 
 class LearnerActors:
-    """Learners that have joined.
+    """Learners in actors that have joined each other.
 
     Args:
         make_learners: makes the learners of one actor.
-        config: how many, and what they ask of Ray.
+        config: number and resources of the actors.
 
     Raises:
-        LearnerLost: one of them is gone before all have joined.
+        LearnerLost: a learner is gone before all have joined.
         RunFailure: a learner cannot be made.
     """
 
@@ -114,17 +113,17 @@ class LearnerActors:
             raise
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The answers of all learners, each called with its arguments.
+        """Call all learners, each with its arguments, and return their answers.
 
         Raises:
-            LearnerLost: one of them is gone, at once; the others may wait for it until they are closed.
-            RunnerError: one of them failed in a way that a restart would not mend.
+            LearnerLost: a learner is gone, at once; others may wait for it until they are closed.
+            RunnerError: a learner failed in a way that a restart would not mend.
         """
         pairs = zip(self.actors, arguments, strict=True)
         return self._wait([getattr(actor, method).remote(*its_arguments) for actor, its_arguments in pairs])
 
     def close(self) -> None:
-        """End the actors, whatever they do."""
+        """Kill the actors, whatever they are doing."""
         import ray
 
         for actor in self.actors:
@@ -151,11 +150,11 @@ class LearnerActors:
         return [answers[call] for call in calls]
 
     def _failure(self, error: Any, rank: int) -> LearnerLost | RunFailure:
-        """What a learner's failure means, unless the death of another one explains it.
+        """Describe a learner's failure, which the death of another learner may explain.
 
         Raises:
-            LearnerLost: this learner is the one that died.
-            RunnerError: it has refused to go on.
+            LearnerLost: this learner died.
+            RunnerError: this learner refused to go on.
         """
         cause = getattr(error, "cause", None)
         name = f"learner {rank} of {self._num_learners}"
@@ -176,10 +175,10 @@ class LearnerActors:
 
 
 def to_array(leaf: Any) -> Any:
-    """A tensor as an array on the host; all else as it is."""
+    """Convert a tensor to an array on the host; other values stay."""
     return leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
 
 
 def _to_tensor(leaf: Any) -> Any:
-    """An array out of Ray's object store, which is read-only, as a tensor; all else as it is."""
+    """Convert a (read-only) array of Ray's object store to a tensor; other values stay."""
     return torch.from_numpy(np.require(leaf, requirements="W")) if isinstance(leaf, np.ndarray) else leaf

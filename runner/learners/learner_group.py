@@ -1,4 +1,4 @@
-"""The learners as one: episodes or recorded data in, metrics out. Here those of this process, one a module."""
+"""The learners of this process, one for each module, as one: episodes or recorded data in, metrics out."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class RecordedUpdates:
 
     Attributes:
         metrics: of each update, by module id.
-        num_env_steps: that they learned from, all learners together.
+        num_env_steps: env steps of all learners together.
         ends_pass: whether the last one ended a pass over the data.
-        waiting_s, update_s: seconds that went into waiting for batches, and into updates.
+        waiting_s, update_s: seconds of waiting for batches, and of updates.
     """
 
     metrics: list[dict[str, dict[str, float]]] = field(default_factory=list)
@@ -45,7 +45,7 @@ class RecordedUpdates:
     update_s: float = 0.0
 
 
-# Called whenever learners begin to read: a reader for each, behind the batches that have been learned from.
+# Makes a reader for each learner whenever learners begin to read; it begins after the batches learned from so far.
 MakeReaders = Callable[[], Sequence[BatchReader]]
 
 
@@ -54,13 +54,13 @@ class LearnerGroup:
 
     Args:
         learners: module id -> its learner.
-        pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
+        pipelines: module id -> pipeline from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
         peers: the groups in other processes that update the same modules in step; None: there are none.
-        acted_outputs: checks the first train batch of each module; None: they are not checked.
+        acted_outputs: check of the first train batch of each module; None: no check.
 
     Attributes:
-        num_restarts: of learners that were lost; none in this process.
+        num_restarts: restarts of lost learners; 0 in this process.
     """
 
     num_restarts = 0
@@ -83,7 +83,7 @@ class LearnerGroup:
         self._modules_to_train = [module_id for module_id in learners if module_id in modules_to_train]
 
     def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
-        """One update of each module on all of its rows, after `num_env_steps` env steps in all.
+        """Update each module once on all of its rows, after `num_env_steps` env steps in all.
 
         A module that has no row in the rollout is left as it is.
         """
@@ -93,7 +93,7 @@ class LearnerGroup:
         return UpdateResult(self.update_on(batches, num_env_steps), connector_s)
 
     def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, dict[str, float]]:
-        """One update of each module on a train batch that is made already: module id -> column -> tensor."""
+        """Update each module once on a train batch: module id -> column -> tensor."""
         return {
             module_id: self._learners[module_id].update(batch[module_id], num_env_steps)
             for module_id in self._modules_to_train
@@ -135,17 +135,17 @@ class LearnerGroup:
             self._batches.close()
 
     def get_weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-        """Module id -> (P,) parameters, for env runners."""
+        """Return module id -> parameters (P,), for env runners."""
         return {module_id: learner.get_weights() for module_id, learner in self._learners.items()}
 
     def get_state(self) -> dict[str, Any]:
-        """Learners and pipelines."""
+        """Return the states of learners and pipelines."""
         learners = {module_id: learner.get_state() for module_id, learner in self._learners.items()}
         pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
         return {"learners": learners, "pipelines": pipelines}
 
     def get_unshared_state(self) -> dict[str, dict[str, Any]]:
-        """By module id, what may differ from the peers."""
+        """Return the state that may differ from the peers, by module id."""
         return {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -163,7 +163,7 @@ def batch_of(
     pipelines: Mapping[str, LearnerConnectorPipeline],
     modules: Mapping[str, RLModule],
 ) -> tuple[dict[str, dict[str, Any]], float]:
-    """The train batch of those modules that have a row in the rollout, and the seconds that their pipelines took."""
+    """Make the train batch of the modules with a row in the rollout; returns also the seconds of their pipelines."""
     started = time.perf_counter()
     batches: dict[str, dict[str, Any]] = {}
     for module_id in module_ids:

@@ -1,4 +1,4 @@
-"""What an algorithm is to a learner."""
+"""The interface of an algorithm's loss for a learner."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from runner.modules.rl_module import RLModule
 
 
 class Loss:
-    """Base of losses; made with the algorithm's configuration as its only argument.
+    """Base of losses, whose only constructor argument is the algorithm's configuration.
 
     Attributes:
-        reads: columns of the batch, in the module's place also.
+        reads: columns of the batch that the loss or the module needs.
         needs: methods and attributes of the module that not every RLModule has.
         made_for: the option of `conf/module` that has them, for messages.
     """
@@ -26,9 +26,9 @@ class Loss:
     made_for: str | None = None
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        """Metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
+        """Compute the metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
 
-        With several optimisers it is a sum, each term of which reaches the parameters of one of them only. Unless
+        With several optimisers it is a sum; each term reaches the parameters of one optimiser only. Unless
         `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
@@ -40,17 +40,17 @@ class Loss:
         """Prepare for an update after so many env steps."""
 
     def after_step(self, module: RLModule, batch: Mapping[str, Any]) -> None:
-        """What follows the gradient step on a minibatch, for example an update of target networks."""
+        """Follow up a gradient step on a minibatch, for example with an update of target networks."""
 
     def coefficients(self) -> dict[str, float]:
-        """Coefficients of this update, to be reported; the configuration's `coefficients` names them."""
+        """Return the coefficients of this update to report; the configuration's `coefficients` names them."""
         return {}
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
         """Adapt to what the update reported."""
 
     def get_state(self) -> dict[str, Any]:
-        """What adapts during training, as plain values."""
+        """Return the values that adapt during training, as plain values."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Loss:
 
 
 def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) -> Problem | None:
-    """What the loss or the optimisers of an algorithm need and the module lacks."""
+    """Find what the loss or the optimisers of an algorithm need and the module lacks."""
     name, groups = type(module).__name__, list(module.parameter_groups())
     lacking = [need for need in loss.needs if need not in module.train_outputs and not hasattr(module, need)]
     hint = f"{loss.made_for}, or your own class" if loss.made_for else "a module"

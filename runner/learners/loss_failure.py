@@ -1,4 +1,4 @@
-"""What a batch says of a loss that is not finite: values that are not finite, or too large to be right.
+"""Causes of a loss that is not finite: values of the batch that are not finite, or too large to be right.
 
 Dimension letters: B rows.
 """
@@ -19,7 +19,7 @@ _LARGEST = 1e10
 
 
 class LossNotFinite(RunFailure):
-    """A loss, or what is reported with it, is not finite; the module is spoilt."""
+    """A loss, or a metric reported with it, is not finite; the parameters are unusable."""
 
 
 @dataclass(frozen=True)
@@ -33,28 +33,28 @@ class _Extreme:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """Greater for a worse one: what is not finite first."""
+        """Sort key, greater for a worse extreme: values that are not finite come first."""
         return not np.isfinite(self.value), abs(self.value)
 
 
 def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callable[[str, int], str]) -> LossNotFinite:
-    """The failure with what the batch says of it, first of all.
+    """Put the extremes of the batch before the message of a failure.
 
     Args:
         failure: of the loss.
         columns: name -> (B, ...) arrays or tensors, nested where the space is.
-        place: (column, row) -> where the value comes from.
+        place: (column, row) -> source of the value.
     """
     extremes = sorted(_extremes(columns), key=lambda extreme: extreme.order, reverse=True)
     worst = [extreme for extreme in extremes if extreme.count]
     lines = [
-        f"the batch holds {own.name} = {own.value:g} ({place(own.name.partition('[')[0], own.row)}); "
-        f"{own.count} {'value' if own.count == 1 else 'values'} of {own.name.partition('[')[0]} not finite "
+        f"the batch holds {extreme.name} = {extreme.value:g} ({place(extreme.name.partition('[')[0], extreme.row)}); "
+        f"{extreme.count} {'value' if extreme.count == 1 else 'values'} of {extreme.name.partition('[')[0]} not finite "
         f"or beyond {_LARGEST:g}"
-        for own in worst
+        for extreme in worst
     ]
     if not worst and extremes:
-        largest = ", ".join(f"{own.name} = {own.value:g}" for own in extremes[:3])
+        largest = ", ".join(f"{extreme.name} = {extreme.value:g}" for extreme in extremes[:3])
         lines = [f"all values of the batch are finite; the largest: {largest}"]
     problem = failure.problem
     allowed = problem.allowed
@@ -64,7 +64,7 @@ def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callab
 
 
 def with_advice(failure: LossNotFinite, advice: str) -> LossNotFinite:
-    """The failure with another way out."""
+    """Add advice to the message of a failure."""
     problem: Problem = failure.problem
     return LossNotFinite(replace(problem, allowed=f"{problem.allowed}\n{advice}"))
 

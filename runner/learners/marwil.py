@@ -12,14 +12,14 @@ from runner.learners.bc import cloning_objective
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
 
-_LARGEST_EXPONENT = 20.0  # of a weight; the squares of what is far above would be infinite in Adam's second moments
+_LARGEST_EXPONENT = 20.0  # of a weight; squares of much larger weights would be infinite in Adam's second moments
 
 
 class MARWILLoss(Loss):
     """L = -E[exp(beta A / c) log pi(a | s)] + vf_coeff / 2 E[A^2], A = R - V(s); algorithm 1.
 
-    R is `value_targets`: with lambda 1 the return to the end of the chunk, plus V there if it goes on. c^2 is a moving
-    average of A^2 over updates. With beta 0 this is behaviour cloning beside a value function.
+    R is `value_targets`: with lambda 1 the return to the end of the chunk, plus V if it goes on. c^2 is a moving
+    average of A^2 over updates. With beta 0 this is behaviour cloning with a value function beside it.
     """
 
     reads = ("obs", "actions", "value_targets")
@@ -52,7 +52,7 @@ class MARWILLoss(Loss):
         return MARWILMetrics(total_loss, policy_loss, vf_loss, squared_advantages, weights.mean())
 
     def coefficients(self) -> dict[str, float]:
-        """c^2 in this update."""
+        """Return c^2 in this update."""
         return {"moving_average_sqd_adv_norm": self.c_squared}
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
@@ -61,7 +61,7 @@ class MARWILLoss(Loss):
         self.c_squared += rate * (metrics["squared_advantages"] - self.c_squared)
 
     def get_state(self) -> dict[str, Any]:
-        """c^2."""
+        """Return c^2."""
         return {"c_squared": self.c_squared}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

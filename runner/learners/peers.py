@@ -1,4 +1,4 @@
-"""What the learners of one module tell each other: gradients, metrics, and how many minibatches they take."""
+"""Exchange between the learners of one module: gradients, metrics, and numbers of minibatches."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 
 class PeerLost(Exception):
-    """A learner cannot reach its peers any more; the update that it is in cannot be finished."""
+    """A learner cannot reach its peers any more, and cannot finish its update."""
 
 
 class Peers(Protocol):
-    """The learners that update the same module in step, each on rows of its own; `rank` numbers them.
+    """The learners that update the same module in step, each on other rows; `rank` numbers them.
 
     All of them make the same calls in the same order. A call raises PeerLost where another learner is gone.
     """
@@ -25,10 +25,10 @@ class Peers(Protocol):
         """Replace `values` by their mean over the learners."""
 
     def most(self, number: int) -> int:
-        """The largest `number` of any learner."""
+        """Return the largest `number` of any learner."""
 
     def total(self, number: int) -> int:
-        """The sum of `number` over the learners."""
+        """Return the sum of `number` over the learners."""
 
 
 class Alone:
@@ -38,28 +38,28 @@ class Alone:
     num_learners = 1
 
     def mean(self, values: Tensor) -> None:
-        """They are the mean already."""
+        """Leave the values, which are the mean already."""
 
     def most(self, number: int) -> int:
-        """Its own number."""
+        """Return the number."""
         return number
 
     def total(self, number: int) -> int:
-        """Its own number."""
+        """Return the number."""
         return number
 
 
 class ProcessGroup:
-    """Learners in processes of their own, joined by torch.distributed: NCCL between GPUs, else Gloo.
+    """Learners in separate processes, joined by torch.distributed: NCCL between GPUs, else Gloo.
 
     Args:
         rank: of this learner.
-        num_learners: in all; the call returns when all have joined.
+        num_learners: of the group; the constructor returns when all have joined.
         address: `host:port` at which the first one listens.
         device: of the module.
 
     Raises:
-        PeerLost: not all can join.
+        PeerLost: a peer cannot join.
     """
 
     def __init__(self, rank: int, num_learners: int, address: str, device: torch.device) -> None:
@@ -76,16 +76,16 @@ class ProcessGroup:
             raise _peer_lost(error) from error
 
     def mean(self, values: Tensor) -> None:
-        """All-reduce."""
+        """Average by an all-reduce."""
         self._all_reduce(values, self._backend.ReduceOp.SUM)
         values.div_(self.num_learners)
 
     def most(self, number: int) -> int:
-        """All-reduce."""
+        """Find the largest by an all-reduce."""
         return self._reduced(number, self._backend.ReduceOp.MAX)
 
     def total(self, number: int) -> int:
-        """All-reduce."""
+        """Sum by an all-reduce."""
         return self._reduced(number, self._backend.ReduceOp.SUM)
 
     def _reduced(self, number: int, operation: Any) -> int:

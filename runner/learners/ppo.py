@@ -67,7 +67,7 @@ class PPOLoss(Loss):
         self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
 
     def coefficients(self) -> dict[str, float]:
-        """The coefficients of this update, to be reported."""
+        """Return the coefficients of this update to report."""
         kl_coeff = self.kl_coeff if self._config.use_kl_loss else 0.0
         return {"curr_kl_coeff": kl_coeff, "curr_entropy_coeff": self.entropy_coeff}
 
@@ -81,7 +81,7 @@ class PPOLoss(Loss):
             self.kl_coeff *= 0.5
 
     def get_state(self) -> dict[str, Any]:
-        """What adapts during training."""
+        """Return the coefficient that adapts during training."""
         return {"kl_coeff": self.kl_coeff}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Several learners of the same modules: Ray actors that update in step, each on rows of its own."""
+"""Several learners of the same modules: Ray actors that update in step, each on other rows."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ _log = logging.getLogger(__name__)
 class RemoteLearnerGroup:
     """A `LearnerGroup` whose learners are Ray actors; gradients are averaged before each step.
 
-    Learner pipelines run here, and each learner gets an equal part of their rows; recorded data it reads by itself.
+    Learner pipelines run here, and each learner gets an equal part of their rows; it reads recorded data by itself.
 
     The answer to each update holds the state after it, so that the newest state is always here. When a learner is
-    lost, all of them are started again with that state, and what they were asked is asked again: an update is done
-    by all learners and once, or the run ends.
+    lost, all learners start again in this state and repeat the call: each update is done once by all learners, or the
+    run ends.
 
     Args:
         make_learners: makes the learners of one actor.
-        modules: module id -> the module that pipelines read here; it follows the learners'.
-        pipelines: module id -> from its chunks to `{module id: {column: tensor}}`.
+        modules: module id -> the module that pipelines read here; it follows the learners' modules.
+        pipelines: module id -> pipeline from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated.
         reads: module id -> columns that its learners read.
-        config: how many learners, what they ask of Ray, and how often they may be lost.
+        config: number and resources of the learners, and the limit of restarts.
 
     Raises:
         RunFailure: a learner cannot be made.
@@ -66,23 +66,23 @@ class RemoteLearnerGroup:
         self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
         self._actors: LearnerActors | None = None  # None: to be started
         self._make_readers: MakeReaders | None = None
-        # By rank, module id -> state; the first one's is complete, others have what they do not share.
+        # By rank, module id -> state: complete for the first learner, only the unshared part for others.
         self._states: list[dict[str, Any]] = []
         self._states = self._until_done(lambda actors: actors.call("state", [()] * self.num_learners))
 
     @property
     def num_restarts(self) -> int:
-        """How often the learners were started again because one of them was lost."""
+        """Number of times that all learners were started again after the loss of one."""
         return self._restarts.count
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
-        """One update of each module on all of its rows, after `num_env_steps` env steps in all.
+        """Update each module once on all of its rows, after `num_env_steps` env steps in all.
 
         A module with fewer rows than learners is left as it is.
         """
-        self.get_weights()  # pipelines read the newest
+        self.get_weights()  # loads them into the modules that pipelines read
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         if self._acted_outputs is not None:
             self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
@@ -105,16 +105,16 @@ class RemoteLearnerGroup:
         return done
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
-        """The first learner's answer; all learners have done the update then, and their states are here."""
+        """Let all learners update, keep their states, and return the first learner's answer."""
         answers = self._until_done(lambda actors: actors.call(method, arguments))
         self._states = [state for _, state in answers]
         self._weights = None
         return answers[0][0]
 
-    # -- learners that are lost ------------------------------------------------------------------------------------
+    # -- lost learners -------------------------------------------------------------------------------------------------
 
     def _until_done(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
-        """The answers of all learners; if one is lost, those of new learners that begin in the state before it."""
+        """Return the answers of all learners; after a loss, of new learners that begin in the state before the call."""
         losses_in_a_row = 0
         while True:
             try:
@@ -129,7 +129,7 @@ class RemoteLearnerGroup:
                 raise
 
     def _running(self) -> LearnerActors:
-        """Learners in the newest state, started if there are none."""
+        """Return learners in the newest state, starting them if needed."""
         if self._actors is None:
             self._actors = LearnerActors(self._make_learners, self._config)
             if self._states:
@@ -148,7 +148,7 @@ class RemoteLearnerGroup:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """Module id -> (P,) parameters, for env runners."""
+        """Return module id -> parameters (P,), for env runners."""
         if self._weights is None:
             for module_id, state in self._states[0].items():
                 tensors = {name: torch.from_numpy(np.array(value)) for name, value in state["module"].items()}
@@ -157,13 +157,13 @@ class RemoteLearnerGroup:
         return self._weights
 
     def get_state(self) -> dict[str, Any]:
-        """Learners and pipelines; `peers` is what differs in the learners after the first."""
+        """Return learners and pipelines; `peers` is the unshared state of the learners after the first."""
         learners, *peers = nested.map_leaves(_copied, tuple(self._states))
         pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
         return {"learners": learners, "pipelines": pipelines, "peers": peers, "num_restarts": self.num_restarts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state, also of another number of learners; random streams are then those of a new run."""
+        """Go on from a state; one of another number of learners gives random streams as in a new run."""
         learners, peers = nested.map_leaves(to_array, dict(state["learners"])), list(state.get("peers", ()))
         if len(peers) != self.num_learners - 1:
             peers = [_streams_only(unshared, learners) for unshared in self._states[1:]]
@@ -185,9 +185,9 @@ Learners = LearnerGroup | RemoteLearnerGroup
 
 
 def split_rows(columns: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
-    """The rows with a loss in nearly equal parts, as arrays; with memory the sequences that have one.
+    """Split rows with a loss into nearly equal parts, as arrays; with memory, sequences with such a row.
 
-    No parts at all if there are fewer rows.
+    There are no parts if there are fewer rows than parts.
     """
     arrays: dict[str, Any] = nested.map_leaves(to_array, dict(columns))
     mask = arrays.get(LOSS_MASK)
@@ -205,7 +205,7 @@ def split_rows(columns: Mapping[str, Any], num_parts: int) -> list[dict[str, Any
 
 
 def _streams_only(unshared: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """By module id: random streams of a new run, and what else a loss has learned as it was saved."""
+    """Combine, by module id, random streams of a new run with the saved state of the loss."""
     parts: dict[str, Any] = {}
     for module_id, state in unshared.items():
         new_stream = {name: value for name, value in state["loss"].items() if name == "stream"}
@@ -214,5 +214,5 @@ def _streams_only(unshared: Mapping[str, Any], saved: Mapping[str, Any]) -> dict
 
 
 def _copied(leaf: Any) -> Any:
-    """An array that may be written to, unlike one out of Ray's object store; all else as it is."""
+    """Copy an array, since one of Ray's object store is read-only; other values stay."""
     return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf

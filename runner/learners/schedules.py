@@ -8,7 +8,7 @@ from runner.config.algorithms import Schedule
 
 
 def scheduled_value(schedule: Schedule, num_env_steps: int) -> float:
-    """A number as it is, or `[[env_steps, value], ...]` interpolated linearly and constant after its end."""
+    """Return a number as it is; interpolate `[[env_steps, value], ...]` linearly, constant after its end."""
     if isinstance(schedule, (int, float)):
         return float(schedule)
     steps, values = zip(*schedule, strict=True)

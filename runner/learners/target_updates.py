@@ -1,4 +1,4 @@
-"""When target networks follow."""
+"""Updates of target networks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class TargetUpdates:
-    """Lets the targets of a module follow after every so many rows.
+    """Schedule of a module's target updates, by rows trained on.
 
     Args:
         tau: share of the networks in an update of their targets.
@@ -19,7 +19,7 @@ class TargetUpdates:
         self.num_rows = 0  # trained on since the last update
 
     def after_step(self, module: Any, num_rows: int) -> None:
-        """Count the rows of a gradient step."""
+        """Count the rows of a gradient step, and update the targets when it is time."""
         self.num_rows += num_rows
         if self.num_rows >= self._freq:
             module.update_targets(self._tau)

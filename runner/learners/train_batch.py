@@ -1,4 +1,4 @@
-"""Train batches that are made before they reach a learner, from recorded data."""
+"""Train batches from recorded data, made before they reach a learner."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 @dataclass(frozen=True)
 class TrainBatch:
-    """What one update learns from.
+    """The data of one update.
 
     Attributes:
         columns: module id -> column -> tensor, as a learner takes it.
         num_env_steps: rows with a loss.
-        ends_pass: whether it is the last one of a pass over the data.
+        ends_pass: whether it is the last batch of a pass over the data.
     """
 
     columns: dict[str, dict[str, Any]]
@@ -25,7 +25,7 @@ class TrainBatch:
 
 
 class BatchReader(Protocol):
-    """Gives one learner its train batches; can be sent to the learner's process."""
+    """Source of one learner's train batches; can be sent to the learner's process."""
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Batches on the device, pass after pass without end."""
+        """Yield batches on the device, pass after pass without end."""

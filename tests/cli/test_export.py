@@ -49,7 +49,7 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     again = run_main("export", "run", "policy.onnx")
     assert again.code == 2
     assert again.err == (
-        "the file is there already\n   where    policy.onnx\n   allowed  another file, or --force to overwrite it\n"
+        "the file exists already\n   where    policy.onnx\n   allowed  another file, or --force to overwrite it\n"
     )
     (tmp_path / "policy.onnx").write_bytes(b"old")
     assert run_main("export", "run", "policy.onnx", "--force").code == 0

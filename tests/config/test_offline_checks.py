@@ -29,7 +29,7 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
                 "offline.prelearner_class=runner.offline.prelearner.OfflinePreLearner",
                 "offline.prelearner_kwargs={config: 1}",
             ],
-            "config is what every pre-learner gets from runner",
+            "every pre-learner gets config from runner",
         ),
         ([*BC, "offline.map_batches_kwargs={num_cpu: 1}"], "offline.map_batches_kwargs has no num_cpu"),
         ([*BC, "offline.map_batches_kwargs={batch_size: 1}"], "see offline.input_read_batch_size"),

@@ -210,7 +210,7 @@ def test_read_only_is_said_before(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "rllink does what?"),
+        ([], "rllink needs a command"),
         (["chek", "127.0.0.1:5556"], "nearest  check"),
         (["check"], "takes one address"),
         (["check", "a", "b"], "takes one address"),
