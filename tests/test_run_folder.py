@@ -191,3 +191,10 @@ def test_the_log_of_a_good_run_says_what_the_terminal_said(run_main: Run, tmp_pa
     said = [line for line in outcome.out.splitlines() if not line.startswith("iter ")]
     assert [line for line in logged if not line.startswith("iter ")] == said
     assert [line for line in logged if line.startswith("iter     2  steps ")]
+
+
+def test_a_result_that_cannot_be_written_is_no_success(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    (tmp_path / "run" / "result.json").mkdir(parents=True)
+    outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
+    assert outcome.code == 1
+    assert "result.json" in outcome.err

@@ -238,9 +238,11 @@ def test_links_of_a_foreign_run_are_not_followed(
     (run_dir / name).symlink_to(target)
     outcome = run_main(*VERBS[verb])
     assert outcome.code == 2
-    assert f"follows    {name}" in outcome.err
+    # `resume` opens the log before it reads the checkpoint; neither log nor lock is ever a link.
+    is_log = (name, verb) == ("runner.log", "resume")
+    assert (f"{name} is a symbolic link" if is_log else f"follows    {name}") in outcome.err
     assert target.read_text() == "nothing of it is changed\n"
-    assert run_main(*VERBS[verb], "--trust").code == 0
+    assert run_main(*VERBS[verb], "--trust").code == (2 if is_log else 0)
 
 
 def test_a_trainer_of_a_foreign_checkpoint(run_dir: Path, strange_modules: Path) -> None:
@@ -305,3 +307,73 @@ def test_a_run_without_a_home_goes_on_unsigned(
     assert len(lines) == 1
     _, manifest = load_checkpoint(next((tmp_path / "run").glob("checkpoints/*")))
     assert "hmac" not in manifest
+
+
+@pytest.mark.parametrize("name", ["rllink/runner-0.0.new", "checkpoints/elsewhere", ".hydra/config.yaml"])
+def test_links_deep_in_a_foreign_run_are_not_followed(run_main: Run, run_dir: Path, tmp_path: Path, name: str) -> None:
+    forge(run_dir)
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    link = run_dir / name
+    link.parent.mkdir(exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to(precious)
+    outcome = run_main("resume", "run", "stop.training_iteration=2")
+    assert outcome.code == 2
+    assert name in outcome.err
+    assert precious.read_text() == "precious"
+
+
+def test_a_foreign_log_that_is_a_link_is_not_opened(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
+    forge(run_dir)
+    (run_dir / "runner.log").unlink()
+    (run_dir / "runner.log").symlink_to(tmp_path / "made")
+    assert run_main("resume", "run", "stop.training_iteration=2").code == 2
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 60_000, b"x" * 1_000_000, json.dumps({"token": "t", "pid": "x"}).encode(), None],
+    ids=["deep", "long", "odd", "pipe"],
+)
+def test_a_foreign_lock_file_ends_nothing(run_main: Run, run_dir: Path, content: bytes | None) -> None:
+    forge(run_dir)
+    lock = run_dir / ".lock"
+    lock.unlink(missing_ok=True)
+    os.mkfifo(lock) if content is None else lock.write_bytes(content)
+    outcome = run_main("resume", "run", "stop.training_iteration=2")
+    assert outcome.code in (0, 2)
+    assert "Traceback" not in outcome.err
+
+
+def test_a_claim_with_fields_of_other_types_is_none(tmp_path: Path) -> None:
+    from dataclasses import asdict
+
+    from runner.locks import Claim, owner_of
+
+    claim = asdict(Claim.of_this_process(None))
+    (tmp_path / ".lock").write_text(json.dumps(claim))
+    assert owner_of(tmp_path) is not None
+    for name, value in (("pid", "x"), ("pid", -1), ("started", "x"), ("since", 1e300), ("host", 3)):
+        (tmp_path / ".lock").write_text(json.dumps(claim | {name: value}))
+        assert owner_of(tmp_path) is None, name
+
+
+def test_the_store_of_a_foreign_run_is_not_the_one_that_came_along(tmp_path: Path, monkeypatch: Any) -> None:
+    from runner.config import build_experiment_config, compose_experiment
+    from runner.run_records import find_store
+
+    monkeypatch.chdir(tmp_path)
+    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"]))
+    run_dir = tmp_path / "pub" / "outputs" / "x" / "d" / "t"
+    assert str(tmp_path / "pub" / "outputs") in str(find_store(config, run_dir, {}).tracking_uri)
+    assert str(tmp_path / "outputs") in str(find_store(config, run_dir, {}, is_own=False).tracking_uri)
+
+
+def test_pieces_of_a_nested_pipeline_are_known_kinds() -> None:
+    from runner.config.kinds import is_known_kind
+
+    key = "connectors.env_to_module.0.append.pieces.0._target_"
+    assert is_known_kind(key, "runner.pipelines.MeanStdFilter")
+    assert not is_known_kind(key, "runner.learners.ppo.PPOLoss")

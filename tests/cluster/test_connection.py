@@ -14,6 +14,9 @@ from typing import Any
 
 import pytest
 
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import RayConfig
+from runner.trainer import Trainer
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.ray
@@ -96,3 +99,20 @@ def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None
     result = client(running[0], "no_address")
     assert "no Ray cluster can be joined: " in result["error"]
     assert "   where    ray.address\n   got      no_address\n" in result["error"]
+
+
+def test_held_out_data_read_by_ray_are_read_in_the_cluster_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runner.cluster import connection
+
+    def connect(config: RayConfig, *_: Any) -> None:
+        raise ConfigError([Problem(f"joins {config.address}")])
+
+    monkeypatch.setattr(connection, "_connect", connect)
+    data = tmp_path / "data.csv"
+    data.write_text("eps_id,t,obs,actions,rewards\n0,0,0,0,1\n")
+    held_out = [f"evaluation.offline_evaluation_input_={data}", "evaluation.offline_evaluation_interval=1"]
+    named = ["offline.input_read_method=read_text", "ray.address=10.0.0.1:6379"]
+    with pytest.raises(ConfigError, match=r"joins 10\.0\.0\.1:6379"):
+        Trainer.from_experiment("ppo_cartpole", [*held_out, *named])

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field
+from unittest.mock import MagicMock
 
+from runner.config.rllink import RLlinkConfig
+from runner.rllink import frames
+from runner.rllink.admission import Admission
+from runner.rllink.connection import Connection
 from runner.rllink.receive_memory import Holding, ReceiveMemory
 
 MB = 1_000_000
@@ -102,3 +108,19 @@ def test_those_that_wait_hold_a_quarter_at_most() -> None:
     assert honest.told == ["go on"]
     honest.release()
     assert memory.num_bytes == 0
+
+
+def test_a_connection_that_is_refused_while_it_asks_for_room_ends() -> None:
+    """Where too many wait, the one that asks may be the one that is refused."""
+    config = RLlinkConfig()
+    server = MagicMock(config=config, memory=ReceiveMemory(100_000, 10.0), admission=Admission(config))
+    frame = frames.frame(b"{" + b" " * 90_000 + b"}")
+    connections = []
+    for number in range(4):
+        connection = Connection(server, number, server.admission.arrive("127.0.0.1", time.monotonic()))
+        connection.client.name = "x"
+        connection.connection_made(MagicMock())
+        connection.data_received(frame[:20_000])
+        connections.append(connection)
+    assert [connection._is_closing for connection in connections].count(True) >= 1
+    assert not connections[0]._is_closing
