@@ -135,7 +135,7 @@ class Connection(asyncio.Protocol):
             holding = self._asked_for_room(num_bytes, 0 if cannot_answer else self._reader.num_frame_bytes)
             # Asking may end this very connection, where too many wait.
             must_wait = not self._is_closing and (cannot_answer or not holding.has_room)
-        if must_wait != self._is_reading_paused and not self._is_closing:
+        if must_wait != self._is_reading_paused and not self._has_ended:
             self._is_reading_paused, self._last_sign = must_wait, time.monotonic()
             (self._transport.pause_reading if must_wait else self._transport.resume_reading)()
 
@@ -166,7 +166,7 @@ class Connection(asyncio.Protocol):
     def go_on(self) -> None:
         """Read on, since there is room; the time of waiting does not count against the client."""
         self._frame_begun = time.monotonic()
-        if self._is_reading_paused and not self._is_closing:
+        if self._is_reading_paused and not self._has_ended:
             self._is_reading_paused = False
             self._transport.resume_reading()
 
@@ -347,7 +347,7 @@ class Connection(asyncio.Protocol):
         self._answer_what_is_there()
 
     def _send(self, answer: Mapping[str, Any], body_format: Format, number: int | None) -> None:
-        if not answer or self._is_closing:
+        if not answer or self._has_ended:
             return
         if number is not None:
             answer = {**answer, "request": number}
@@ -361,6 +361,11 @@ class Connection(asyncio.Protocol):
         except FrameError as error:  # weights of a very large module
             framed = frames.frame(encode_answer(MessageError("internal", str(error)).answer(), body_format))
         self._transport.write(framed)
+
+    @property
+    def _has_ended(self) -> bool:
+        """Whether nothing more can be read or written, also where the event loop has not told of a lost client yet."""
+        return self._is_closing or self._transport.is_closing()
 
     def _refused(self, error: MessageError) -> Answer:
         self._server.service.counts.num_requests_refused += 1

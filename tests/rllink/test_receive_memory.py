@@ -110,6 +110,25 @@ def test_those_that_wait_hold_a_quarter_at_most() -> None:
     assert memory.num_bytes == 0
 
 
+def open_transport() -> MagicMock:
+    transport = MagicMock()
+    transport.is_closing.return_value = False
+    return transport
+
+
+def test_nothing_is_written_to_a_client_that_has_left() -> None:
+    """uvloop raises RuntimeError for a transport that is closed, before it tells the protocol so."""
+    config = RLlinkConfig()
+    server = MagicMock(config=config, admission=Admission(config))
+    connection = Connection(server, 0, server.admission.arrive("127.0.0.1", time.monotonic()))
+    transport = open_transport()
+    connection.connection_made(transport)
+    transport.is_closing.return_value = True
+    transport.write.side_effect = RuntimeError("the handler is closed")
+    connection.say_goodbye()
+    transport.write.assert_not_called()
+
+
 def test_a_connection_that_is_refused_while_it_asks_for_room_ends() -> None:
     """Where too many wait, the one that asks may be the one that is refused."""
     config = RLlinkConfig()
@@ -119,7 +138,7 @@ def test_a_connection_that_is_refused_while_it_asks_for_room_ends() -> None:
     for number in range(4):
         connection = Connection(server, number, server.admission.arrive("127.0.0.1", time.monotonic()))
         connection.client.name = "x"
-        connection.connection_made(MagicMock())
+        connection.connection_made(open_transport())
         connection.data_received(frame[:20_000])
         connections.append(connection)
     assert [connection._is_closing for connection in connections].count(True) >= 1
