@@ -104,12 +104,10 @@ def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None
 def test_held_out_data_read_by_ray_are_read_in_the_cluster_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runner.cluster import connection
-
     def connect(config: RayConfig, *_: Any) -> None:
         raise ConfigError([Problem(f"joins {config.address}")])
 
-    monkeypatch.setattr(connection, "_connect", connect)
+    monkeypatch.setattr("runner.builder.connected", connect)
     data = tmp_path / "data.csv"
     data.write_text("eps_id,t,obs,actions,rewards\n0,0,0,0,1\n")
     held_out = [f"evaluation.offline_evaluation_input_={data}", "evaluation.offline_evaluation_interval=1"]

@@ -134,7 +134,7 @@ def test_it_is_greedy_unless_asked_to_explore(arm_policy: tuple[LocalPolicy, byt
 @pytest.mark.parametrize(
     ("obs", "told"),
     [
-        ({"a": np.zeros(4, np.float32)}, "nothing at obs/b"),
+        ({"a": np.zeros(4, np.float32)}, "the observation lacks obs/b"),
         ({"a": np.zeros(3, np.float32), "b": 0}, "obs/a has the shape [3], this policy needs [4] or a batch of it"),
         ({"a": np.zeros(4, np.float32), "b": 0.5}, "obs/b needs int64, got float64 with other values"),
         ({"a": np.zeros((2, 4), np.float32), "b": np.zeros(3, int)}, "different numbers of rows"),
