@@ -36,6 +36,7 @@ learning: setup
 # CHAOS_SEED=... kills at the same moments again.
 chaos: setup
 	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos
+	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/test_lost_learners.py
 
 # Mistakes of one line, made in copies of the tree, each of which the tests must notice: `make mutants MUTANTS="14 15"`.
 mutants: setup

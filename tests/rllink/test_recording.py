@@ -196,7 +196,9 @@ def episodes_in(progress: Path) -> int:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(("num_servers", "how"), [(0, signal.SIGINT), (2, signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("num_servers", "how"), [(0, signal.SIGINT), pytest.param(2, signal.SIGKILL, marks=pytest.mark.chaos)]
+)
 def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: signal.Signals) -> None:
     """Real processes: record, interrupt or kill, resume, and clone what was recorded."""
     run_dir, data = tmp_path / "run", tmp_path / "data"
