@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
         self.is_seated = False
         self._pending: asyncio.Future[Answer] | None = None
         self._holding: Holding | None = None
-        self._is_reading_paused = self._is_writing_paused = self._is_closing = False
+        self._is_reading_paused = self._is_writing_paused = self._is_closing = self._is_lost = False
         now = time.monotonic()
         self._last_request, self._frame_begun, self._write_stuck, self._last_sign = now, 0.0, 0.0, now
 
@@ -84,8 +84,10 @@ class Connection(asyncio.Protocol):
             self._answer_what_is_there()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a client that is gone."""
-        self._is_closing = True
+        """Forget a client that is gone; a second call does nothing."""
+        if self._is_lost:
+            return
+        self._is_closing = self._is_lost = True
         if self._pending is not None and self.session is None:  # a session asks for its answer again
             self._pending.cancel()
         self._drop_received()
@@ -360,7 +362,10 @@ class Connection(asyncio.Protocol):
             framed = frames.frame(body, self._reader.is_large_granted)
         except FrameError as error:  # weights of a very large module
             framed = frames.frame(encode_answer(MessageError("internal", str(error)).answer(), body_format))
-        self._transport.write(framed)
+        try:
+            self._transport.write(framed)
+        except RuntimeError:  # uvloop: the client was gone before its connection began, which nobody is told of
+            self.connection_lost(None)
 
     @property
     def _has_ended(self) -> bool:

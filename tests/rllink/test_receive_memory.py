@@ -116,17 +116,18 @@ def open_transport() -> MagicMock:
     return transport
 
 
-def test_nothing_is_written_to_a_client_that_has_left() -> None:
-    """uvloop raises RuntimeError for a transport that is closed, before it tells the protocol so."""
+def test_a_goodbye_to_a_client_that_has_left_unnoticed() -> None:
+    """uvloop closes the transport of a client that resets at once, tells the protocol nothing, and refuses to write."""
     config = RLlinkConfig()
     server = MagicMock(config=config, admission=Admission(config))
     connection = Connection(server, 0, server.admission.arrive("127.0.0.1", time.monotonic()))
     transport = open_transport()
     connection.connection_made(transport)
-    transport.is_closing.return_value = True
     transport.write.side_effect = RuntimeError("the handler is closed")
     connection.say_goodbye()
-    transport.write.assert_not_called()
+    connection.connection_lost(None)
+    server.part.assert_called_once_with(connection)
+    assert server.admission.num_unseated == 0
 
 
 def test_a_connection_that_is_refused_while_it_asks_for_room_ends() -> None:
