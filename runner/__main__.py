@@ -16,7 +16,7 @@ def command() -> int:
 
 
 def _look_in_working_folder() -> None:
-    """Let the installed command find the modules that `python -m runner` finds: those of the working folder first."""
+    """Let the installed command find the modules that `python -m runner` finds, the working folder's first."""
     folder = os.getcwd()
     if not sys.flags.safe_path and folder not in sys.path:
         sys.path.insert(0, folder)

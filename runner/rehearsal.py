@@ -31,7 +31,7 @@ _PACKAGE_DIR = Path(__file__).resolve().parent
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """Descriptions of what was made and tried, and of what only a run makes."""
+    """Descriptions of the parts that were made and tried, and of the parts that only a run makes."""
 
     made: tuple[str, ...]
     not_made: tuple[str, ...]

@@ -77,7 +77,7 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
 
 
 def _check_emitted(folder: SweepFolder, overrides: Sequence[str], reason: str, config_dir: Path | None) -> None:
-    """Refuse to write an experiment file of what somebody else searched, if it does more than compute."""
+    """Refuse to write somebody else's search into an experiment file if it does more than compute."""
     masked, resolvers = mask_resolvers(override_values(overrides, config_dir))
     options = [text for text in overrides if ".." in text.partition("=")[2].replace("\\", "/").split("/")]
     demands = [*resolvers, *find_demands(masked), *(Demand("reads", *text.split("=", 1)) for text in options)]

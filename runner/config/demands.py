@@ -85,7 +85,7 @@ def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lam
 
 
 def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the verbs of what the value at a key asks for."""
+    """Yield a verb for each demand of the value at a key."""
     option = re.match(_OF_RAY, key)
     is_filesystem = key.startswith(("offline.input_filesystem_kwargs.", "offline.output_filesystem_kwargs."))
     if any(word in key.split(".") for word in _RAY_WORDS) or (option and option.group(2) not in _HARMLESS_OF_RAY):

@@ -43,7 +43,7 @@ def experiment_text(overrides: Sequence[str], about: str, config_dir: Path | Non
 
 
 def override_values(overrides: Sequence[str], config_dir: Path | None) -> dict[str, Any]:
-    """Overrides of single keys as nested values; raises `ConfigError` for those that cannot be read."""
+    """Return overrides of single keys as nested values; raises `ConfigError` for unreadable ones."""
     lines, problems = parse_overrides(overrides, search_dirs(config_dir))
     if problems:
         raise ConfigError(problems)

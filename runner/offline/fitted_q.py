@@ -62,7 +62,7 @@ class Transitions:
         return np.arange(len(self.rewards)) + np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def rewards_to_go(self, gamma: float) -> Tensor:
-        """Return (R,) discounted rewards from each step to the end of what was recorded."""
+        """Return (R,) discounted rewards from each step to the end of the record."""
         is_last = np.zeros(len(self.rewards), np.bool_)
         is_last[np.cumsum(self.lengths) - 1] = True
         factors = gamma * (~torch.from_numpy(is_last)).float().to(self.rewards.device)

@@ -212,7 +212,7 @@ def check_new_obs(obs: Column, new_obs: Column, place: Place) -> None:
 
 
 def content_id(steps: Steps, start: int, length: int) -> str:
-    """Return an id made of what the trajectory holds: the same whenever the same data are read."""
+    """Return an id made of the trajectory's data: the same whenever the same data are read."""
     digest = hashlib.blake2b(digest_size=16)
     for name in (OBS, ACTIONS, REWARDS):
         for leaf in nested.leaves(nested.take(steps.columns[name], slice(start, start + length))):
