@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from runner.builder import make_env_runner
     from runner.trainer import Trainer
 
-__all__ = ["Trainer"]
+__all__ = ["Trainer", "make_env_runner"]
 
 
 def __getattr__(name: str) -> Any:
@@ -15,4 +16,8 @@ def __getattr__(name: str) -> Any:
         from runner.trainer import Trainer
 
         return Trainer
+    if name == "make_env_runner":
+        from runner.builder import make_env_runner
+
+        return make_env_runner
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,11 +15,13 @@ import torch
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.module_source import ModuleSource, module_sources
+from runner.checkpoints.policy_state import shared_state_in
 from runner.config.demands import mask_resolvers
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.module_parts import ModuleParts
+from runner.modules.multi_rl_module import parameters_by_module
 
 _MOST_NAMES = 8
 
@@ -100,17 +102,17 @@ def _read_saved(
 ) -> SavedModule:
     """Read the module with this id from a checkpoint; a single module counts whatever its id."""
     with naming_checkpoint(source.checkpoint):
-        learners = state["learners"]["learners"]
+        learners = parameters_by_module(state["learners"]["learners"])
         saved_id = next(iter(learners)) if len(learners) == 1 else module_id
         if saved_id not in learners:
             what = f"the checkpoint has several modules, and none is named {module_id}"
             where = f"load_state_path\n{source.checkpoint}"
             raise ConfigError([Problem(what, where, ", ".join(learners), f"one module, or one named {module_id}")])
-        shared = state["experience"]["shared"].get(saved_id, {})
+        shared = shared_state_in(state).get(saved_id, {})
         values = compose_stored(mask_resolvers(manifest["config"])[0], [], (), None).values
         block = values["module"] | values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
         activations = {name: value for name, value in block.items() if name.endswith("_activation")}
-        return SavedModule(source, saved_id, learners[saved_id]["module"], shared, activations)
+        return SavedModule(source, saved_id, learners[saved_id], shared, activations)
 
 
 class _Fit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, get_type_hints
 
 import gymnasium as gym
@@ -17,7 +17,10 @@ from runner.config.checks import convert
 from runner.config.edit_lists import added_up
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
-from runner.config.metrics import learns_offline
+from runner.config.module_ids import trained_modules
+from runner.config.operators import ENV_RUNNERS
+from runner.config.optimizer import with_overrides
+from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
 from runner.env_runners.env_makers import make_environment, sub_environments
 from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
@@ -25,6 +28,7 @@ from runner.episodes.nested import StateError
 from runner.episodes.spaces import space_from_dict
 from runner.learners.loss import Loss, find_misfit
 from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.module_to_env_pieces import acting_space
@@ -41,6 +45,7 @@ from runner.streams import integer_seed, random_stream
 Space = gym.Space[Any]
 _CPU = torch.device("cpu")
 B = TypeVar("B", ModuleConfig, AlgorithmConfig)
+P = TypeVar("P", bound="ActingParts")
 
 
 @dataclass(frozen=True)
@@ -69,13 +74,19 @@ class ModulePlan:
 
 @dataclass(frozen=True)
 class ActingParts:
-    """A module and the pipelines around it. `recorded`: names of the extra model outputs in episodes."""
+    """A module and the pipelines around it.
+
+    Attributes:
+        recorded: names of the extra model outputs in episodes.
+        together: the MultiRLModule that `multi_agent.multi_rl_module` names, with this module; None: none is named.
+    """
 
     plan: ModulePlan
     module: RLModule
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
     recorded: tuple[str, ...]
+    together: MultiRLModule | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -84,9 +95,31 @@ class ModuleParts(ActingParts):
 
     learner: LearnerConnectorPipeline
 
-    def weights(self) -> npt.NDArray[np.float32]:
-        """Return the module's parameters (P,), as env runners take them."""
-        return FlatParameters(self.module).to_numpy()
+
+def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiRLModule]:
+    """Return the networks whose parameters travel as one vector each: the modules by id, or all of them together."""
+    together = next(iter(parts.values())).together
+    if together is not None:
+        return {ALL_MODULES: together}
+    return {module_id: module_parts.module for module_id, module_parts in parts.items()}
+
+
+def weights_of(parts: Mapping[str, ActingParts]) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the parameters of a run's modules, as env runners take them."""
+    return {key: FlatParameters(network).to_numpy() for key, network in networks_of(parts).items()}
+
+
+def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:
+    """Return metric -> meaning of what the pieces of a run report; a pipeline of a module that is not updated is not
+    called.
+    """
+    trained = trained_modules(config, list(parts))
+    names: dict[str, str] = {}
+    for module_id, of_module in parts.items():
+        learner = [of_module.learner] if module_id in trained else []
+        for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
+            names |= pipeline.reported_metrics(module_id)
+    return names
 
 
 def has_several_agents(plans: Mapping[str, ModulePlan]) -> bool:
@@ -117,6 +150,7 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
 
 def _plan_single(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModulePlan]:
     _check_no_agents_named(config)
+    _check_module_ids(config, [DEFAULT_MODULE_ID])
     plan = ModulePlan(DEFAULT_MODULE_ID, None, observation_space, action_space, config.module, config.algorithm)
     return {DEFAULT_MODULE_ID: plan}
 
@@ -174,24 +208,27 @@ def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, 
 
 
 def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
-    """Return a module's overrides, with its edits of the learner pipeline after the edits for all modules."""
-    fields = _algorithm_overrides(config, module_id)
-    if "learner_pipeline" not in fields:
-        return fields
-    edits = added_up(config.algorithm.learner_pipeline, fields["learner_pipeline"])
-    return {**fields, "learner_pipeline": edits}
+    """Return a module's overrides, those of learner pipeline and optimiser added to what all modules have."""
+    fields = dict(_algorithm_overrides(config, module_id))
+    if "learner_pipeline" in fields:
+        fields["learner_pipeline"] = added_up(config.algorithm.learner_pipeline, fields["learner_pipeline"])
+    if "optimizer" in fields:
+        fields["optimizer"] = with_overrides(config.algorithm.optimizer, fields["optimizer"])
+    return fields
 
 
 def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
+    multi_agent = config.multi_agent
     blocks = {
-        "modules": config.multi_agent.modules,
-        "modules_to_train": config.multi_agent.modules_to_train or (),
-        "algorithm_config_overrides_per_module": config.multi_agent.algorithm_config_overrides_per_module,
+        "multi_agent.modules": multi_agent.modules,
+        "multi_agent.modules_to_train": multi_agent.modules_to_train or (),
+        "multi_agent.algorithm_config_overrides_per_module": multi_agent.algorithm_config_overrides_per_module,
+        "connectors.modules": config.connectors.modules,
     }
     problems = [
         Problem(
             f"module {named} acts for no agent",
-            where=f"multi_agent.{block}",
+            where=block,
             got=named,
             allowed=", ".join(module_ids),
             nearest=nearest_match(named, module_ids),
@@ -212,18 +249,18 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
             that nothing writes; the module cannot encode the observations.
     """
     spaces = plan.observation_space, plan.action_space
-    edits = config.connectors
-    with _space_errors(plan):
-        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits.env_to_module, make_piece)
+    edits = {name: config.connectors.edits_of(plan.module_id, name) for name in ("env_to_module", "module_to_env")}
+    with _errors_of(plan):
+        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece)
         module = _build_module(config, plan, env_to_module)
         if module.is_stateful:
             max_seq_len = plan.module.max_seq_len
-            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits.env_to_module, make_piece, max_seq_len)
+            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, max_seq_len)
         module_to_env = module_to_env_pipeline(
             *spaces,
             config.env.normalize_actions,
             config.env.clip_actions,
-            edits.module_to_env,
+            edits["module_to_env"],
             make_piece,
             module.is_stateful,
             plan.agents is not None,
@@ -234,12 +271,72 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
     return ActingParts(plan, module, env_to_module, module_to_env, recorded)
 
 
+def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:
+    """Return the parts, whose pieces know all agents, with the modules joined by the MultiRLModule that the
+    configuration names, if it does.
+
+    Its weights follow from the run's seed, as the modules' do. Parameters that only untrained modules use are frozen.
+
+    Raises:
+        ConfigError: it cannot be made, or does not fit to the algorithm or the learner pipelines; a piece needs other
+            agents, and there is one.
+    """
+    _give_agents(parts)
+    block = dict(config.multi_agent.multi_rl_module or {})
+    if not block:
+        return dict(parts)
+    where, path = "multi_agent.multi_rl_module", block.pop("_target_")
+    joined_class = import_target(path, where, MultiRLModule)
+    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer_seed(config.seed, "multi_rl_module"))
+        try:
+            together: MultiRLModule = joined_class(modules, **block)
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(str(error), where, path)]) from error
+    together.freeze_untrained(trained_modules(config, list(parts)))
+    together.to(next(next(iter(modules.values())).parameters()).device)
+    _check_joined(config, together, parts)
+    return {module_id: replace(module_parts, together=together) for module_id, module_parts in parts.items()}
+
+
+def _give_agents(parts: Mapping[str, ActingParts]) -> None:
+    spaces = {
+        agent: of_module.env_to_module.held_observation_space
+        for of_module in parts.values()
+        for agent in of_module.plan.agents or ()
+    }
+    for of_module in parts.values():
+        learner = [of_module.learner] if isinstance(of_module, ModuleParts) else []
+        for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
+            if spaces:
+                pipeline.use_agents(spaces)
+                continue
+            lonely = [type(piece).__name__ for piece in pipeline.single_pieces() if piece.needs_other_agents]
+            if lonely:
+                what, allowed = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
+                raise ConfigError([Problem(what, f"connectors.{pipeline.name}", allowed=allowed)])
+
+
+def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapping[str, ActingParts]) -> None:
+    name, optimizers = type(together).__name__, list(config.algorithm.optimizers)
+    groups = list(together.parameter_groups())
+    if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
+        what = f"the optimisers of the algorithm step other parameter groups than {name} has"
+        allowed = f"{name}.parameter_groups with {', '.join(optimizers)}"
+        raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), allowed)])
+    for module_id, module_parts in parts.items():
+        if isinstance(module_parts, ModuleParts):
+            available = module_parts.learner.check_order(())
+            _check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner_pipeline")
+
+
 def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModuleParts:
     """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
     acting_parts = build_acting_parts(config, plan)
     device = learner_device(config)
-    edits = [*_algorithm_edits(plan), *config.connectors.learner]
-    with _space_errors(plan):
+    edits = [*_algorithm_edits(plan), *config.connectors.edits_of(plan.module_id, "learner")]
+    with _errors_of(plan):
         learner = learner_pipeline(
             acting_parts.env_to_module.held_observation_space,
             acting_parts.module_to_env.action_space,
@@ -255,7 +352,7 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
     _check_reads((*loss.reads, *acting_parts.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
-    _check_same_observations(acting_parts, learner, may_augment=learns_offline(config))
+    _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
     acting_parts.module.to(device)
     return ModuleParts(**vars(acting_parts), learner=learner)
@@ -295,10 +392,19 @@ def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
 
 
 @contextmanager
-def _space_errors(plan: ModulePlan) -> Iterator[None]:
-    """Turn the TypeError of a piece that cannot use the spaces, from `recompute_output_..._space`, into a problem."""
+def _errors_of(plan: ModulePlan) -> Iterator[None]:
+    """Name the module in errors of its pipelines, where there are several agents.
+
+    The TypeError of a piece that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
+    """
     try:
         yield
+    except ConfigError as error:
+        of_module = f"module {plan.module_id}"
+        if plan.agents is None or any(of_module in (one.where or "") for one in error.problems):
+            raise
+        problems = [replace(one, where=", ".join(filter(None, (one.where, of_module)))) for one in error.problems]
+        raise ConfigError(problems) from error
     except TypeError as error:
         got = f"observations of {plan.observation_space}, actions of {plan.action_space}"
         where = "connectors" if plan.agents is None else f"connectors, module {plan.module_id}"
@@ -322,8 +428,8 @@ def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
     arguments = dict(block)
     path = arguments.pop("_target_")
     piece_class = import_target(path, "connectors", ConnectorPiece)
-    if issubclass(piece_class, ConnectorPipeline):
-        arguments["pieces"] = [make_piece(piece) for piece in arguments.get("pieces", ())]
+    if issubclass(piece_class, ConnectorPipeline) and "pieces" in arguments:
+        arguments["pieces"] = [make_piece(piece) for piece in arguments["pieces"]]
     try:
         piece: ConnectorPiece = piece_class(**arguments)
     except (TypeError, ValueError) as error:

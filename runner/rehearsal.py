@@ -13,11 +13,20 @@ import torch
 
 from runner import builder
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
-from runner.config.metrics import check_metric_names, learns_offline
+from runner.config.metrics import check_metric_names
+from runner.config.operators import ENV_RUNNERS
+from runner.config.plans import needs_of
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
 from runner.loaded_modules import load_modules
-from runner.module_parts import ModuleParts, build_module_parts, plan_modules
+from runner.module_parts import (
+    ModuleParts,
+    build_module_parts,
+    join_modules,
+    plan_modules,
+    reported_metrics,
+    weights_of,
+)
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 
@@ -78,16 +87,20 @@ class _Rehearsal:
         parts = {module_id: module_parts for module_id, module_parts in made.items() if module_parts is not None}
         if not plans or len(parts) < len(plans):
             return None
+        joined = self._try("multi_agent.multi_rl_module", lambda: join_modules(config, parts))
+        if joined is None:
+            return None
+        parts = joined
         self._made += [config.env.name, *_described(parts)]
         agents = {
             module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
         }
-        self._try("the metrics", lambda: check_metric_names(config, agents))
+        self._try("the metrics", lambda: check_metric_names(config, agents, reported_metrics(config, parts)))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         return parts
 
     def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:
-        if learns_offline(self._config):
+        if ENV_RUNNERS not in needs_of(self._config):
             rollout = self._try("the recorded data", lambda: self._read(parts))
         else:
             env = _stepped_here(self._config.env)
@@ -106,8 +119,7 @@ class _Rehearsal:
         plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
         runner = builder.build_env_runner(config, plans, role, 0, 0)
         try:
-            weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
-            return runner.sample(_LEAST_ENV_STEPS, True, weights, {}).rollout
+            return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
         finally:
             runner.close()
 
@@ -174,10 +186,10 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
 
 def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
     """Yield what a run makes in other processes, on other machines or for other programs."""
-    if config.env.is_external and not learns_offline(config):
+    if config.env.is_external and ENV_RUNNERS in needs_of(config):
         yield f"the server at port {config.env.port} (no simulator was waited for)"
     counts = {
-        "env runner": 0 if learns_offline(config) else config.env_runners.num_env_runners,
+        "env runner": config.env_runners.num_env_runners if ENV_RUNNERS in needs_of(config) else 0,
         "evaluation runner": config.evaluation.evaluation_num_env_runners,
         "learner": config.learners.num_learners,
     }
@@ -197,6 +209,10 @@ def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:
         )
         num_parameters = sum(parameter.numel() for parameter in module_parts.module.parameters())
         yield f"{name} ({num_parameters:,} parameters) and its pipelines"
+    together = next(iter(parts.values())).together
+    if together is not None:
+        num_parameters = sum(parameter.numel() for parameter in together.parameters())
+        yield f"{type(together).__name__} of {', '.join(parts)} ({num_parameters:,} parameters in all)"
 
 
 def _first_chunks(block: ColumnBlock) -> ColumnBlock:

@@ -18,8 +18,9 @@ from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, UserError
-from runner.config.metrics import learns_offline
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
+from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.run_folder import RunFolder
 from runner.tracking import (
@@ -44,8 +45,8 @@ from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_
 from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
 
 if TYPE_CHECKING:  # a sweep's own process does without torch
-    from runner.dataflow.run_metrics import Result
     from runner.loaded_modules import LoadedModule
+    from runner.plans import Result
     from runner.trainer import Trainer
 
 Status = Literal["finished", "failed", "interrupted"]
@@ -74,7 +75,7 @@ def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
 
 
 def _what_is_learned_from(config: ExperimentConfig) -> str:
-    if learns_offline(config):
+    if ENV_RUNNERS not in needs_of(config):
         source = config.offline.input_ or config.offline.offline_data_class
         return f"recorded in {', '.join(source) if isinstance(source, list) else source}"
     if config.env.is_external:
@@ -144,7 +145,7 @@ class RunRecords:
     def __enter__(self) -> RunRecords:
         config = self._config
         num_remote = config.env_runners.num_env_runners + config.evaluation.evaluation_num_env_runners
-        if learns_offline(config):  # the trainer says what it waits for, once the data have been found
+        if RECORDED_DATA in needs_of(config):  # the trainer says what it waits for, once the data have been found
             return self
         if num_remote and config.engine != "inline":  # nothing else is shown until they have started
             self._display.note(f"starting {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
@@ -178,7 +179,7 @@ class RunRecords:
         unsigned = prepare_key()
         if unsigned is not None:
             self._display.note(unsigned)
-        if learns_offline(self._config) and not self._config.offline.materialize_mapped_data:
+        if RECORDED_DATA in needs_of(self._config) and not self._config.offline.materialize_mapped_data:
             self._display.note(f"waiting for the first batch of {data_sets[0]} ...")
         if self._tracker is not None:
             self._tracker.log_data_sets(data_sets)
@@ -269,7 +270,7 @@ class RunRecords:
             stop=config.stop,
             initial=self._first_result,
             best_return=self._best_return,
-            samples_episodes=not learns_offline(config),
+            samples_episodes=ENV_RUNNERS in needs_of(config),
         )
 
     def _summary(self, status: Status, reason: str) -> RunSummary:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,24 +12,28 @@ import torch
 
 from runner import builder
 from runner.checkpoints import load_checkpoint
+from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
-from runner.config.errors import Problem
-from runner.config.imports import import_target
-from runner.config.metrics import check_metric_names, learns_offline
+from runner.config.errors import Problem, RunFailure
+from runner.config.metrics import check_metric_names
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
+from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from runner.dataflow.experience import Experience
-from runner.dataflow.run_metrics import Result, RunMetrics, episode_metrics, mean_returns_by_id, returns_by_kind
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.learners.remote_learner_group import Learners
 from runner.loaded_modules import load_modules, shared_states
-from runner.module_parts import ModulePlan
+from runner.module_parts import ModulePlan, reported_metrics
+from runner.plans import Result, RunMetrics, make_plan
+from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, returns_by_kind
+from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
     from ray import tune
 
-    from runner.offline.recorder import Recorded
+    from runner.offline.reading.recorded_source import Source
+    from runner.offline.writing.recorder import Recorded
     from runner.tracking import DataSet
 
 _log = logging.getLogger(__name__)
@@ -48,7 +51,7 @@ class Trainer:
         run_dir: folder that runners write to; None: they write nothing.
 
     Attributes:
-        experience: source of train data: env runners, or recorded data.
+        resources: of the plan: env runners, recorded data, learners, metrics.
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration, also when its evaluation failed.
         loaded_modules: modules that were taken over from other runs.
@@ -78,46 +81,41 @@ class Trainer:
             for module_id, module_parts in self._parts.items()
             if module_parts.plan.agents
         }
-        check_metric_names(config, agents)
-        if learns_offline(config):
-            source = builder.check_recorded_data(config, self._parts)
+        check_metric_names(config, agents, reported_metrics(config, self._parts))
+        needs = needs_of(config)
+        recorded = builder.check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
         if not builder.is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
             self._held_out = builder.build_held_out_evaluation(config, self._parts)
-        if learns_offline(config) and note is not None:
-            from runner.offline.data_sets import start_text
+        if RECORDED_DATA in needs and note is not None:
+            from runner.offline.reading.data_sets import start_text
 
-            note(start_text(config, source))
+            note(start_text(config, recorded))
         self._cluster = ExitStack()
         try:
             self._cluster.enter_context(builder.ray_cluster(config, note or _log.info))
             if builder.is_held_out_read_by_ray(config):
                 self._held_out = builder.build_held_out_evaluation(config, self._parts)
-            self._build(config)
+            self._build(config, recorded)
         except BaseException:
             self.close()
             raise
 
-    def _build(self, config: ExperimentConfig) -> None:
+    def _build(self, config: ExperimentConfig, recorded: Source | None) -> None:
         """Build the parts that may be in other processes."""
-        self.learners = builder.build_learner_group(config, self._parts)
+        needs, evaluation = needs_of(config), config.evaluation
         self._evaluation_runners: EnvRunnerGroup | None = None
-        evaluation = config.evaluation
-        if learns_offline(config) and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
+        if RECORDED_DATA in needs and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
             self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
-        self.experience: Experience = builder.build_experience(
-            config, self._parts, self._recorded_role == builder.TRAINING, self._run_dir
-        )
-        self.addresses: list[str] = []
-        if config.env.is_external and not learns_offline(config):
-            self.addresses = self.env_runners.addresses()
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
-        self._metrics = RunMetrics(smoothing, not learns_offline(config), self._warn_of_outside)
-        if self.loaded_modules:
-            self.experience.shared_state = shared_states(self.loaded_modules)
-        self.experience.set_weights(self.learners.get_weights())
-        make_dataflow = import_target(config.algorithm.dataflow, "algorithm.dataflow")
+        self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside)
+        is_recording = self._recorded_role == builder.TRAINING
+        self.resources = builder.build_resources(
+            config, self._parts, self._metrics, is_recording, self._run_dir, recorded
+        )
+        self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
+        self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.last_result: Result = {}
-        self._dataflow = make_dataflow(config, self.experience, self.learners, self._metrics)
+        self._results = make_plan(self.resources)
 
     def _warn_of_outside(self, problem: Problem) -> None:
         self._warn(
@@ -156,18 +154,18 @@ class Trainer:
             raise
         return trainer
 
-    @staticmethod
+    @classmethod
     def as_trainable(
-        name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
+        cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
     ) -> type[tune.Trainable]:
         """Make a Ray Tune trainable of an experiment; a trial's config holds further overrides.
 
         Example:
             `tune.Tuner(Trainer.as_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.grid_search([...])})`
         """
-        from runner.sweep.trainable import make_trainable
+        from runner.trainable import make_trainable  # imports Ray Tune
 
-        return make_trainable(name, overrides, config_dir)
+        return make_trainable(cls, name, overrides, config_dir)
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -197,8 +195,9 @@ class Trainer:
         if is_due and evaluation.evaluation_parallel_to_training:
             wait = self._submit_evaluation()
         self._metrics.begin_iteration()
-        result: Result = next(self._dataflow)
-        result["fault_tolerance/num_learner_restarts"] = self.learners.num_restarts
+        result: Result | None = next(self._results, None)
+        if result is None:
+            raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan"))
         self.last_result = result
         if is_due:
             result |= self.evaluate(wait=wait)
@@ -233,7 +232,7 @@ class Trainer:
             self._evaluation_runners = self._build_evaluation_runners()
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
-        runners.shared_state = self.experience.shared_state
+        runners.shared_state = self.resources.shared_state
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore)
 
     def _build_evaluation_runners(self) -> EnvRunnerGroup:
@@ -256,18 +255,17 @@ class Trainer:
         if num_env_steps is None:
             num_env_steps = self._metrics.num_env_steps_sampled_lifetime
         with self._metrics.clocked() as clock:
-            state, shared_state = self.learners.get_state(), self.experience.shared_state
+            state, shared_state = self.learners.get_state(), self.resources.shared_state
             result: Result = dict(self._held_out.evaluate(state, shared_state, num_env_steps))
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
 
     def data_sets(self) -> list[DataSet]:
         """Return the recorded data that the run learns from, and the held-out data."""
-        from runner.offline.data_sets import recorded_data_set
+        from runner.offline.reading.data_sets import recorded_data_set
 
         found = []
-        if learns_offline(self.config):
-            source = getattr(self.experience, "source", None)
-            found.append(recorded_data_set(source, self.config.offline, "training"))
+        if RECORDED_DATA in self.resources.sources:
+            found.append(recorded_data_set(self.resources.recorded_data.source, self.config.offline, "training"))
         if self._held_out is not None:
             held_out = self._held_out.source
             found.append(recorded_data_set(held_out, held_out.config, "evaluation"))
@@ -279,22 +277,17 @@ class Trainer:
         Raises:
             RunFailure: recorded episodes are not on disk.
         """
-        is_evaluation = self._recorded_role == builder.EVALUATION
-        runners = self._evaluation_runners if is_evaluation else self.experience
-        if self._recorded_role is None or not isinstance(runners, EnvRunnerGroup):
+        if self._recorded_role is None:
             return None
-        return runners.finish_recording()
+        if self._recorded_role == builder.EVALUATION:
+            return None if self._evaluation_runners is None else self._evaluation_runners.finish_recording()
+        return self.env_runners.finish_recording() if ENV_RUNNERS in self.resources.sources else None
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next iteration depends on, as nested dicts of arrays and plain values."""
-        return {
-            "learners": self.learners.get_state(),
-            "experience": self.experience.get_state(),
-            "metrics": self._metrics.get_state(),
-            "sources": self._sources,
-        }
+        return self.resources.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
@@ -306,11 +299,7 @@ class Trainer:
             ConfigError: the state is of another network.
         """
         self.set_policy_state(state)
-        self._metrics.set_state(state["metrics"])
-        if state["sources"] == self._sources:
-            self.experience.set_state(state["experience"])
-        else:
-            self.experience.start_anew(state["experience"])
+        self.resources.set_state(state)
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the policy: parameters and the state of pieces that runners share.
@@ -319,36 +308,21 @@ class Trainer:
             ConfigError: the state is of another network.
         """
         self.learners.set_state(state["learners"])
-        self.experience.shared_state = dict(state["experience"]["shared"])
-        self.experience.set_weights(self.learners.get_weights())
+        self.resources.set_policy(shared_state_in(state))
+
+    @property
+    def learners(self) -> Learners:
+        """The learners of all modules."""
+        return self.resources.learners
 
     @property
     def env_runners(self) -> EnvRunnerGroup:
-        """The runners that sample; runs that learn from recorded data have none."""
-        if not isinstance(self.experience, EnvRunnerGroup):
-            raise AttributeError("this trainer learns from recorded data, it has no env runners")
-        return self.experience
-
-    @property
-    def _sources(self) -> dict[str, Any]:
-        """The settings that the state of `experience` depends on."""
-        if not isinstance(self.experience, EnvRunnerGroup):
-            return {"offline": asdict(self.config.offline)}
-        runners, env = self.config.env_runners, asdict(self.config.env)
-        if self.config.env.is_external:  # simulators find their episodes again at another address, too
-            env |= {"host": "", "port": 0}
-        del env["observation_check"]  # other checks, the same episodes
-        return {
-            "env": env,
-            "num_env_runners": self.env_runners.num_runners,
-            "num_envs_per_env_runner": runners.num_envs_per_env_runner,
-            "episode_lookback_horizon": runners.episode_lookback_horizon,
-            "gym_env_vectorize_mode": runners.gym_env_vectorize_mode,
-        }
+        """The runners that sample; runs that learn from recorded data alone have none."""
+        return self.resources.env_runners
 
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
-        for name in ("learners", "experience", "_evaluation_runners"):
+        for name in ("resources", "_evaluation_runners"):
             part = getattr(self, name, None)  # None if building it failed
             if part is not None:
                 part.close()

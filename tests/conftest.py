@@ -144,7 +144,7 @@ def assert_golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[s
 
     Texts of a folder of tests are in `golden/<folder>`, those of whole runs and of checkpoints in `golden/run`.
     """
-    folder = request.path.parent.name
+    folder = request.path.relative_to(GOLDEN_DIR.parent).parts[0]
     texts = GOLDEN_DIR / (folder if (GOLDEN_DIR / folder).is_dir() else "run")
 
     def check(name: str, text: str) -> None:

@@ -159,7 +159,7 @@ def _flip(path: Path) -> None:
 
 
 def _other_version(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 3}))
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate"])
@@ -168,7 +168,7 @@ def _other_version(path: Path) -> None:
     [
         ("learners.safetensors", _cut, "a file of the checkpoint was cut off or altered"),
         ("learners.safetensors", _flip, "a file of the checkpoint was cut off or altered"),
-        ("experience.json", _flip, "a file of the checkpoint was cut off or altered"),
+        ("env_runners.json", _flip, "a file of the checkpoint was cut off or altered"),
         ("metrics.json", Path.unlink, "a file of the checkpoint is missing"),
         ("manifest.json", _cut, "the checkpoint has no readable manifest"),
         ("manifest.json", _other_version, "the checkpoint has another schema version"),

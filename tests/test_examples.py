@@ -40,6 +40,18 @@ def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
 
+def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
+    folder, run_dir = ROOT / "examples" / "shared_critic", tmp_path / "run"
+    assert len((folder / "shared_critic.py").read_text().splitlines()) < 60
+    command = [sys.executable, "-m", "runner", "+experiment=two_switches", "--config-dir", ".", "tracking=none"]
+    environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
+    result = subprocess.run(
+        [*command, f"hydra.run.dir={run_dir}"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert result.returncode == 0, result.stderr
+    assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("experiment", ["sentences", "pictures", "mirrored"])
 def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str) -> None:

@@ -60,7 +60,7 @@ def saved_parameters(run_dir: Path, module_id: str = "default_policy") -> dict[s
 
 def saved_filter(run_dir: Path) -> dict[str, Any]:
     state = load_checkpoint(checkpoint_of(run_dir))[0]
-    return dict(state["experience"]["shared"]["default_policy"]["MeanStdFilter"])
+    return dict(state["env_runners"]["shared"]["default_policy"]["MeanStdFilter"])
 
 
 def trainer_of(*overrides: str, experiment: str = "ppo_cartpole") -> Trainer:
@@ -128,10 +128,10 @@ def test_the_moments_of_a_filter_go_along(make_run: MakeRun, overrides: list[str
     source = make_run(FILTER)
     before = saved_filter(source)
     with trainer_of(FILTER, *overrides, f"module.load_state_path={source}") as trainer:
-        shared = trainer.experience.shared_state["default_policy"]["MeanStdFilter"]
+        shared = trainer.env_runners.shared_state["default_policy"]["MeanStdFilter"]
         assert_equal(shared, before)
         result = trainer.train()
-        after = trainer.experience.shared_state["default_policy"]["MeanStdFilter"]
+        after = trainer.env_runners.shared_state["default_policy"]["MeanStdFilter"]
     # Each runner filters one observation more than it steps, in each of its sub-environments.
     seen = after["merged_count"] - before["merged_count"]
     assert result["num_env_steps_sampled"] <= seen <= 2 * result["num_env_steps_sampled"]

@@ -16,7 +16,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.paths import conf_dir, list_options
 from runner.episodes.spaces import space_to_dict
 from runner.modules import ActorCriticModule
-from runner.offline.writer import EpisodeWriter
+from runner.offline.writing.writer import EpisodeWriter
 from runner.pipelines import ConnectorPiece
 from runner.rehearsal import Rehearsed, rehearse
 from tests.conftest import Outcome

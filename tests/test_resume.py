@@ -197,6 +197,8 @@ def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Pat
         ("unknown_key", ["algorithm.gama=0.9"]),
         ("out_of_range", ["algorithm.gamma=1.5"]),
         ("group", ["env=pendulum"]),
+        ("optimizer", ["algorithm.optimizer.name=sgd", "algorithm.optimizer._target_=torch.optim.RAdam"]),
+        ("together", ["+multi_agent.multi_rl_module._target_=tests.modules.joint_modules.SharedEncoder"]),
         ("adapted", ["seed=4", "algorithm.kl_coeff=0.5", "algorithm.gamma=1.5"]),
     ],
 )
@@ -226,7 +228,7 @@ def test_another_number_of_sub_environments_starts_new_episodes(run_main: Run, r
     assert [line["training_iteration"] for line in lines] == [1, 2, 3]
     assert lines[2]["num_env_steps_sampled_lifetime"] == sum(line["num_env_steps_sampled"] for line in lines)
     state, _ = load_checkpoint(run_dir / "checkpoints" / "iteration_000003")
-    assert state["experience"]["generations"] == [1]
+    assert state["env_runners"]["generations"] == [1]
     assert run_main("resume", str(run_dir), "stop.training_iteration=4").code == 0  # and goes on from there
     assert len(progress_of(run_dir)) == 4
 

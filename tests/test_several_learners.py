@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from runner.learners.remote_learner_group import split_rows
+from runner.builder import TRAINING, _check_shared_out, build_env_runner_group, build_learner_group, build_parts
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.episodes.columns import Rollout, concat_rollouts
+from runner.episodes.rollout_parts import split_rollout
+from runner.learners.gradients import average_gradients
+from runner.learners.loss_failure import LossNotFinite
+from runner.learners.remote_learner_group import _unshared_from
+from runner.plans.loss_failure import with_rollout
 from runner.trainer import Trainer
 from tests.conftest import ROOT, without_times
 
@@ -22,48 +33,125 @@ BC = (
     "checkpoint.metric=training_iteration",
     "~stop.evaluation.env_runners.episode_return_mean",
 )
+NOISE = (
+    "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
+    "piece: {_target_: tests.learners.noise.RewardNoise}}]"
+)
+
+
+def _piece(block: str) -> str:
+    piece = f"{{_target_: runner.pipelines.{block}}}"
+    return f"connectors.learner=[{{insert_after: AddColumnsFromEpisodesToTrainBatch, piece: {piece}}}]"
+
+
+def _config(experiment: str, *overrides: str) -> ExperimentConfig:
+    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+
+
 ray_test = pytest.mark.ray
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 
 
-def test_rows_are_split_evenly() -> None:
-    columns = {
-        "obs": {"a": torch.arange(7), "b": torch.arange(14).reshape(7, 2)},
-        "loss_mask": torch.tensor([True, True, False, True, True, True, True]),
+def test_more_learners_than_were_saved_have_streams_of_their_own_and_else_what_the_first_had() -> None:
+    saved = {
+        "learners": {"p": {"module": 1, "loss": {"count": 7, "stream": "a"}, "stream": "b"}},
+        "pipelines": {"p": {"Noise": {"stream": {"x": "c"}, "draws": [1]}, "Filter": {"mean": 2}}},
     }
-    first, second = split_rows(columns, 2)
-    assert first["obs"]["a"].tolist() == [0, 1, 3]
-    assert second["obs"]["a"].tolist() == [4, 5, 6]
-    assert second["obs"]["b"].tolist() == [[8, 9], [10, 11], [12, 13]]
-    assert "loss_mask" not in first
-    assert split_rows(columns, 7) == []
-
-
-def test_sequences_are_split_and_keep_their_masks() -> None:
-    columns = {
-        "obs": torch.arange(12).reshape(4, 3),
-        "loss_mask": torch.tensor([[True] * 3, [False] * 3, [True] * 3, [True, False, False]]),
+    unshared = {
+        "learners": {"p": {"loss": {"count": 0, "stream": "A"}, "stream": "B"}},
+        "pipelines": {"p": {"Noise": {"stream": {"x": "C"}, "draws": []}}},
     }
-    first, second = split_rows(columns, 2)
-    assert first["obs"].tolist() == [[0, 1, 2], [6, 7, 8]]
-    assert second["loss_mask"].tolist() == [[True, False, False]]
+    assert _unshared_from(saved, unshared) == {
+        "learners": {"p": {"loss": {"count": 7, "stream": "A"}, "stream": "B"}},
+        "pipelines": {"p": {"Noise": {"stream": {"x": "C"}, "draws": [1]}, "Filter": {"mean": 2}}},
+    }
 
 
 @ray_test
-def test_two_learners_take_the_step_of_one_on_all_rows(ray_cluster: None) -> None:
-    """One epoch, one minibatch: the mean of two gradients on halves is the gradient on the whole."""
-    same = [*PPO, "algorithm.num_epochs=1", "algorithm.minibatch_size=null"]
-    with Trainer.from_experiment("ppo_cartpole", [*same, "algorithm.train_batch_size_per_learner=800"]) as alone:
-        expected = alone.train()
-        weights = alone.learners.get_weights()["default_policy"]
-    halves = ["algorithm.train_batch_size_per_learner=400", "learners.num_learners=2"]
-    with Trainer.from_experiment("ppo_cartpole", [*same, *halves]) as both:
-        got = both.train()
-        np.testing.assert_allclose(both.learners.get_weights()["default_policy"], weights, atol=1e-6)
-    assert got["num_env_steps_sampled"] == expected["num_env_steps_sampled"]
-    for name in ("policy_loss", "vf_loss", "total_loss"):
-        name = f"learners/default_policy/{name}"
-        assert got[name] == pytest.approx(expected[name], rel=1e-3, abs=1e-3)  # one half may have a row more
+def test_two_learners_take_the_step_of_the_mean_gradient_of_two_halves(ray_cluster: None) -> None:
+    """One epoch, one minibatch: as one learner that averages the gradients of the halves, each with its pipeline."""
+    same = [
+        *PPO,
+        "algorithm.num_epochs=1",
+        "algorithm.minibatch_size=null",
+        "algorithm.minibatching=time_ordered",
+        "algorithm.train_batch_size_per_learner=401",
+    ]
+    with Trainer.from_experiment("ppo_cartpole", [*same, "learners.num_learners=2"]) as both:
+        config = replace(both.config, learners=replace(both.config.learners, num_learners=0))
+        rollout = _sampled(config, both.learners.get_weights())
+        alone = build_learner_group(config, build_parts(config))
+        alone.set_weights(both.learners.get_weights())
+        expected = average_gradients([alone.gradients(part, 0) for part in split_rollout(rollout, 2, num_lookback=1)])
+
+        before = both.learners.get_weights()["default_policy"]
+        gradients = both.learners.gradients(rollout, 0)
+        np.testing.assert_array_equal(both.learners.get_weights()["default_policy"], before)
+        one, other = gradients.modules["default_policy"], expected.modules["default_policy"]
+        assert one.num_rows == rollout.num_env_steps == other.num_rows
+        np.testing.assert_allclose(one.vector, other.vector, atol=1e-3)  # one half may have a row more
+        assert one.metrics == pytest.approx(dict(other.metrics), rel=1e-2, abs=1e-4)
+
+        update = both.learners.update(rollout, 0)
+        metrics = alone.apply(gradients, 0)["default_policy"]
+        after = both.learners.get_weights()["default_policy"]
+        np.testing.assert_allclose(after, alone.get_weights()["default_policy"], atol=1e-6)
+        assert update.metrics["default_policy"] == pytest.approx(metrics, rel=1e-4)
+        both.learners.apply(gradients, 0)
+        alone.apply(gradients, 0)
+        after = both.learners.get_weights()["default_policy"]
+        np.testing.assert_allclose(after, alone.get_weights()["default_policy"], atol=1e-6)
+
+        with pytest.raises(LossNotFinite) as caught:
+            both.learners.update(_spoilt(rollout), 0)
+        told = str(with_rollout(caught.value, _spoilt(rollout)))
+        assert "the batch holds rewards = nan (env runner 0, sub-environment" in told
+
+
+def _spoilt(rollout: Rollout) -> Rollout:
+    """Put a number that is not finite into the second learner's part."""
+    block = rollout.blocks["default_policy"]
+    rewards = block.columns["rewards"].copy()
+    rewards[-5] = np.nan
+    return replace(rollout, blocks={"default_policy": replace(block, columns={**block.columns, "rewards": rewards})})
+
+
+def _sampled(config: ExperimentConfig, weights: dict[str, Any]) -> Rollout:
+    runners = build_env_runner_group(config, TRAINING, build_parts(config))
+    runners.set_weights(weights)
+    return concat_rollouts([sample.rollout for sample in runners.sample(802, True)])
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "piece"),
+    [
+        ("pg_cartpole", [], "MonteCarloReturns"),
+        ("ppo_cartpole", [_piece("ScaleRewards")], "ScaleRewards"),
+        ("ppo_cartpole", [_piece("ComputeReturnsToGo, gamma: 0.9")], "ComputeReturnsToGo"),
+    ],
+)
+def test_a_piece_that_needs_all_rows_is_refused(experiment: str, overrides: list[str], piece: str) -> None:
+    config = _config(experiment, "learners.num_learners=2", *overrides)
+    with pytest.raises(ConfigError, match=f"{piece} needs all rows"):
+        build_learner_group(config, build_parts(config))
+
+
+def test_a_fixed_factor_needs_no_other_rows_and_one_learner_has_all() -> None:
+    for config in (
+        _config("ppo_cartpole", "learners.num_learners=2", _piece("ScaleRewards, factor: 0.1")),
+        _config("pg_cartpole", "learners.num_learners=1"),
+    ):
+        _check_shared_out(config, build_parts(config))
+
+
+@ray_test
+def test_one_remote_learner_gives_the_numbers_of_a_local_one(ray_cluster: None) -> None:
+    overrides = [*PPO, "algorithm.train_batch_size_per_learner=400", NOISE]
+    lines = []
+    for num_learners in (0, 1):
+        with Trainer.from_experiment("ppo_cartpole", [*overrides, f"learners.num_learners={num_learners}"]) as trainer:
+            lines.append([without_times(trainer.train()) for _ in range(2)])
+    assert lines[0] == lines[1]
 
 
 @ray_test
@@ -73,6 +161,7 @@ def test_online_runs_go_on_where_they_were(ray_cluster: None, experiment: str) -
     overrides = [
         *PPO,
         *hidden,
+        NOISE,
         "algorithm.train_batch_size_per_learner=400",
         "algorithm.minibatch_size=64",
         "learners.num_learners=2",
@@ -81,6 +170,11 @@ def test_online_runs_go_on_where_they_were(ray_cluster: None, experiment: str) -
         first.train()
         state = first.get_state()
         expected = without_times(first.train())
+    shared, [peer] = state["learners"]["pipelines"], state["learners"]["peers"]
+    for module_id, pieces in peer["pipelines"].items():
+        drawn, draws_of_first = pieces["RewardNoise"]["first_draws"], shared[module_id]["RewardNoise"]["first_draws"]
+        assert len(drawn) == len(draws_of_first) == 1
+        assert drawn != draws_of_first, "pieces of different learners draw the same numbers"
     with Trainer.from_experiment(experiment, overrides) as second:
         second.set_state(state)
         assert without_times(second.train()) == expected

@@ -10,8 +10,8 @@ import numpy as np
 from runner.config.offline import OfflineConfig
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import block_from_episodes
-from runner.offline.layout import Spaces
-from runner.offline.writer import EpisodeWriter
+from runner.offline.codecs.layout import Spaces
+from runner.offline.writing.writer import EpisodeWriter
 
 RANDOM = 0.3
 

@@ -8,7 +8,7 @@ from rllink_cli import measure, parse_settings
 from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from runner.module_parts import plan_modules
+from runner.module_parts import plan_modules, weights_of
 
 STEPS_PER_SAMPLE = 4_000
 
@@ -25,7 +25,7 @@ def main() -> None:
     ]
     config = build_experiment_config(compose_experiment(overrides, None))
     runner = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
-    weights = {module_id: parts.weights() for module_id, parts in build_parts(config).items()}
+    weights = weights_of(build_parts(config))
 
     def sample() -> int:
         return runner.sample(STEPS_PER_SAMPLE, True, weights, {}).rollout.num_env_steps

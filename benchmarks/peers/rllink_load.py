@@ -143,21 +143,27 @@ class Connection:
         return True
 
 
-def main() -> None:
-    host, port, kind, num_clients = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-    hello = b'{"type": "PING", "protocol": 1, "extensions": {"msgpack": {}, "actions": {}}}'
+HELLO = b'{"type": "PING", "protocol": 1, "extensions": {"msgpack": {}, "actions": {}}}'
+
+
+def messages_of(kind: str) -> list[bytes]:
+    """Return the frames that each client sends in turn."""
     if kind == "actions":
         rng = np.random.default_rng(0)
         bodies = [action_body(rng.normal(size=4).tolist(), is_first=number == 0) for number in range(200)]
-        first, rest = framed(bodies[0]), [framed(body) for body in bodies[1:]]
-    else:
-        make = {"json": json_body, "columns": columns_body, "rllib": rllib_body}[kind]
-        rest = [framed(make(seed)) for seed in range(4)]
-        hello = b"" if kind in ("rllib",) else hello
+        first, *rest = [framed(body) for body in bodies]
+        return [first, *rest * 50]
+    make = {"json": json_body, "columns": columns_body, "rllib": rllib_body}[kind]
+    return [framed(make(seed)) for seed in range(4)]
+
+
+def main() -> None:
+    host, port, kind, num_clients = sys.argv[1], int(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    hello = None if kind == "rllib" else HELLO
+    messages = messages_of(kind)
     selector = selectors.DefaultSelector()
     for _ in range(num_clients):
-        messages = [first, *rest * 50] if kind == "actions" else rest
-        one = Connection((host, port), messages, kind != "rllib", hello or None)
+        one = Connection((host, port), messages, kind != "rllib", hello)
         selector.register(one.socket, selectors.EVENT_WRITE, one)
     latencies: deque[float] = deque(maxlen=100_000)
     told = time.perf_counter()

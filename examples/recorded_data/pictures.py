@@ -13,8 +13,7 @@ from PIL import Image
 
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import SingleAgentEpisode
-from runner.offline.offline_data import OfflineData
-from runner.offline.prelearner import OfflinePreLearner
+from runner.offline import OfflineData, OfflinePreLearner
 
 SIDES = ("left", "right")
 

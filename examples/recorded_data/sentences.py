@@ -11,7 +11,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode
-from runner.offline.prelearner import OfflinePreLearner
+from runner.offline import OfflinePreLearner
 
 
 def one_hot(words: Sequence[str], vocabulary: Sequence[str]) -> list[np.ndarray]:

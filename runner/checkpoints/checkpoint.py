@@ -20,13 +20,14 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from runner.checkpoints import release_0_1
 from runner.checkpoints.errors import CheckpointError
 from runner.checkpoints.manifest_checks import MAX_MANIFEST_BYTES, check_manifest
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem
 from runner.config.origin import foreign_reason, signed
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KIND = "checkpoint"
 MANIFEST = "manifest.json"
 _ARRAY = "$array"
@@ -82,6 +83,8 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load state and manifest of a checkpoint; arrays come back as numpy arrays.
 
+    The state of a run of an older release comes back as this release has it; the manifest as it was written.
+
     Raises:
         CheckpointError: a file is missing, cut off or altered, or the version is unknown.
     """
@@ -94,6 +97,8 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
             if name.endswith(".json"):
                 part = name.removesuffix(".json")
                 state[part] = _with_arrays(parse_json(content), _arrays(folder, contents, part))
+        if manifest["schema_version"] == release_0_1.SCHEMA_VERSION:
+            state = release_0_1.converted_state(state)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _broken("the checkpoint cannot be read", folder, f"{type(error).__name__}: {error}") from error
     return state, manifest
@@ -108,8 +113,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         version = manifest["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise _broken("the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}") from error
-    if version != SCHEMA_VERSION:
-        raise _broken("the checkpoint has another schema version", path, str(version), str(SCHEMA_VERSION))
+    if version not in (release_0_1.SCHEMA_VERSION, SCHEMA_VERSION):
+        allowed = f"{release_0_1.SCHEMA_VERSION} (release 0.1.0) or {SCHEMA_VERSION}"
+        raise _broken("the checkpoint has another schema version", path, str(version), allowed)
     if digest != _manifest_digest(manifest):
         raise _broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
     check_manifest(path, manifest)
@@ -169,9 +175,7 @@ def _manifest_digest(manifest: Mapping[str, Any]) -> str:
 def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> Any:
     """Convert a value for JSON, and move its arrays to `arrays`."""
     if isinstance(value, Mapping):
-        bad = [key for key in value if not isinstance(key, str) or key.startswith("$")]
-        if bad:
-            raise TypeError(f"{name}: keys of a checkpoint are strings without $ at their start, got {bad[0]!r}")
+        _check_keys(value, name)
         return {key: _without_arrays(item, f"{name}/{key}", arrays) for key, item in value.items()}
     if isinstance(value, tuple):
         return {_TUPLE: _without_arrays(list(value), name, arrays)}
@@ -180,17 +184,28 @@ def _without_arrays(value: Any, name: str, arrays: dict[str, np.ndarray[Any, Any
     if hasattr(value, "detach"):  # a torch tensor; importing torch would delay every message of `resume`
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "biuf":
-            raise TypeError(f"{name}: arrays of {value.dtype} cannot be part of a checkpoint")
-        while name in arrays:  # {"a/b": ...} beside {"a": {"b": ...}}
-            name += "'"
-        arrays[name] = np.array(value, order="C")  # a copy: tensors may share memory, and safetensors wants C order
-        return {_ARRAY: name}
+        return {_ARRAY: _move_array(value, name, arrays)}
     if isinstance(value, np.generic):
         return value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     raise TypeError(f"{name}: {type(value).__name__} cannot be part of a checkpoint")
+
+
+def _check_keys(mapping: Mapping[Any, Any], name: str) -> None:
+    bad = [key for key in mapping if not isinstance(key, str) or key.startswith("$")]
+    if bad:
+        raise TypeError(f"{name}: keys of a checkpoint are strings without $ at their start, got {bad[0]!r}")
+
+
+def _move_array(array: np.ndarray[Any, Any], name: str, arrays: dict[str, np.ndarray[Any, Any]]) -> str:
+    """Put a copy of an array into `arrays`; return its name there."""
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name}: arrays of {array.dtype} cannot be part of a checkpoint")
+    while name in arrays:  # {"a/b": ...} beside {"a": {"b": ...}}
+        name += "'"
+    arrays[name] = np.array(array, order="C")  # a copy: tensors may share memory, and safetensors wants C order
+    return name
 
 
 def _with_arrays(value: Any, arrays: Mapping[str, np.ndarray[Any, Any]]) -> Any:

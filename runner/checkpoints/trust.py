@@ -14,6 +14,7 @@ from typing import Any
 
 from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.errors import naming_checkpoint
+from runner.checkpoints.release_0_1 import converted_config
 from runner.config.compose import Composed
 from runner.config.demands import Demand, find_demands, mask_resolvers
 from runner.config.errors import UserError
@@ -84,9 +85,19 @@ class StoredValues:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
-        """Take the configuration of a manifest; `is_trusted`: a person trusts it, whatever its origin."""
+        """Take the configuration of a manifest.
+
+        Args:
+            checkpoint: its folder.
+            manifest: of the checkpoint.
+            is_trusted: a person trusts it, whatever its origin.
+
+        Raises:
+            CheckpointError: the run is of an older release and did what a run cannot do any more.
+        """
         reason = None if is_trusted else origin_of(manifest)
-        values, resolvers = (manifest["config"], []) if reason is None else mask_resolvers(manifest["config"])
+        config = converted_config(manifest["config"], checkpoint)
+        values, resolvers = (config, []) if reason is None else mask_resolvers(config)
         return cls(checkpoint, manifest, values, reason, tuple(resolvers))
 
     def compose(self, overrides: Sequence[str], unused: Collection[str] = TRAINING) -> Composed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from runner.cli.verbs import NAMES
 from runner.config.errors import UserError, nearest_match
@@ -17,15 +18,23 @@ _WITH_VALUE: Mapping[str, str] = {
     "--junit": "a file: --junit results.xml",
     "--format": "a format",
 }
-_FLAGS = (
-    *("--help", "-h", "--version", *_WITH_VALUE, "-m", "--multirun"),
-    *("--profile", "--module-only", "--build", "--trust"),
-)
+# Option without a value -> the field of `Arguments` that it sets.
+_SWITCHES: Mapping[str, str] = {
+    "-m": "is_multirun",
+    "--multirun": "is_multirun",
+    "--profile": "has_profile",
+    "--plan": "is_plan_only",
+    "--module-only": "is_module_only",
+    "--build": "is_built",
+    "--trust": "is_trusting",
+}
+_FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, *_SWITCHES)
 # Option -> the verbs that take it (None: training); every verb takes the others. `_INSTEAD` names the substitute.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
     "--build": ("validate",),
     "--profile": ("show",),
+    "--plan": ("show",),
     "--trust": (None, "resume", "evaluate", "record", "export", "register", "sweep", "report"),
     **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
     "--format": ("validate", "export"),
@@ -53,6 +62,7 @@ class Arguments:
     format: str | None = None
     is_multirun: bool = False
     has_profile: bool = False
+    is_plan_only: bool = False
     is_module_only: bool = False
     is_trusting: bool = False
     is_built: bool = False
@@ -164,16 +174,9 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
         if not separator and not rest:
             raise UsageError(f"{name} needs {_WITH_VALUE[name]}")
         return _take_value(arguments, name, value if separator else rest.pop(0))
-    if text in ("-m", "--multirun"):
-        return replace(arguments, is_multirun=True)
-    if text == "--profile":
-        return replace(arguments, has_profile=True)
-    if text == "--module-only":
-        return replace(arguments, is_module_only=True)
-    if text == "--trust":
-        return replace(arguments, is_trusting=True)
-    if text == "--build":
-        return replace(arguments, is_built=True)
+    if text in _SWITCHES:
+        switch: dict[str, Any] = {_SWITCHES[text]: True}
+        return replace(arguments, **switch)
     if text.startswith("-"):
         raise UsageError(_describe_unknown_option(text, _FLAGS))
     if _is_word(text):

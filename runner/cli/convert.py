@@ -14,11 +14,10 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_blocks
 
 if TYPE_CHECKING:
-    from runner.offline.conversion import ConversionReport
-    from runner.offline.layout import Spaces
+    from runner.offline.codecs.layout import Spaces
+    from runner.offline.writing.conversion import ConversionReport
 
 _PROGRESS_INTERVAL_S = 2.0
-_ROWS = {"table": "rows", "episodes": "rows", "rllib_episodes": "rows", "sample_batches": "batches"}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse_arguments(argv)
     config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir))
     _check_ends(config)
-    from runner.offline.conversion import convert
+    from runner.offline.writing.conversion import convert
 
     report = convert(config.offline, _spaces_of(config), config.env.env, _progress_printer())
     for line in report_lines(report, config):
@@ -36,8 +35,10 @@ def main(argv: Sequence[str]) -> int:
 
 def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str]:
     """Return the summary."""
+    from runner.offline.formats.recorded_format import Row
+
     written, counts = report.written, report.counts
-    rows = f", {report.num_rows:,} {_ROWS.get(report.format, 'rows')}" if report.num_rows else ""
+    rows = f", {report.num_rows:,} {'batches' if report.row is Row.BATCH else 'rows'}" if report.num_rows else ""
     files = f", {_count(report.num_files, 'file')}" if report.num_files else ""
     kind = "episodes" if config.offline.output_write_episodes else "table"
     lines = [
@@ -79,7 +80,7 @@ def _spaces_of(config: ExperimentConfig) -> Spaces | None:
     if config.env.env is None and config.env._target_ is None:
         return None
     from runner.env_runners.env_makers import make_vector_env
-    from runner.offline.layout import Spaces
+    from runner.offline.codecs.layout import Spaces
 
     env = make_vector_env(config.env, 1, config.env_runners.gym_env_vectorize_mode, config.seed)
     try:

@@ -13,7 +13,7 @@ from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
 from runner.config.offline_evaluation import PREFIX
 
 if TYPE_CHECKING:
-    from runner.dataflow.run_metrics import Result  # imports torch
+    from runner.plans import Result  # imports torch
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _IN_ENVIRONMENT = "evaluation/env_runners/"

@@ -24,20 +24,20 @@ def main(argv: Sequence[str]) -> int:
     config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir)).offline
     if config.input_ is not None:
         raise UsageError("inspect takes the data as a word\n   allowed  python -m runner inspect data/expert")
-    from runner.offline.inspection import inspect_data
+    from runner.offline.reading.inspection import inspect_data
 
     inspection = inspect_data(replace(config, input_=arguments.words[0]))
     if wants_json:
         print(json.dumps(inspection.to_plain(), indent=2, default=str))
         return 0
     if not sys.stdout.isatty():
-        from runner.offline.inspection_report import plain_report
+        from runner.offline.reading.inspection_report import plain_report
 
         print(plain_report(inspection, _PLAIN_WIDTH))
         return 0
     from rich.console import Console
 
-    from runner.offline.inspection_report import print_report
+    from runner.offline.reading.inspection_report import print_report
 
     print_report(inspection, Console(width=min(_WIDEST, os.get_terminal_size().columns), highlight=False))
     return 0

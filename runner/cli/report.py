@@ -63,7 +63,8 @@ def _write(file: Path, page: Page) -> None:
 
 
 def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
-    from runner.report.pictures import NotLoggedError, has_mlflow_run, log_to_mlflow
+    from runner.report.pictures import log_to_mlflow
+    from runner.tracking.added_artifacts import NotLoggedError, has_mlflow_run
 
     if not has_mlflow_run(folder):
         return

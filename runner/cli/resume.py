@@ -33,6 +33,9 @@ _FIXED = {
     "module.": "the checkpoint holds the parameters of this network",
     "algorithm.schema": f"the checkpoint holds the state of this algorithm; {_ADVICE}",
     "algorithm.loss": f"the checkpoint holds the state of this algorithm; {_ADVICE}",
+    "algorithm.optimizer.name": f"the checkpoint holds the state of this optimiser; {_ADVICE}",
+    "algorithm.optimizer._target_": f"the checkpoint holds the state of this optimiser; {_ADVICE}",
+    "multi_agent.multi_rl_module": f"the checkpoint holds the parameters and the optimiser of these modules; {_ADVICE}",
 }
 
 

@@ -1,4 +1,4 @@
-"""`show`: the composed configuration with the source of each value, and the resolved pipelines in order."""
+"""`show`: the composed configuration with the source of each value, the plan, and the resolved pipelines in order."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from runner.cli.arguments import parse_arguments
 from runner.cli.validate import check_experiments
 from runner.config.compose import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
+from runner.config.plan_drawing import draw_plan
+from runner.config.plans import read_plan
 from runner.config.schemas import ExperimentConfig
 
 _INDENT = "  "
@@ -23,7 +25,11 @@ def main(argv: Sequence[str]) -> int:
     """Print every section of the first configuration of the command line."""
     arguments = parse_arguments(argv)
     composed, config = check_experiments(arguments)[0]
-    print(render_config(composed, config, _is_colour_wanted()), flush=True)
+    plan = draw_plan(read_plan(config.algorithm.plan))
+    if arguments.is_plan_only:
+        print(plan)
+        return 0
+    print(f"{render_config(composed, config, _is_colour_wanted())}\n\n{plan}", flush=True)
     from runner.cli.show_pipelines import render_pipelines  # imports torch: the configuration comes first
 
     print(f"\n{render_pipelines(config, arguments.has_profile)}")

@@ -10,7 +10,7 @@ import torch
 
 from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ModuleParts
+from runner.module_parts import ModuleParts, weights_of
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline
 from runner.pipelines.profile import time_pieces
@@ -24,6 +24,7 @@ _LEARNER_PASSES = 3
 
 # Microseconds of each piece of a module's three pipelines, by the pipeline's name.
 Costs = Mapping[str, Sequence[float]]
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 
 
 def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str:
@@ -60,18 +61,18 @@ def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
             module_id: {pipeline.name: time_pieces(pipeline) for pipeline in runner.pipelines_of(module_id)}
             for module_id in parts
         }
-        weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
-        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights, {})
+        sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights_of(parts), {})
     finally:
         runner.close()
     modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
-    for module_id, block in sample.rollout.blocks.items():
+    blocks = sample.rollout.blocks
+    for module_id, block in blocks.items():
         learner = parts[module_id].learner
         # The output shows the pieces of `parts`: the timing wrappers are taken out again.
         pieces = list(learner)
         timed[module_id][learner.name] = time_pieces(learner)
         for _ in range(_LEARNER_PASSES):
-            learner(rl_module=modules, batch={}, episodes=block, shared_data={})
+            learner(rl_module=modules, batch={}, episodes=block, shared_data={}, episodes_of_modules=blocks)
         learner.substitute_pieces(pieces)
     return {
         module_id: {name: [piece.microseconds for piece in pieces] for name, pieces in by_name.items()}
@@ -81,20 +82,42 @@ def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
 
 def _render(pipeline: ConnectorPipeline, costs: Sequence[float]) -> Iterator[str]:
     yield _TITLES[pipeline.name]
-    names = [type(piece).__name__ for piece in pipeline]
-    width = max(map(len, names), default=0)
-    spaces = pipeline.input_spaces
-    yield f"     {'':<{width}}  observations {space_text(spaces[0])}, actions {space_text(spaces[1])}"
-    for number, (piece, name) in enumerate(zip(pipeline, names, strict=True), start=1):
-        cost = f"{costs[number - 1]:7.1f} us  " if costs else ""
-        yield f"  {number:>2} {name:<{width}}  {cost}{_columns(piece)}".rstrip()
-        after = pipeline.spaces_after[number - 1]
-        for kind, space, space_before in zip(("observations", "actions"), after, spaces, strict=True):
-            if space != space_before:
-                yield f"     {'':<{width}}  {kind} are {space_text(space)} from here on"
-        spaces = after
+    width = _width(pipeline)
+    obs_space, action_space = pipeline.input_spaces
+    yield f"     {'':<{width}}  observations {space_text(obs_space)}, actions {space_text(action_space)}"
+    yield from _render_pieces(pipeline, width, costs)
     if costs:
         yield f"     {'together':<{width}}  {sum(costs):7.1f} us"
+
+
+def _width(pipeline: ConnectorPipeline, indent: int = 0) -> int:
+    """Return the width of the column of names, which nested pieces are indented in."""
+    widths = [indent + len(type(piece).__name__) for piece in pipeline]
+    inner = [_width(piece, indent + 2) for piece in pipeline if isinstance(piece, ConnectorPipeline)]
+    return max([*widths, *inner], default=0)
+
+
+def _render_pieces(
+    pipeline: ConnectorPipeline, width: int, costs: Sequence[float] = (), indent: str = ""
+) -> Iterator[str]:
+    """Yield a line for each piece, and one for each space that it changes; a nested pipeline's pieces are indented."""
+    spaces = pipeline.input_spaces
+    for number, (piece, after) in enumerate(zip(pipeline, pipeline.spaces_after, strict=True), start=1):
+        cost = f"{costs[number - 1]:7.1f} us  " if costs else ""
+        name = f"{indent}{type(piece).__name__}"
+        place = "" if indent else number
+        yield f"  {place:>2} {name:<{width}}  {cost}{_columns(piece)}".rstrip()
+        if isinstance(piece, ConnectorPipeline):
+            yield from _render_pieces(piece, width, indent=f"{indent}  ")
+        else:
+            yield from _changes(spaces, after, width)
+        spaces = after
+
+
+def _changes(before: Spaces, after: Spaces, width: int) -> Iterator[str]:
+    for kind, space, space_before in zip(("observations", "actions"), after, before, strict=True):
+        if space != space_before:
+            yield f"     {'':<{width}}  {kind} are {space_text(space)} from here on"
 
 
 def space_text(space: gym.Space[Any]) -> str:
@@ -110,4 +133,5 @@ def space_text(space: gym.Space[Any]) -> str:
 
 def _columns(piece: ConnectorPiece) -> str:
     parts = {"reads": piece.reads, "writes": piece.writes, "per fragment": piece.writes_per_fragment}
+    parts["reports"] = tuple(piece.reports)
     return "   ".join(f"{label} {', '.join(columns)}" for label, columns in parts.items() if columns)

@@ -14,8 +14,8 @@ import numpy as np
 from hydra_plugins.runner_sweeper import sweeping
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
+from runner.cli.hydra_runs import run_with_hydra
 from runner.cli.main import EXIT_INTERRUPTED
-from runner.cli.train import run_with_hydra
 from runner.cli.validate import check_experiments
 from runner.config.compose import SWEEP_DIGEST
 from runner.config.errors import ConfigError, Problem, UserError
@@ -67,7 +67,7 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
 def _run(
     space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, arguments: Arguments, verdict: Verdict
 ) -> int:
-    from runner.sweep.display import make_sweep_display
+    from runner.sweep.display_modes import make_sweep_display
     from runner.sweep.foreign_trials import check_trials
     from runner.sweep.trials import SweepFolder, is_complete
     from runner.sweep.tuning import run_sweep

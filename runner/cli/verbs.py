@@ -43,8 +43,11 @@ VERBS: Mapping[str | None, Verb] = {
     ),
     "show": Verb(
         "runner.cli.show",
-        "print the composed configuration with the source of each value",
+        "print the composed configuration with the source of each value, the plan and the pipelines",
         "show +experiment=ppo_cartpole",
+        variants={
+            "--plan": ("print the plan alone: its operators and their items", "show --plan +experiment=ppo_cartpole")
+        },
     ),
     "list": Verb("runner.cli.list_options", "print the experiments and the options of each group", "list"),
     "resume": Verb(

@@ -1,25 +1,36 @@
 """For each algorithm its config dataclass, in the order of its YAML file, and the record of metrics of its loss.
 
 An algorithm is three neighbours: its loss (`runner/learners/ppo.py`), its dataclass here, and
-`conf/algorithm/ppo.yaml`, which names its loss, its connector pieces and its dataflow.
+`conf/algorithm/ppo.yaml`, which names its loss, its connector pieces and its plan.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from runner.config.fields import option
+from runner.config.fields import names_of, option
+from runner.config.optimizer import OptimizerConfig
 
 Schedule = float | list[list[float]]
 
 
 @dataclass(frozen=True)
 class LossMetrics:
-    """Base of the record that a loss returns: each field is a metric (0-d tensor), `total_loss` is minimised."""
+    """Base of the record that a loss returns: each field is a metric (0-d tensor), `total_loss` is minimised.
+
+    The fields that `rows` names are no metrics: they have a value for each row, (B, ...).
+    """
 
     total_loss: Any
+
+    rows: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of the metrics."""
+        return tuple(name for name in names_of(cls) if name not in cls.rows)
 
 
 @dataclass(frozen=True)
@@ -38,7 +49,13 @@ class AlgorithmConfig:
 
     schema: str = option("runner.config.algorithms.PPOConfig", "dotted path of the dataclass of this block")
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
-    dataflow: str = option("runner.dataflow.on_policy", "dotted path of the training dataflow")
+    plan: list[Any] = option(
+        ["ParallelRollouts", "ConcatBatches", "TrainOneStep"],
+        "the training loop: operators in the order of their items (docs/plans.md), or {_target_: your own function}",
+    )
+    min_sample_timesteps_per_iteration: int = option(
+        0, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+    )
     learner_pipeline: list[dict[str, Any]] = option(
         [], "edits of the default learner pipeline for this algorithm; lists add up as in connectors"
     )
@@ -46,9 +63,22 @@ class AlgorithmConfig:
     grad_clip: float | None = option(
         None, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
     )
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train_batch_size_per_learner: int = option(4000, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
+    minibatching: str = option(
+        "shuffled",
+        "rows of a gradient step: shuffled, or in the batch's order: chunk by chunk, each along time; modules with "
+        "memory learn from whole sequences",
+        choices=("shuffled", "time_ordered"),
+    )
+    microbatch_size: int | None = option(
+        None,
+        "most rows that a gradient is computed from at once; the gradients of a minibatch add up before its step; "
+        "null: all of its rows",
+        minimum=1,
+    )
 
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
     # Names of the coefficients that the loss reports beside its metrics.
@@ -59,13 +89,26 @@ class AlgorithmConfig:
 
 
 @dataclass(frozen=True)
+class TargetNetworksConfig(AlgorithmConfig):
+    """Fields of algorithms whose learner updates target networks."""
+
+    tau: float = option(5e-3, "share of the networks in an update of their targets; 1 copies them", above=0, maximum=1)
+    target_network_update_freq: int | None = option(
+        0,
+        "rows trained on between updates of the targets; 0: after each gradient step; null: only the plan updates them",
+        unit="env steps",
+        minimum=0,
+    )
+
+
+@dataclass(frozen=True)
 class PPOConfig(AlgorithmConfig):
     """PPO (Schulman et al., 2017, https://arxiv.org/abs/1707.06347) with RLlib's names and defaults.
 
     Where `use_kl_loss`, the KL penalty's coefficient adapts to `kl_target` (section 4 of the paper).
     """
 
-    lr: Schedule = option(5e-5, "learning rate of Adam", minimum=0, is_schedule=True)
+    lr: Schedule = option(5e-5, "learning rate of the optimiser", minimum=0, is_schedule=True)
     num_epochs: int = option(30, "passes over the batch in one update", minimum=1)
     minibatch_size: int | None = option(128, "most rows of one gradient step; null: the whole batch", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
@@ -82,6 +125,63 @@ class PPOConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
+class A2CMetrics(LossMetrics):
+    """What one gradient step of A2C reports; means over the minibatch."""
+
+    policy_loss: Any
+    vf_loss: Any
+    entropy: Any
+
+
+@dataclass(frozen=True)
+class A2CConfig(AlgorithmConfig):
+    """A2C, the synchronous form of A3C (Mnih et al., 2016, https://arxiv.org/abs/1602.01783), with RLlib's defaults.
+
+    One gradient step on each batch of short fragments. The paper has the returns that lambda 1 gives.
+    """
+
+    lr: Schedule = option(1e-4, "learning rate", minimum=0, is_schedule=True)
+    grad_clip: float | None = option(
+        40.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
+    )
+    train_batch_size_per_learner: int = option(200, "rows of one update", unit="env steps", minimum=1)
+    lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
+    standardize_advantages: bool = option(False, "scale the advantages of a batch to mean 0 and standard deviation 1")
+    vf_loss_coeff: float = option(0.5, "weight of the value loss", minimum=0)
+    entropy_coeff: Schedule = option(0.01, "weight of the entropy bonus", minimum=0, is_schedule=True)
+
+    metrics: ClassVar[type[LossMetrics]] = A2CMetrics
+    coefficients: ClassVar[tuple[str, ...]] = ("curr_entropy_coeff",)
+
+
+@dataclass(frozen=True)
+class PGMetrics(LossMetrics):
+    """What one gradient step of REINFORCE reports; means over the minibatch. Without a baseline `vf_loss` is 0."""
+
+    policy_loss: Any
+    vf_loss: Any
+    entropy: Any
+
+
+@dataclass(frozen=True)
+class PGConfig(AlgorithmConfig):
+    """REINFORCE (Williams, 1992, https://doi.org/10.1007/BF00992696) on whole episodes, with RLlib's names and
+    defaults.
+    """
+
+    lr: Schedule = option(4e-4, "learning rate", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(
+        200, "fewest rows of one update; episodes stay whole", unit="env steps", minimum=1
+    )
+    use_baseline: bool = option(False, "train a value function, and subtract it from the returns")
+    vf_loss_coeff: float = option(0.5, "weight of the baseline's loss", minimum=0)
+    entropy_coeff: Schedule = option(0.0, "weight of the entropy bonus", minimum=0, is_schedule=True)
+
+    metrics: ClassVar[type[LossMetrics]] = PGMetrics
+    coefficients: ClassVar[tuple[str, ...]] = ("curr_entropy_coeff",)
+
+
+@dataclass(frozen=True)
 class BCMetrics(LossMetrics):
     """What one gradient step of behaviour cloning reports; means over the minibatch."""
 
@@ -92,7 +192,7 @@ class BCMetrics(LossMetrics):
 class BCConfig(AlgorithmConfig):
     """Behaviour cloning: the policy that is most likely to have acted as recorded."""
 
-    lr: Schedule = option(1e-4, "learning rate of Adam", minimum=0, is_schedule=True)
+    lr: Schedule = option(1e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
     bc_logstd_coeff: float = option(0.0, "Gaussian actions: weight of a bonus for the log std", minimum=0)
 
@@ -113,7 +213,7 @@ class MARWILMetrics(LossMetrics):
 class MARWILConfig(AlgorithmConfig):
     """MARWIL (Wang et al., 2018), behaviour cloning weighted by exp(beta A / c), with RLlib's names and defaults."""
 
-    lr: Schedule = option(1e-4, "learning rate of Adam", minimum=0, is_schedule=True)
+    lr: Schedule = option(1e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     beta: float = option(1.0, "how much advantages count; 0 is behaviour cloning", minimum=0)
@@ -140,10 +240,13 @@ class IQLMetrics(LossMetrics):
     qf_mean: Any
     vf_mean: Any
     mean_weight: Any
+    td_error: Any
+
+    rows: ClassVar[tuple[str, ...]] = ("td_error",)
 
 
 @dataclass(frozen=True)
-class IQLConfig(AlgorithmConfig):
+class IQLConfig(TargetNetworksConfig):
     """Implicit Q-learning (Kostrikov et al., 2021) with RLlib's names and defaults.
 
     The paper has beta 3 and expectile 0.7 (locomotion) or 10 and 0.9 (mazes), and tau 0.005.
@@ -155,12 +258,7 @@ class IQLConfig(AlgorithmConfig):
     train_batch_size_per_learner: int = option(2000, "rows of one update", unit="env steps", minimum=1)
     beta: float = option(0.1, "inverse temperature of the weights exp(beta (Q - V)); 0 is behaviour cloning", minimum=0)
     expectile: float = option(0.8, "V estimates this expectile of Q over the recorded actions", above=0, below=1)
-    tau: float = option(
-        1.0, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
-    )
-    target_network_update_freq: int = option(
-        0, "rows trained on between updates of the targets; 0: after each gradient step", unit="env steps", minimum=0
-    )
+    tau: float = option(1.0, "share of the networks in an update of their targets; 1 copies them", above=0, maximum=1)
 
     metrics: ClassVar[type[LossMetrics]] = IQLMetrics
     optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "value": "value_lr"}
@@ -178,10 +276,13 @@ class CQLMetrics(LossMetrics):
     alpha_prime_value: Any
     qf_mean: Any
     logp_mean: Any
+    td_error: Any
+
+    rows: ClassVar[tuple[str, ...]] = ("td_error",)
 
 
 @dataclass(frozen=True)
-class CQLConfig(AlgorithmConfig):
+class CQLConfig(TargetNetworksConfig):
     """Conservative Q-learning CQL(H) for real-valued actions, on SAC (Kumar et al., 2020), with RLlib's defaults."""
 
     actor_lr: Schedule = option(1e-4, "learning rate of the policy", minimum=0, is_schedule=True)
@@ -190,12 +291,6 @@ class CQLConfig(AlgorithmConfig):
         1e-3, "learning rate of the temperature alpha and of the Lagrange multiplier", minimum=0, is_schedule=True
     )
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
-    tau: float = option(
-        5e-3, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
-    )
-    target_network_update_freq: int = option(
-        0, "rows trained on between updates of the targets; 0: after each gradient step", unit="env steps", minimum=0
-    )
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
     target_entropy: float | str = option(
         "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
@@ -220,20 +315,17 @@ class DiscreteCQLMetrics(LossMetrics):
     qf_loss: Any
     cql_loss: Any
     qf_mean: Any
+    td_error: Any
+
+    rows: ClassVar[tuple[str, ...]] = ("td_error",)
 
 
 @dataclass(frozen=True)
-class DiscreteCQLConfig(AlgorithmConfig):
+class DiscreteCQLConfig(TargetNetworksConfig):
     """Conservative Q-learning CQL(H) for discrete actions, on double Q-learning (Kumar et al., 2020)."""
 
-    lr: Schedule = option(1e-3, "learning rate of Adam", minimum=0, is_schedule=True)
+    lr: Schedule = option(1e-3, "learning rate of the optimiser", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
-    tau: float = option(
-        5e-3, "share of the Q functions in an update of their targets; 1 copies them", above=0, maximum=1
-    )
-    target_network_update_freq: int = option(
-        0, "rows trained on between updates of the targets; 0: after each gradient step", unit="env steps", minimum=0
-    )
     temperature: float = option(1.0, "of the log-sum-exp over actions", above=0)
     min_q_weight: float = option(5.0, "weight of the conservative term", minimum=0)
 

@@ -45,7 +45,16 @@ def convert(value: Any, annotation: Any) -> Any:
     if origin is dict or annotation is dict:
         _require(value, isinstance(value, dict))
         return {key: convert(item, arguments[1]) for key, item in value.items()} if arguments else value
+    if dataclasses.is_dataclass(annotation):
+        return _convert_block(value, annotation)
     return _convert_plain(value, annotation)
+
+
+def _convert_block(value: Any, schema: Any) -> Any:
+    """Convert a dict into a dataclass whose other fields have their defaults."""
+    annotations = typing.get_type_hints(schema)
+    _require(value, isinstance(value, dict) and value.keys() <= annotations.keys())
+    return schema(**{name: convert(item, annotations[name]) for name, item in value.items()})
 
 
 def _require(value: Any, is_met: bool) -> Any:
@@ -124,7 +133,7 @@ def _describe_type(annotation: Any) -> str:
     if origin in (list, tuple):
         item = _PLAIN_NAMES.get(typing.get_origin(arguments[0]) or arguments[0])
         return f"a list of {item[1]}" if item else "a list"
-    if origin is dict:
+    if origin is dict or dataclasses.is_dataclass(annotation):
         return "a block of keys"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return ", ".join(annotation.__members__)

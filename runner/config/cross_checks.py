@@ -10,9 +10,13 @@ from runner.config.env_checks import find_env_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.kinds import LOSSES, MODULES
 from runner.config.metrics import may_be_produced, producible_metrics
-from runner.config.multi_agent_checks import find_multi_agent_problems
+from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
+from runner.config.multi_agent_checks import find_module_edit_problems, find_multi_agent_problems
 from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
+from runner.config.operators import SelectExperiencesConfig
+from runner.config.optimizer import find_optimizer_problems
+from runner.config.plans import find_asynchrony_problems, find_plan_problems, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
@@ -20,6 +24,14 @@ from runner.config.targets import Kinds, find_target_fault
 
 def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield the problems of a configuration whose fields are valid one by one (invalid ones are at their defaults)."""
+    of_plan = [] if "algorithm" in composed.unread else find_plan_problems(config.algorithm.plan, composed.where)
+    yield from of_plan
+    yield from _check_blocks(config, composed)
+    if not of_plan:  # which resources and metrics there are follows from the plan
+        yield from _check_resources(config, composed)
+
+
+def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     unread = composed.unread
     if not unread & {"experiment", "env"}:
         yield from find_env_problems(config, composed)
@@ -27,28 +39,45 @@ def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterato
         yield from _check_algorithm(config, composed)
     if "module" not in unread:
         yield from _check_module(config.module, composed)
-    if config.engine == "inline" and config.learners.num_learners:
-        what = "engine inline has one learner, in the driver's process"
-        yield Problem(what, composed.where("learners.num_learners"), str(config.learners.num_learners), "0")
+    yield from _check_processes(config, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_multi_agent_problems(config, composed)
-    of_data = [] if unread & {"offline", "algorithm"} else list(find_offline_problems(config, composed))
-    yield from of_data
     for name in ("env_to_module", "module_to_env", "learner"):
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
+    if not unread & {"multi_agent", "connectors"}:
+        yield from find_module_edit_problems(config, composed)
     if not unread & {"experiment", "evaluation"}:
         yield from _check_evaluation(config, composed)
         yield from find_offline_evaluation_problems(config, composed)
+
+
+def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    unread = composed.unread
+    if not unread & {"env", "algorithm", "multi_agent", "module"}:
+        yield from find_asynchrony_problems(config, composed.where)
+        yield from _check_selected_modules(config, composed)
+    of_data = [] if unread & {"offline", "algorithm"} else list(find_offline_problems(config, composed))
+    yield from of_data
     if not unread & {"experiment", "sweep", "checkpoint"}:
         yield from find_sweep_problems(config, composed)
     if not unread & {"experiment", "evaluation", "algorithm"} and not of_data:  # which metrics there are follows
         yield from _check_metrics(config, composed)
 
 
-def _check_path(
-    key: str, path: str, composed: Composed, kinds: Kinds | None = None, may_be_module: bool = False
-) -> Iterator[Problem]:
-    fault = find_target_fault(path, kinds=kinds, may_be_module=may_be_module)
+def _check_selected_modules(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Find modules that no run of this configuration has: their experiences would never come."""
+    if not is_mapping_complete(config):
+        return
+    known = declared_module_ids(config) or [DEFAULT_MODULE_ID]
+    for step in steps_of(read_plan(config.algorithm.plan)):
+        selected = step.config.modules if isinstance(step.config, SelectExperiencesConfig) else []
+        for name in [name for name in selected if name not in known]:
+            what = f"{step.key}: SelectExperiences keeps a module that this run does not have"
+            yield Problem(what, composed.where(step.key), name, ", ".join(known), nearest_match(name, known))
+
+
+def _check_path(key: str, path: str, composed: Composed, kinds: Kinds | None = None) -> Iterator[Problem]:
+    fault = find_target_fault(path, kinds=kinds)
     if fault is not None:
         yield describe_fault(key, fault, composed.where(key), path)
 
@@ -56,14 +85,27 @@ def _check_path(
 def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     algorithm = config.algorithm
     yield from _check_path("algorithm.loss", algorithm.loss, composed, LOSSES)
-    yield from _check_path("algorithm.dataflow", algorithm.dataflow, composed, may_be_module=True)
     yield from find_edit_problems("algorithm.learner_pipeline", algorithm.learner_pipeline, composed.where)
+    yield from find_optimizer_problems(algorithm.optimizer, "algorithm.optimizer", composed.where)
     minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
     if minibatch is not None and minibatch > batch and "experiment" not in composed.unread:
         key = "algorithm.minibatch_size"
         where = composed.where(key) or composed.where("algorithm.train_batch_size_per_learner")
         what = f"{key} {minibatch} is larger than algorithm.train_batch_size_per_learner {batch}"
         yield Problem(what, where, str(minibatch), f"at most {batch}, or null for the whole batch")
+
+
+def _check_processes(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield problems of env runners and learners."""
+    if config.env_runners.env_runner_class is not None:
+        yield from _check_path("env_runners.env_runner_class", config.env_runners.env_runner_class, composed)
+        if config.env.is_external:
+            what = "env_runners.env_runner_class has no effect on simulators that step themselves (env.port)"
+            where, got = composed.where("env_runners.env_runner_class"), config.env_runners.env_runner_class
+            yield Problem(what, where, got, "null, or env.port=null")
+    if config.engine == "inline" and config.learners.num_learners:
+        what = "engine inline has one learner, in the driver's process"
+        yield Problem(what, composed.where("learners.num_learners"), str(config.learners.num_learners), "0")
 
 
 def _check_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]:

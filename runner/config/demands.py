@@ -37,6 +37,15 @@ _PLACE_WORDS = {"path", "folder", "dir", "directory", "file", "filename", "uri",
 _CONTACTS = ("tracking.tracking_uri", "ray.address", "offline.input_filesystem", "offline.output_filesystem")
 _READS = r"(offline\.input_|evaluation\.offline_evaluation_input_)(\.\d+)?|rllink\.tls_(certificate|key)"
 _WRITES = r"offline\.output|tracking\.artifact_location"
+# Key -> a verb, and whether its text demands it, given all values.
+_VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = {
+    "env.env": ("imports", lambda text, _: not _is_of_gymnasium(text)),
+    "env.host": ("listens at", lambda _, values: _is_open(values)),
+    "experiment": ("writes", lambda text, _: _leaves_its_folder(text)),
+    "experiment_name": ("writes", lambda text, _: _leaves_its_folder(text)),
+    "offline.input_read_method": ("contacts", lambda text, _: text not in _READ_METHODS),
+    **dict.fromkeys(_CONTACTS, ("contacts", lambda text, _: text != "local")),
+}
 
 
 @dataclass(frozen=True)
@@ -99,18 +108,11 @@ def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
 def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[str]:
     if names_code(key):
         yield from () if is_known_kind(key, text) else ("imports",)
-    elif key == "env.env":
-        yield from () if _is_of_gymnasium(text) else ("imports",)
+    elif key in _VERB_OF_KEY:
+        verb, demands = _VERB_OF_KEY[key]
+        yield from (verb,) if demands(text, values) else ()
     elif key == "env.env_config.name" and _PETTING_ZOO in _lineage_of_env(values):
         yield "imports"
-    elif key == "env.host":
-        yield from ("listens at",) if _is_open(values) else ()
-    elif key == "offline.input_read_method":
-        yield from () if text in _READ_METHODS else ("contacts",)
-    elif key in _CONTACTS:
-        yield from () if text == "local" else ("contacts",)
-    elif key in ("experiment_name", "experiment"):
-        yield from ("writes",) if _leaves_its_folder(text) else ()
     elif "://" in text:
         yield "contacts"
     elif re.fullmatch(_WRITES, key):

@@ -5,6 +5,7 @@ A list that begins with `discard: earlier_edits` replaces all lists before it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,15 +13,12 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-# Dotted keys of the lists.
-EDIT_LISTS = (
-    "algorithm.learner_pipeline",
-    "connectors.env_to_module",
-    "connectors.module_to_env",
-    "connectors.learner",
-)
+PIPELINES = ("env_to_module", "module_to_env", "learner")
+OF_MODULES = "connectors.modules"  # module id -> pipeline -> edits
 DISCARD, EARLIER = "discard", "earlier_edits"
-_BLOCKS = tuple(dict.fromkeys(key.partition(".")[0] for key in EDIT_LISTS))
+_OF_ALL = ("algorithm.learner_pipeline", *(f"connectors.{pipeline}" for pipeline in PIPELINES))
+_LIST = re.compile(rf"(algorithm\.learner_pipeline|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)")
+_AROUND_LISTS = re.compile(r"algorithm|connectors(\.modules(\.[^.]+)?)?")
 
 
 def discards_earlier(edits: Sequence[Any]) -> bool:
@@ -35,14 +33,27 @@ def added_up(earlier: Sequence[Any], later: Sequence[Any]) -> list[Any]:
 
 def edit_list_of(key: str) -> str | None:
     """Return the key of the list that a dotted key is or lies in; None for other keys."""
-    return next((name for name in EDIT_LISTS if key == name or key.startswith(f"{name}.")), None)
+    found = _LIST.match(key)
+    return None if found is None else found[1]
+
+
+def edit_lists_in(config: DictConfig) -> list[str]:
+    """Return the keys of the lists that a configuration may have: of all modules, and of each module it names."""
+    modules = _node_at(config, OF_MODULES)
+    ids = list(modules) if isinstance(modules, DictConfig) and not modules._is_none() else []
+    return [*_OF_ALL, *(f"{OF_MODULES}.{module_id}.{pipeline}" for module_id in ids for pipeline in PIPELINES)]
+
+
+def _node_at(config: DictConfig, key: str) -> Any:
+    node: Any = config
+    for name in key.split("."):
+        node = node._get_node(name) if isinstance(node, DictConfig) and not node._is_none() else None
+    return node
 
 
 def read_edits(config: DictConfig, key: str) -> list[Any] | None:
     """The list of edits at `key` with its interpolations; None where there is no list."""
-    block, _, name = key.partition(".")
-    parent = config._get_node(block)
-    node = parent._get_node(name) if isinstance(parent, DictConfig) and not parent._is_none() else None
+    node = _node_at(config, key)
     if not isinstance(node, ListConfig) or node._is_none() or node._is_interpolation():
         return None
     edits = OmegaConf.to_container(node, resolve=False)
@@ -50,20 +61,25 @@ def read_edits(config: DictConfig, key: str) -> list[Any] | None:
     return edits
 
 
+def edits_in(config: DictConfig) -> dict[str, list[Any]]:
+    """Return the key of each list of edits in a configuration -> its edits, with their interpolations."""
+    return {key: edits for key in edit_lists_in(config) if (edits := read_edits(config, key)) is not None}
+
+
 def add_earlier(config: DictConfig, earlier: dict[str, list[Any]]) -> None:
     """Put the edits so far before those of `config`, and make `earlier` (key -> edits) hold the result."""
-    for key in EDIT_LISTS:
-        edits = read_edits(config, key)
-        if edits is not None:
-            earlier[key] = added_up(earlier.get(key, ()), edits)
-            OmegaConf.update(config, key, earlier[key], merge=False)
+    for key, edits in edits_in(config).items():
+        earlier[key] = added_up(earlier.get(key, ()), edits)
+        OmegaConf.update(config, key, earlier[key], merge=False)
 
 
 def changes_edits(text: str) -> bool:
-    """Whether an override changes a list of edits: the list, an item of it, or its whole block as `{...}`."""
+    """Whether an override changes a list of edits: the list, an item of it, or a block around it as `{...}`."""
     key, _, value = text.partition("=")
     key = key.lstrip("+~")
-    return edit_list_of(key) is not None or (key in _BLOCKS and value.lstrip().startswith("{"))
+    return edit_list_of(key) is not None or (
+        _AROUND_LISTS.fullmatch(key) is not None and value.lstrip().startswith("{")
+    )
 
 
 def apply_edits(config: DictConfig, override: Override) -> None:
@@ -76,14 +92,14 @@ def apply_edits(config: DictConfig, override: Override) -> None:
     key, value = str(override.key_or_group), override.value()
     with open_dict(config):
         if override.is_delete():
-            if key not in EDIT_LISTS:
+            if edit_list_of(key) != key:
                 what = f"{override.input_line} takes an item out of a list of edits"
                 raise ConfigCompositionException(f"{what}; write the list with {DISCARD}: {EARLIER} instead")
             OmegaConf.update(config, key, [], merge=False)
         elif isinstance(value, (dict, list)):
             later = OmegaConf.create({})
             OmegaConf.update(later, key, value, force_add=True)
-            earlier = {name: edits for name in EDIT_LISTS if (edits := read_edits(config, name)) is not None}
+            earlier = edits_in(config)
             if edit_list_of(key) in (None, key):
                 add_earlier(later, earlier)
             OmegaConf.update(config, key, OmegaConf.select(later, key), merge=isinstance(value, dict), force_add=True)

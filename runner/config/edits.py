@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from runner.config.edit_lists import DISCARD, EARLIER
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.kinds import PIECES, PIPELINE
+from runner.config.kinds import PIECES, PIPELINE, PIPELINE_KINDS
 from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target_fault, is_subclass
 
 PIECE_EDITS = ("prepend", "append")
 ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
 EDITS = (*PIECE_EDITS, *ANCHORED_EDITS, "remove")
+_PLACE_IN_LIST = re.compile(r"\.\d+\.")
 # Keys that Hydra's `instantiate` reads itself.
 INSTANTIATE_KEYS = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
 # Arguments of a pipeline that the pipeline around it gives.
@@ -71,7 +73,21 @@ def _check_piece(key: str, piece: Any, where: Where) -> Iterator[Problem]:
     if fault is not None:
         yield describe_fault(f"{key}._target_", fault, where(key), path)
     elif is_pipeline:
-        yield from _check_pieces(f"{key}.pieces", piece["pieces"], where)
+        yield from _check_kind(key, path, where)
+        if "pieces" in piece:  # else the class makes its pieces
+            yield from _check_pieces(f"{key}.pieces", piece["pieces"], where)
+
+
+def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:
+    """A pipeline of one kind in a pipeline of another kind."""
+    list_key = _PLACE_IN_LIST.split(key, maxsplit=1)[0]
+    pipeline = list_key.rpartition(".")[2].removesuffix("_pipeline")
+    kind = next((name for name, base in PIPELINE_KINDS.items() if is_subclass(path, base)), pipeline)
+    if kind != pipeline:
+        name = PIPELINE_KINDS[pipeline].rpartition(".")[2]
+        what = f"{key}: {path.rpartition('.')[2]} is a pipeline of the kind {kind}, nested in the {pipeline} pipeline"
+        allowed = f"runner.pipelines.ConnectorPipeline, or a subclass of it or of {name}"
+        yield Problem(what, where(key), path, allowed)
 
 
 def _check_pieces(key: str, pieces: Any, where: Where) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ from typing import Any, cast
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
-from runner.config.edit_lists import EDIT_LISTS, discards_earlier, edit_list_of, read_edits
+from runner.config.edit_lists import discards_earlier, edit_list_of, read_edits
 from runner.config.errors import ConfigError, Problem
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
@@ -55,7 +55,7 @@ def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
     config = OmegaConf.create({})
     what = "an experiment file cannot take a key away"
     problems = [Problem(what, line.where) for line in lines if line.parsed.is_delete()]
-    edits = [line for line in lines if line.key in EDIT_LISTS]
+    edits = [line for line in lines if edit_list_of(line.key) == line.key]
     what = "an experiment file cannot change single edits of another one's list"
     others = [line for line in lines if line not in edits]
     problems += [Problem(what, line.where) for line in others if edit_list_of(line.key) is not None]

@@ -9,6 +9,12 @@ from runner.config.targets import Kinds
 
 VECTOR_ENV = "gymnasium.vector.vector_env.VectorEnv"
 PIPELINE = "runner.pipelines.pipeline.ConnectorPipeline"
+# Pipeline -> the class of pipelines of its kind; the last part of a list of edits names the pipeline.
+PIPELINE_KINDS = {
+    "env_to_module": "runner.pipelines.pipeline.EnvToModulePipeline",
+    "module_to_env": "runner.pipelines.pipeline.ModuleToEnvPipeline",
+    "learner": "runner.pipelines.pipeline.LearnerConnectorPipeline",
+}
 
 ENVIRONMENTS = Kinds(
     ("gymnasium.core.Env", VECTOR_ENV, "runner.env_runners.multi_agent_env.MultiAgentEnv"),
@@ -17,6 +23,8 @@ ENVIRONMENTS = Kinds(
 )
 PIECES = Kinds(("runner.pipelines.piece.ConnectorPiece",), "runner.pipelines.ConnectorPiece")
 MODULES = Kinds(("runner.modules.rl_module.RLModule",), "runner.modules.RLModule")
+MULTI_MODULES = Kinds(("runner.modules.multi_rl_module.MultiRLModule",), "runner.modules.MultiRLModule")
+OPTIMIZERS = Kinds(("torch.optim.optimizer.Optimizer",), "torch.optim.Optimizer")
 LOSSES = Kinds(("runner.learners.loss.Loss",), "runner.learners.loss.Loss")
 AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
@@ -24,7 +32,11 @@ AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "Ag
 PACKAGES = ("runner", "gymnasium", "torch")
 
 _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
-_DATAFLOW = ("runner.dataflow.on_policy.on_policy", "runner.dataflow.offline.offline")
+_OPERATOR = ("runner.plans.flow.Operator",)
+_ENV_RUNNERS = (
+    "runner.env_runners.env_runner.SingleAgentEnvRunner",
+    "runner.env_runners.multi_agent_env_runner.MultiAgentEnvRunner",
+)
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
 _OF_MODULES = r"multi_agent\.algorithm_config_overrides_per_module\.[^.]+"
 _EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
@@ -32,14 +44,17 @@ _EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"(algorithm|{_OF_MODULES})\.loss", LOSSES.bases),
     (rf"(algorithm|{_OF_MODULES})\.schema", _SCHEMA),
-    (rf"(algorithm|{_OF_MODULES})\.dataflow", _DATAFLOW),
+    (r"algorithm\.plan\..*_target_", _OPERATOR),
+    (r"env_runners\.env_runner_class", _ENV_RUNNERS),
+    (rf"(algorithm|{_OF_MODULES})\.optimizer\._target_", OPTIMIZERS.bases),
     (r"(module|multi_agent\.modules\.[^.]+)\._target_", MODULES.bases),
+    (r"multi_agent\.multi_rl_module\._target_", MULTI_MODULES.bases),
     (r"env\._target_", ENVIRONMENTS.bases),
     (r"env\.wrappers\.\d+\._target_", _WRAPPER),
-    (rf"(connectors\.\w+|(algorithm|{_OF_MODULES})\.learner_pipeline)\.{_EDIT}", PIECES.bases),
+    (rf"(connectors\.(modules\.[^.]+\.)?\w+|(algorithm|{_OF_MODULES})\.learner_pipeline)\.{_EDIT}", PIECES.bases),
     (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
-    (r"offline\.offline_data_class", ("runner.offline.offline_data.OfflineData",)),
-    (r"offline\.prelearner_class", ("runner.offline.prelearner.OfflinePreLearner",)),
+    (r"offline\.offline_data_class", ("runner.offline.training.offline_data.OfflineData",)),
+    (r"offline\.prelearner_class", ("runner.offline.training.prelearner.OfflinePreLearner",)),
     (r"offline\.prelearner_buffer_class", ("runner.replay.episode_replay_buffer.EpisodeReplayBuffer",)),
 )
 # Modules of environments that wrap others: they take objects, or do more than step an environment.

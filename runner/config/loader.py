@@ -39,6 +39,7 @@ class Loader(ConfigLoaderImpl):
         result = super()._load_single_config(default, repo)
         if isinstance(result.config, DictConfig):
             add_earlier(result.config, self._edits)
+            _put_plan_in_list(result.config)
         return result
 
     def _load_configuration_impl(
@@ -58,6 +59,14 @@ class Loader(ConfigLoaderImpl):
             tasks: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
             config.hydra.overrides.task = [text for text in overrides if text in (*tasks, *edits)]
         return config
+
+
+def _put_plan_in_list(config: DictConfig) -> None:
+    """Put a function that makes the plan into a list: plans are lists, which replace each other."""
+    algorithm = config._get_node("algorithm")
+    plan = algorithm._get_node("plan") if isinstance(algorithm, DictConfig) and not algorithm._is_none() else None
+    if isinstance(plan, DictConfig) and not plan._is_none():
+        OmegaConf.update(config, "algorithm.plan", [plan], merge=False)
 
 
 def _apply(config: DictConfig, text: str) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from runner.config.connector_metrics import CONNECTORS, connector_metrics, may_be_reported
 from runner.config.errors import ConfigError, Problem, nearest_match
-from runner.config.fields import names_of
+from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
+from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import offline_evaluation_metrics
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
+from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-
-DEFAULT_MODULE_ID = "default_policy"
 
 _RUN_METRICS: Mapping[str, str] = {
     "training_iteration": "iterations done, from 1",
@@ -50,6 +52,8 @@ _OFFLINE_METRICS: Mapping[str, str] = {
     "offline_data/queued_blocks_prelearner": "blocks that wait for a pre-learner",
     "offline_data/queued_blocks_learner": "blocks that wait for the learner",
 }
+
+_METRICS_OF_RESOURCES = {ENV_RUNNERS: _ONLINE_METRICS, RECORDED_DATA: _OFFLINE_METRICS}
 
 _EPISODE_METRICS: Mapping[str, str] = {
     "episode_return_mean": "mean undiscounted return of finished episodes",
@@ -100,19 +104,25 @@ _RETURNS_BY_ID: Mapping[str, str] = {
 
 
 def producible_metrics(
-    config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]] | None = None
+    config: ExperimentConfig,
+    agents_by_module: Mapping[str, Sequence[str]] | None = None,
+    reported: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Return metric name -> meaning for the metrics that a run of `config` can report.
 
     Args:
         config: the experiment.
         agents_by_module: module id -> its agents, in environments with several; None: not known (yet).
+        reported: metric -> meaning of what connector pieces report; None: read it from the source of the pieces.
     """
     has_evaluation = config.evaluation.evaluation_interval is not None
-    is_offline = learns_offline(config)
-    prefixes = [*([] if is_offline else ["env_runners"]), *(["evaluation/env_runners"] if has_evaluation else [])]
-    names = {**_RUN_METRICS, **(_OFFLINE_METRICS if is_offline else _ONLINE_METRICS)}
-    if config.env.is_external and not is_offline:
+    needs = needs_of(config)
+    samples = ENV_RUNNERS in needs
+    prefixes = [*(["env_runners"] if samples else []), *(["evaluation/env_runners"] if has_evaluation else [])]
+    names = dict(_RUN_METRICS)
+    for resource in sorted(needs):
+        names |= _METRICS_OF_RESOURCES.get(resource, {})
+    if config.env.is_external and samples:
         names |= _EXTERNAL_METRICS
     for prefix in prefixes:
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
@@ -120,10 +130,10 @@ def producible_metrics(
             ids = {"agent": agents, "module": [module_id]}
             for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
-    trained = config.multi_agent.modules_to_train
-    for module_id in agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID]:
-        if trained is not None and module_id not in trained:
-            continue
+    module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
+    if samples:  # pre-learners report nothing
+        names |= connector_metrics(config, module_ids) if reported is None else reported
+    for module_id in trained_modules(config, module_ids):
         for name, meaning in _learner_metrics(config).items():
             names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
@@ -131,14 +141,9 @@ def producible_metrics(
     return names | offline_evaluation_metrics(config.evaluation)
 
 
-def learns_offline(config: ExperimentConfig) -> bool:
-    """Whether the experiment learns from recorded data."""
-    return config.offline.input_ is not None or config.offline.offline_data_class is not None
-
-
 def _learner_metrics(config: ExperimentConfig) -> dict[str, str]:
     algorithm = config.algorithm
-    of_loss = {name: _LEARNER_METRICS.get(name, f"{name} of the loss") for name in names_of(algorithm.metrics)}
+    of_loss = {name: _LEARNER_METRICS.get(name, f"{name} of the loss") for name in algorithm.metrics.names()}
     of_optimizers = {
         pattern.format(optimizer): meaning
         for optimizer in algorithm.optimizers
@@ -148,36 +153,32 @@ def _learner_metrics(config: ExperimentConfig) -> dict[str, str]:
     return of_loss | of_optimizers | {name: _LEARNER_METRICS.get(name, f"{name} of the loss") for name in others}
 
 
-def declared_module_ids(config: ExperimentConfig) -> list[str]:
-    """Return the ids of modules that the configuration alone tells."""
-    mapping = config.multi_agent.agent_to_module
-    if "_target_" in mapping:
-        return []
-    return list(dict.fromkeys(str(id_) for id_ in mapping.values() if "{agent}" not in str(id_)))
-
-
 def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     """Return whether the metric may end with the id of an agent or module that only the environment knows."""
+    if name.startswith(f"{CONNECTORS}/"):
+        return may_be_reported(name, config) and ENV_RUNNERS in needs_of(config)
     if config.env._target_ is None:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
     starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
     is_learners = name.startswith("learners/") and name.rpartition("/")[2] in _learner_metrics(config)
-    return kind.startswith(starts) or (is_learners and not _is_mapping_complete(config))
+    return kind.startswith(starts) or (is_learners and not is_mapping_complete(config))
 
 
-def _is_mapping_complete(config: ExperimentConfig) -> bool:
-    mapping = config.multi_agent.agent_to_module
-    return "_target_" not in mapping and not any("{agent}" in str(module_id) for module_id in mapping.values())
+def check_metric_names(
+    config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]], reported: Mapping[str, str]
+) -> None:
+    """Check the metrics of `stop`, of the checkpoint rule and of sweeps once agents and pipelines are known.
 
-
-def check_metric_names(config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]]) -> None:
-    """Check the metrics of `stop`, of the checkpoint rule and of sweeps once the agents are known.
+    Args:
+        config: the experiment.
+        agents_by_module: module id -> its agents, in environments with several.
+        reported: metric -> meaning of what the pieces of the run report.
 
     Raises:
         ConfigError: no part of the run produces a metric.
     """
-    known = producible_metrics(config, agents_by_module)
+    known = producible_metrics(config, agents_by_module, reported)
     named = [(f"stop.{name}", name) for name in config.stop]
     named += [("checkpoint.metric", config.checkpoint.metric), *(("sweep.metric", name) for name in config.objectives)]
     problems = [

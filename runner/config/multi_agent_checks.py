@@ -1,27 +1,29 @@
-"""Checks of the `multi_agent` block: the mapping, and the fields that modules override."""
+"""Checks of the `multi_agent` block and of `connectors.modules`: the mapping, and what modules override."""
 
 from __future__ import annotations
 
 import dataclasses
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.compose import Composed
-from runner.config.edit_lists import added_up
+from runner.config.edit_lists import OF_MODULES, PIPELINES, added_up
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import option_of
-from runner.config.kinds import AGENT_MAPPINGS, LOSSES, MODULES
-from runner.config.metrics import DEFAULT_MODULE_ID, declared_module_ids
-from runner.config.schemas import ExperimentConfig, MultiAgentConfig
-from runner.config.targets import Kinds, find_target_fault
+from runner.config.kinds import AGENT_MAPPINGS, LOSSES, MODULES, MULTI_MODULES
+from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids
+from runner.config.optimizer import OptimizerConfig, find_optimizer_problems, with_overrides
+from runner.config.schemas import ExperimentConfig
+from runner.config.targets import NOTHING_GIVEN, Given, Kinds, find_target_fault
 
 # Fields that hold dotted paths, and fields of the algorithm that all modules of a run share.
 _PATHS = {"_target_": MODULES, "loss": LOSSES}
-_SHARED = ("schema", "dataflow", "train_batch_size_per_learner")
+_SHARED = ("schema", "plan", "train_batch_size_per_learner", "min_sample_timesteps_per_iteration")
+_MODULES_GIVEN = Given(num_positional=1)  # the modules
 
 
 def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
@@ -33,18 +35,53 @@ def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> I
         what = f"multi_agent is set, but {config.env.env} has a single agent"
         yield Problem(what, composed.where("multi_agent"), None, "env._target_: a MultiAgentEnv class")
     yield from _check_mapping(block.agent_to_module, composed)
-    if "_target_" not in block.agent_to_module:
-        yield from _check_module_ids(block, composed)
+    if block.multi_rl_module is not None:
+        yield from _check_multi_rl_module(block.multi_rl_module, config, composed)
+    for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
+        yield from _check_module_ids(f"multi_agent.{name}", getattr(block, name) or (), config, composed)
     for name, overrides, target in (
         ("modules", block.modules, config.module),
         ("algorithm_config_overrides_per_module", block.algorithm_config_overrides_per_module, config.algorithm),
     ):
         for module_id, values in overrides.items():
-            yield from _check_overrides(f"multi_agent.{name}.{module_id}", values, type(target), composed)
+            yield from _check_overrides(f"multi_agent.{name}.{module_id}", values, target, composed)
     if block.modules_to_train == []:
         where = composed.where("multi_agent.modules_to_train")
         allowed = f"null for all, or some of {', '.join(declared_module_ids(config)) or 'the modules'}"
         yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", where, "[]", allowed)
+
+
+def _check_multi_rl_module(block: Mapping[str, Any], config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    key = "multi_agent.multi_rl_module"
+    if not isinstance(block.get("_target_"), str):
+        allowed = "{_target_: package.module.MyModules, argument: value, ...}"
+        yield Problem(f"{key} must have a _target_", composed.where(key), show_value(dict(block)), allowed)
+        return
+    arguments = [name for name in block if name != "_target_"]
+    yield from _check_path(f"{key}._target_", block["_target_"], composed, MULTI_MODULES, arguments, _MODULES_GIVEN)
+    if config.env.is_external:
+        what = f"{key}: simulators that step themselves act with each module by itself"
+        yield Problem(what, composed.where(key), str(block["_target_"]), "null, or an environment that is stepped here")
+    stepped = ("optimizer", "grad_clip", *config.algorithm.optimizers.values())
+    for module_id, fields in config.multi_agent.algorithm_config_overrides_per_module.items():
+        for name in fields:
+            if name in stepped:
+                override = f"multi_agent.algorithm_config_overrides_per_module.{module_id}.{name}"
+                what = f"{override}: one optimiser steps all modules of {key}"
+                yield Problem(what, composed.where(override), show_value(fields[name]), f"algorithm.{name}")
+
+
+def find_module_edit_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield the problems of `connectors.modules`."""
+    of_modules = config.connectors.modules
+    yield from _check_module_ids(OF_MODULES, of_modules, config, composed)
+    for module_id, by_pipeline in of_modules.items():
+        for pipeline, edits in by_pipeline.items():
+            key = f"{OF_MODULES}.{module_id}.{pipeline}"
+            yield from find_edit_problems(key, edits, composed.where)
+            if pipeline not in PIPELINES:
+                nearest = nearest_match(pipeline, PIPELINES)
+                yield Problem(f"{key} is no pipeline", composed.where(key), pipeline, ", ".join(PIPELINES), nearest)
 
 
 def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[Problem]:
@@ -60,19 +97,24 @@ def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[P
             yield Problem(what, composed.where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
 
 
-def _check_module_ids(block: MultiAgentConfig, composed: Composed) -> Iterator[Problem]:
+def _check_module_ids(
+    key: str, module_ids: Iterable[str], config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
     """Yield modules that no entry of the mapping leads to; only the environment tells whether an entry fits."""
-    known = list(dict.fromkeys(map(str, block.agent_to_module.values()))) or [DEFAULT_MODULE_ID]
+    mapping = config.multi_agent.agent_to_module
+    if "_target_" in mapping:
+        return
+    known = list(dict.fromkeys(map(str, mapping.values()))) or [DEFAULT_MODULE_ID]
     patterns = [module_id.replace("{agent}", "*") for module_id in known]
-    for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
-        for module_id in getattr(block, name) or ():
-            if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
-                what = f"multi_agent.{name} names {module_id}, a module that acts for no agent"
-                where = composed.where(f"multi_agent.{name}.{module_id}") or composed.where(f"multi_agent.{name}")
-                yield Problem(what, where, module_id, ", ".join(known), nearest_match(module_id, known))
+    for module_id in module_ids:
+        if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
+            what = f"{key} names {module_id}, a module that acts for no agent"
+            where = composed.where(f"{key}.{module_id}") or composed.where(key)
+            yield Problem(what, where, module_id, ", ".join(known), nearest_match(module_id, known))
 
 
-def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed: Composed) -> Iterator[Problem]:
+def _check_overrides(key: str, values: Mapping[str, Any], block: Any, composed: Composed) -> Iterator[Problem]:
+    schema = type(block)
     for name, allowed, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
         yield Problem(f"unknown key {name}", composed.where(name), None, allowed, nearest)
     annotations = typing.get_type_hints(schema)
@@ -83,20 +125,36 @@ def _check_overrides(key: str, values: Mapping[str, Any], schema: type, composed
                 allowed = f"algorithm.{field.name}"
                 yield Problem(f"{name}: all modules share this field", composed.where(name), None, allowed)
                 continue
+            if field.name == "optimizer" and isinstance(values[field.name], Mapping):
+                yield from _check_optimizer(name, values[field.name], block.optimizer, composed)
+                continue
             problem = check_value(
                 name, values[field.name], annotations[field.name], option_of(field), composed.where(name)
             )
             if problem is not None:
                 yield problem
-            elif field.name in _PATHS:
+            elif field.name in _PATHS and schema is not OptimizerConfig:  # whose class another check judges
                 yield from _check_path(name, str(values[field.name]), composed, _PATHS[field.name])
             elif field.name == "learner_pipeline":
                 yield from find_edit_problems(name, added_up((), values[field.name]), composed.where)
 
 
-def _check_path(
-    key: str, path: str, composed: Composed, kinds: Kinds, arguments: typing.Iterable[str] | None = None
+def _check_optimizer(
+    key: str, values: Mapping[str, Any], of_all: OptimizerConfig, composed: Composed
 ) -> Iterator[Problem]:
-    fault = find_target_fault(path, arguments, kinds=kinds)
+    problems = list(_check_overrides(key, values, of_all, composed))
+    merged = with_overrides(of_all, values)
+    yield from problems or find_optimizer_problems(OptimizerConfig(**merged), key, composed.where)
+
+
+def _check_path(
+    key: str,
+    path: str,
+    composed: Composed,
+    kinds: Kinds,
+    arguments: Iterable[str] | None = None,
+    given: Given = NOTHING_GIVEN,
+) -> Iterator[Problem]:
+    fault = find_target_fault(path, arguments, kinds=kinds, given=given)
     if fault is not None:
         yield describe_fault(key, fault, composed.where(key), path)

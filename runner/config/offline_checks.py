@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.metrics import learns_offline
 from runner.config.offline import OfflineConfig
+from runner.config.operators import RECORDED_DATA
+from runner.config.plans import names_recorded_data, needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
 
@@ -33,21 +34,20 @@ _SET_ELSEWHERE = {
 }
 # Arguments of a pre-learner's constructor that runner itself gives.
 _RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_module_state")
-OFFLINE_DATAFLOW = "runner.dataflow.offline.offline"
 
 
 def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield missing data, data that an algorithm would not use, and options that contradict each other."""
     offline, algorithm = config.offline, config.algorithm
     name = type(algorithm).__name__.removesuffix("Config")
-    reads_data = algorithm.dataflow == OFFLINE_DATAFLOW
-    if reads_data and not learns_offline(config):
+    reads_data, names_data = RECORDED_DATA in needs_of(config), names_recorded_data(config)
+    if reads_data and not names_data:
         what = f"{name} learns from recorded data, and offline.input_ names none"
         yield Problem(what, composed.where("offline.input_"), "null", "offline.input_=PATH, for example of `record`")
-    if learns_offline(config) and algorithm.dataflow == "runner.dataflow.on_policy":
+    if names_data and not reads_data:
         what = f"{name} learns from what it samples, recorded data would have no effect"
         yield Problem(what, composed.where("offline.input_"), str(offline.input_), "null, or algorithm=bc, marwil, ...")
-    if offline.materialize_data and offline.materialize_mapped_data and learns_offline(config):
+    if offline.materialize_data and offline.materialize_mapped_data and names_data:
         what = "the data would be held twice, as they are read and as train batches"
         allowed = "one of offline.materialize_data and offline.materialize_mapped_data"
         yield Problem(what, composed.where("offline.materialize_data"), "true", allowed)

@@ -14,7 +14,7 @@ from runner.config.fields import names_of, option, option_of
 from runner.config.schemas import EvaluationConfig, ExperimentConfig, ModuleConfig
 
 EVAL_LOSS = "eval_loss"
-# Method -> its name; `runner.offline.policy_evaluation.METHODS` implements each.
+# Method -> its name; `runner.offline.evaluation.policy_evaluation.METHODS` implements each.
 OFF_POLICY_METHODS: Mapping[str, str] = {
     "is": "importance sampling",
     "wis": "weighted importance sampling",

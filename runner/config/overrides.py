@@ -68,6 +68,9 @@ def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[Ov
 def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
     text = _use_dots_in_metric(text)
     parsed = OverridesParser.create().parse_override(text)
+    if str(parsed.key_or_group) == "algorithm.plan" and isinstance(parsed.value(), dict):  # plans are lists
+        key, _, value = text.partition("=")
+        return _parse_override(f"{key}=[{value}]", dirs)
     key = str(parsed.key_or_group)
     bare = text.lstrip("+")
     if parsed.is_hydra_override():

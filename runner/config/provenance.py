@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.config.edit_lists import DISCARD, EDIT_LISTS, discards_earlier, edit_list_of
+from runner.config.edit_lists import DISCARD, discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine
 from runner.config.paths import display_path
 from runner.config.yaml_lines import locate_keys
@@ -57,7 +57,7 @@ class Provenance:
         if isinstance(value, dict):
             for inner, item in value.items():
                 self._record_value((*keys, str(inner)), item, where)
-        elif isinstance(value, list) and name in EDIT_LISTS:
+        elif isinstance(value, list) and edit_list_of(name) == name:
             for index, edit in enumerate(value):
                 for end in ([], [DISCARD]) if discards_earlier([edit]) else ([],):
                     self._record_or_add((*keys, str(index), *end), where, is_leaf=bool(end))
@@ -70,7 +70,7 @@ class Provenance:
             self._record(keys, where, is_leaf)
         elif edits == name and is_leaf:
             self._begin_edits(name, where)
-        elif edits == name or not keys[2].isdigit():  # no list, which is a mistake
+        elif edits == name or not keys[edits.count(".") + 1].isdigit():  # no list, which is a mistake
             self._record(keys, where, is_leaf)
         else:
             self._add_edit(edits, keys, where, is_leaf)
@@ -82,7 +82,7 @@ class Provenance:
         self.sources[name] = where
 
     def _add_edit(self, name: str, keys: Keys, where: str, is_leaf: bool) -> None:
-        _, _, index, *rest = keys
+        index, *rest = keys[name.count(".") + 1 :]
         if index == "0" and rest == [DISCARD]:
             self._forget(name)
             self.sources[name] = where
@@ -99,6 +99,7 @@ class Provenance:
             self.blocks[name] = where
             return
         self._forget(name)
+        self.blocks = {key: source for key, source in self.blocks.items() if not key.startswith(f"{name}.")}
         self.sources[name] = where
         self._ranks.pop(keys, None)
         self._ranks[keys] = max(self._ranks.values(), default=0) + 1

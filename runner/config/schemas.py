@@ -80,6 +80,10 @@ class EnvRunnersConfig:
         "auto takes the environment's own batched implementation where it has one, sync steps one by one",
         choices=("auto", "sync", "vector_entry_point"),
     )
+    env_runner_class: str | None = option(
+        None,
+        "dotted path of your own EnvRunner class, made as SingleAgentEnvRunner or MultiAgentEnvRunner is; null: these",
+    )
     explore: bool = option(True, "sample actions from the policy's distribution (false: its mode)")
     episode_lookback_horizon: int = option(1, "past steps an episode chunk can still see", unit="steps", minimum=0)
     metrics_num_episodes_for_smoothing: int = option(100, "finished episodes in the running means", minimum=1)
@@ -202,6 +206,11 @@ class MultiAgentConfig:
         "_target_: your own AgentMapping class; empty: default_policy acts for all",
     )
     modules: dict[str, dict[str, Any]] = option({}, "module id: fields of the module block that differ for it")
+    multi_rl_module: dict[str, Any] | None = option(
+        None,
+        "modules that share parts, or are evaluated together: {_target_: your own MultiRLModule class, its keyword "
+        "arguments, ...}; null: each module by itself",
+    )
     modules_to_train: list[str] | None = option(None, "ids of the modules that are updated; null: all")
     algorithm_config_overrides_per_module: dict[str, dict[str, Any]] = option(
         {}, "module id: fields of the algorithm block that differ for it"
@@ -212,13 +221,20 @@ class MultiAgentConfig:
 class ConnectorsConfig:
     """Edits of the three default pipelines, in order: prepend, append, insert_before, insert_after, replace, remove.
 
-    Lists of groups, of the experiment and of the command line add up. A list that begins with `discard: earlier_edits`
-    replaces the lists before it.
+    Edits of one module come after the edits for all modules. Lists of groups, of the experiment and of the command line
+    add up. A list that begins with `discard: earlier_edits` replaces the lists before it.
     """
 
     env_to_module: list[dict[str, Any]] = option([], "edits of the pipeline from the environment to the module")
     module_to_env: list[dict[str, Any]] = option([], "edits of the pipeline from the module to the environment")
     learner: list[dict[str, Any]] = option([], "edits of the pipeline from episodes to the train batch")
+    modules: dict[str, dict[str, list[dict[str, Any]]]] = option(
+        {}, "module id: env_to_module, module_to_env, learner: edits of the pipelines of this module alone"
+    )
+
+    def edits_of(self, module_id: str, pipeline: str) -> list[dict[str, Any]]:
+        """Return the edits of a module's pipeline: for all modules, then for this one."""
+        return [*getattr(self, pipeline), *self.modules.get(module_id, {}).get(pipeline, ())]
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError, open_module
 
@@ -114,6 +115,61 @@ def _lineage(found: Definition, depth: int) -> Iterator[str]:
             yield from _lineage(resolved, depth - 1)
 
 
+def read_class_attribute(found: Definition, name: str, root: str) -> Any:
+    """Return the literal that a class attribute has, in the class or the nearest base that sets it.
+
+    Args:
+        found: the class.
+        name: of the attribute.
+        root: `module.Name` of the base that all such classes have, the last one to look at.
+
+    Raises:
+        UnknowableError: the value is no literal, an instance may set it, or no class up to the root sets it.
+    """
+    for definition in _classes_upward(found, root, MAX_DEPTH):
+        node = definition.node
+        if any(_is_set_on_self(inner, name) for inner in ast.walk(node)):
+            raise UnknowableError
+        value = _assigned_in(node, name)
+        if value is not None:
+            try:
+                return ast.literal_eval(value)
+            except ValueError:
+                raise UnknowableError from None
+    raise UnknowableError
+
+
+def _classes_upward(found: Definition, root: str, depth: int) -> Iterator[Definition]:
+    """Yield a class and its bases up to the root, of several bases the first one's before the second one."""
+    if depth == 0 or not isinstance(found.node, ast.ClassDef) or not is_dataclass_or_plain(found.node):
+        raise UnknowableError
+    is_root = f"{found.module.name}.{found.node.name}" == root
+    bases = [] if is_root else bases_of(found, depth)
+    if len(bases) > 1:  # the order of their attributes takes more than the source of one class
+        raise UnknowableError
+    yield found
+    for base in bases:
+        yield from _classes_upward(base, root, depth - 1)
+
+
+def _assigned_in(node: ast.AST, name: str) -> ast.expr | None:
+    """Return the expression that a class body assigns to a name."""
+    assert isinstance(node, ast.ClassDef)
+    for statement in reversed(node.body):
+        targets: list[ast.expr] = []
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign):
+            targets = [statement.target]
+        if any(isinstance(target, ast.Name) and target.id == name for target in targets):
+            return statement.value  # type: ignore[attr-defined, no-any-return]
+    return None
+
+
+def _is_set_on_self(node: ast.AST, name: str) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Store)
+
+
 def is_dataclass_or_plain(node: ast.ClassDef) -> bool:
     """Return whether no decorator may have replaced the class."""
     return all(dotted(_called(item)) in _DATACLASS for item in node.decorator_list)
@@ -149,3 +205,41 @@ def dotted(node: ast.expr) -> str:
     if isinstance(node, ast.Attribute):
         return f"{dotted(node.value)}.{node.attr}"
     raise UnknowableError
+
+
+def is_function(path: str) -> bool | None:
+    """Whether the source says that a dotted path names a function, not a class; None if it does not say."""
+    found = _found(path)
+    return None if found is None else not found.is_class
+
+
+def constant_of(path: str, name: str) -> Any:
+    """Return a literal that the class at a dotted path, or a base class of it, gives an attribute; None if unknown."""
+    found = _found(path)
+    while found is not None and isinstance(found.node, ast.ClassDef):
+        for statement in found.node.body:
+            if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
+                continue
+            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+            if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+                return _literal(statement.value)
+        try:
+            found = next(iter(bases_of(found, MAX_DEPTH)), None)
+        except UnknowableError:
+            return None
+    return None
+
+
+def _found(path: str) -> Definition | None:
+    try:
+        found = resolve(path, MAX_DEPTH)
+    except (MissingNameError, UnknowableError):
+        return None
+    return found if isinstance(found, Definition) else None
+
+
+def _literal(node: ast.expr | None) -> Any:
+    try:
+        return None if node is None else ast.literal_eval(node)
+    except ValueError:
+        return None

@@ -109,7 +109,7 @@ class SourceModule:
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
         for target in targets:
             for name in ast.walk(target):
-                if isinstance(name, ast.Name):
+                if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
                     self.definitions[name.id] = statement
                     if name.id == "_EXPORTS" and isinstance(statement.value, ast.Dict):
                         self._add_exports(statement.value)

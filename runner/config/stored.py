@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from runner.config.compose import Composed, compose_experiment
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
-from runner.config.edit_lists import EDIT_LISTS, apply_edits, changes_edits, read_edits
+from runner.config.edit_lists import apply_edits, changes_edits, edits_in
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
@@ -70,7 +70,7 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
 
 def _places_of_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> dict[str, str]:
     """Return dotted key -> source, with the edits that the overrides add to `config`."""
-    counts = {name: len(edits) for name in EDIT_LISTS if (edits := read_edits(config, name)) is not None}
+    counts = {name: len(edits) for name, edits in edits_in(config).items()}
     provenance = Provenance(places, counts)
     for line in lines:
         provenance.record_override(line)

@@ -6,7 +6,6 @@ events that is checked here neither follows aliases nor recurses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def check_bounds(text: str, name: str) -> None:
         name: of the file, for messages.
     """
     try:
-        fault = next(_find_faults(text), None)
+        fault = _find_fault(text)
     except yaml.YAMLError:
         return
     if fault is not None:
@@ -55,31 +54,50 @@ def _named(mark: Any, name: str) -> Any:
     return yaml.Mark(name, mark.index, mark.line, mark.column, None, None)
 
 
-def _find_faults(text: str) -> Iterator[tuple[Any, str]]:
-    sizes: dict[str, int] = {}  # anchor -> values that an alias of it stands for
-    open_blocks: list[tuple[str | None, int]] = []  # anchor, values so far
-    total = 0
+def _find_fault(text: str) -> tuple[Any, str] | None:
+    """Return the place and the description of the first fault; None without one."""
+    expansion = _Expansion()
     for event in yaml.parse(text, Loader=_Loader):
-        size = 0
+        fault = expansion.add(event)
+        if fault is not None:
+            return event.start_mark, fault
+    return None
+
+
+class _Expansion:
+    """Counts the values that a text expands to, event by event."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[str, int] = {}  # anchor -> values that an alias of it stands for
+        self._open_blocks: list[tuple[str | None, int]] = []  # anchor, values so far
+        self._total = 0
+
+    def add(self, event: Any) -> str | None:
+        """Count an event; return its fault, None without one."""
         if isinstance(event, _STARTS):
-            open_blocks.append((event.anchor, 1))
-            if len(open_blocks) > MAX_DEPTH:
-                yield event.start_mark, f"values in values, deeper than {MAX_DEPTH}"
-        elif isinstance(event, _ENDS):
-            anchor, size = open_blocks.pop()
-            if anchor is not None:
-                sizes[anchor] = size
+            self._open_blocks.append((event.anchor, 1))
+            return f"values in values, deeper than {MAX_DEPTH}" if len(self._open_blocks) > MAX_DEPTH else None
+        if isinstance(event, yaml.AliasEvent) and any(anchor == event.anchor for anchor, _ in self._open_blocks):
+            return f"the alias *{event.anchor} stands inside what it stands for"
+        self._count(self._completed_size(event))
+        return f"its aliases expand to more than {MAX_ITEMS:,} values" if self._total > MAX_ITEMS else None
+
+    def _completed_size(self, event: Any) -> int:
+        """Return how many values end with an event, and keep the number for aliases."""
+        if isinstance(event, yaml.AliasEvent):
+            return self._sizes.get(event.anchor, 1)
+        if isinstance(event, _ENDS):
+            anchor, size = self._open_blocks.pop()
         elif isinstance(event, yaml.ScalarEvent):
-            size = 1
-            if event.anchor is not None:
-                sizes[event.anchor] = size
-        elif isinstance(event, yaml.AliasEvent):
-            if any(anchor == event.anchor for anchor, _ in open_blocks):
-                yield event.start_mark, f"the alias *{event.anchor} stands inside what it stands for"
-            size = sizes.get(event.anchor, 1)
-        if open_blocks and size:
-            anchor, so_far = open_blocks[-1]
-            open_blocks[-1] = anchor, so_far + size
-            total = max(total, so_far + size)
-        if total > MAX_ITEMS:
-            yield event.start_mark, f"its aliases expand to more than {MAX_ITEMS:,} values"
+            anchor, size = event.anchor, 1
+        else:
+            return 0
+        if anchor is not None:
+            self._sizes[anchor] = size
+        return size
+
+    def _count(self, size: int) -> None:
+        if self._open_blocks and size:
+            anchor, so_far = self._open_blocks[-1]
+            self._open_blocks[-1] = anchor, so_far + size
+            self._total = max(self._total, so_far + size)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,42 +14,22 @@ from runner.config.errors import RunFailure
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks
-from runner.env_runners.rollout_buffer import FinishedEpisodes, Fragment, RolloutBuffer
-from runner.env_runners.sample_recording import ToRecord
+from runner.env_runners.sample import Sample, Weights
+from runner.env_runners.sample_recording import with_weights_seq_no
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.episodes import nested
-from runner.episodes.columns import OBS, Column, Rollout
+from runner.episodes.columns import OBS, Column, ColumnBlock, Rollout
 from runner.episodes.spaces import blank_item
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import ACTIONS_FOR_ENV, DEFAULT_MODULE_ID
-from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
+from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, taken_metrics
+from runner.rows.finished_episodes import FinishedEpisodes
+from runner.rows.lock_step_rows import EnvFragment, LockStepRows
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
-    from runner.offline.recorder import EpisodeRecorder, Recorded
-
-# Module id -> (P,) parameters.
-Weights = Mapping[str, npt.NDArray[np.float32]]
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What one call of `sample` yields.
-
-    `shared_state`: by module id, the state of pieces that runners share (running means and the like), before merging.
-    `further_states`: the same of this runner's other pipelines, which may have gone on from older merged states.
-    `to_record`: what recording needs besides, where the group records.
-    `counts`: metric name -> what this runner has counted since it was made.
-    """
-
-    rollout: Rollout
-    finished: FinishedEpisodes
-    shared_state: dict[str, Any]
-    counts: Mapping[str, int] = field(default_factory=dict)
-    further_states: Sequence[dict[str, Any]] = ()
-    to_record: ToRecord | None = None
-
+    from runner.offline.writing.recorder import EpisodeRecorder, Recorded
 
 # Vector steps of an evaluation after which rows are freed.
 EVALUATION_FRAGMENT = 256
@@ -92,7 +72,7 @@ class SingleAgentEnvRunner:
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
         blank_obs, blank_action = blank_item(env.single_observation_space), blank_item(module.action_space)
-        self._buffer = RolloutBuffer(env.num_envs, blank_obs, blank_action, f"{seed}-{prefix}", num_lookback)
+        self._buffer = LockStepRows(env.num_envs, blank_obs, blank_action, f"{seed}-{prefix}", num_lookback)
         self._to_module: dict[str, Any] | None = None
         self.recorder: EpisodeRecorder | None = None
         self._give_streams()
@@ -106,15 +86,15 @@ class SingleAgentEnvRunner:
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
-    def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
-        """Step until at least `num_env_steps` env steps are made; running episodes are cut and go on next time.
-
-        Args:
-            num_env_steps: at most N - 1 more are made.
-            explore: sample actions; false: the distribution's mode.
-            weights: module id -> (P,) parameters to act with.
-            shared_state: by module id, the merged state of pieces that runners share.
-        """
+    def sample(
+        self,
+        num_env_steps: int,
+        explore: bool = True,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
+    ) -> Sample:
+        """Step until at least `num_env_steps` env steps are made; see `EnvRunner.sample`."""
         self._take_over(weights, shared_state)
         buffer = self._buffer
         buffer.reserve(-(-num_env_steps // self.env.num_envs) + 1)
@@ -123,12 +103,24 @@ class SingleAgentEnvRunner:
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
             fragment = self._cut_checked()
-        self._record(fragment)
+        if self.recorder is not None:
+            self.recorder.add(with_weights_seq_no(raw_block(fragment), weights_seq_no))
         rollout = Rollout({DEFAULT_MODULE_ID: fragment.block}, fragment.block.num_rows)
-        return Sample(rollout, fragment.finished, {DEFAULT_MODULE_ID: self.env_to_module.get_state()})
+        return Sample(
+            rollout,
+            fragment.finished,
+            {DEFAULT_MODULE_ID: self.env_to_module.get_state()},
+            connector_metrics=taken_metrics({DEFAULT_MODULE_ID: (self.env_to_module, self.module_to_env)}),
+            weights_seq_no=weights_seq_no,
+        )
 
     def evaluate(
-        self, num_episodes: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]
+        self,
+        num_episodes: int,
+        explore: bool = False,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
     ) -> FinishedEpisodes:
         """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds.
 
@@ -148,11 +140,12 @@ class SingleAgentEnvRunner:
                 remaining -= buffer.awaits_reset
                 if buffer.t == EVALUATION_FRAGMENT or (buffer.t and not (remaining > 0).any()):
                     fragment = self._cut_checked(with_outputs_per_fragment=explore)
-                    self._record(fragment, fragment.episode_numbers < quotas[fragment.env_of])
+                    if self.recorder is not None:
+                        self.recorder.add(raw_block(fragment), fragment.episode_numbers < quotas[fragment.env_of])
                     parts.append(fragment.finished)
         return _first_of_each(parts, quotas)
 
-    def _cut_checked(self, with_outputs_per_fragment: bool = True) -> Fragment:
+    def _cut_checked(self, with_outputs_per_fragment: bool = True) -> EnvFragment:
         """Return the fragment so far, checked; without `action_logp`, which says nothing, where actions were greedy."""
 
         def complete(columns: dict[str, Column]) -> None:
@@ -162,12 +155,6 @@ class SingleAgentEnvRunner:
         fragment = self._buffer.cut(complete)
         outside = check_fragment(fragment.block, fragment.raw_obs, self._checks)
         return replace(fragment, finished=replace(fragment.finished, outside=outside))
-
-    def _record(self, fragment: Fragment, is_recorded: npt.NDArray[np.bool_] | None = None) -> None:
-        """Record observations as the environment returned them, whatever the pipeline made of them."""
-        if self.recorder is not None:
-            columns = {**fragment.block.columns, OBS: fragment.raw_obs}
-            self.recorder.add(replace(fragment.block, columns=columns), is_recorded)
 
     def _start_if_needed(self, explore: bool) -> None:
         if self._to_module is not None:
@@ -224,9 +211,18 @@ class SingleAgentEnvRunner:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _take_over(self, weights: Weights, shared_state: Mapping[str, Any]) -> None:
+    def set_weights(self, weights: Weights) -> None:
+        """Act with these parameters (module id -> vector) from now on."""
         self._weights.load(weights[DEFAULT_MODULE_ID])
-        self.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
+
+    def _take_over(self, weights: Weights | None, shared_state: Mapping[str, Any] | None) -> None:
+        if weights is not None:
+            self.set_weights(weights)
+        if shared_state is not None:
+            self.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
+
+    def address(self) -> None:
+        """Return None: environments are stepped here."""
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next `sample` depends on, except the weights; empty before the first one."""
@@ -266,6 +262,11 @@ class SingleAgentEnvRunner:
         if self.recorder is not None:
             self.recorder.abort()
         self.env.close()
+
+
+def raw_block(fragment: EnvFragment) -> ColumnBlock:
+    """Return the fragment's block with observations as the environment returned them, whatever the pipeline made."""
+    return replace(fragment.block, columns={**fragment.block.columns, OBS: fragment.raw_obs})
 
 
 def episode_quotas(num_episodes: int, num_envs: int) -> npt.NDArray[np.int64]:

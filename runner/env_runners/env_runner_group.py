@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from runner.config.errors import RunFailure
-from runner.env_runners.env_runner import Sample, Weights
-from runner.env_runners.handles import Pending, RunnerHandle, RunnerLost
-from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.env_runners.handles import RunnerHandle, RunnerLost
+from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
-from runner.episodes import nested
+from runner.env_runners.tickets import LocalTicket, Ticket, wait_any
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.restarts import Restarts
+from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
-    from runner.offline.recorder import Recorded
+    from runner.offline.writing.recorder import Recorded
 
 MakeHandle = Callable[[int, int], RunnerHandle]
 
@@ -43,9 +41,12 @@ class EnvRunnerGroup:
         role: what messages call a runner.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
         recording: records samples here; None: runners record themselves, or nobody does.
+        settings: what the state of the runners depends on.
 
     Attributes:
         counts: metric name -> what all runners have counted.
+        weights_seq_no: number of the newest weights, which are numbered from 1.
+        in_flight: tickets that were asked for with `request` and have not been collected, oldest first.
     """
 
     def __init__(
@@ -57,59 +58,124 @@ class EnvRunnerGroup:
         role: str = "env runner",
         share: Callable[[Any], Any] = lambda value: value,
         recording: SampleRecording | None = None,
+        settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._make_handle = make_handle
-        self._handles = [make_handle(index, 0) for index in range(num_runners)]
-        self._generations = [0] * num_runners
+        self.handles = [make_handle(index, 0) for index in range(num_runners)]
+        self.generations = [0] * num_runners
         self._env_to_module = env_to_module
         self._restarts = Restarts(max_restarts, _RESTART_KEYS)
-        self._role = role
+        self.role = role
         self._share = share
         self._recording = recording
-        self._weights: Any = None
+        self.settings = dict(settings)
+        self._sent = [_SentWeights(0, {}, None)] * num_runners
+        self.weights_seq_no = 0
         self.shared_state: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
+        self._counts_of: dict[int, Mapping[str, int]] = {}
+        self.in_flight: list[RunnerTicket] = []
 
     @property
     def num_runners(self) -> int:
         """The number of runners, W."""
-        return len(self._handles)
+        return len(self.handles)
 
     @property
     def num_restarts(self) -> int:
         """The number of lost runners that were replaced so far."""
         return self._restarts.count
 
-    def set_weights(self, weights: Weights) -> None:
-        """Act with these parameters (module id -> vector) from the next call on."""
-        self._weights = self._share(dict(weights))
+    def set_weights(self, weights: Weights, runners: Iterable[int] | None = None) -> None:
+        """Act with these parameters (module id -> vector) from the next call on: all runners, or these."""
+        self.weights_seq_no += 1
+        sent = _SentWeights(self.weights_seq_no, weights, self._share(dict(weights)))
+        for index in range(self.num_runners) if runners is None else runners:
+            self._sent[index] = sent
+
+    def metrics(self) -> dict[str, int]:
+        """Return the health of the runners, and what they have counted."""
+        health = {
+            "fault_tolerance/num_healthy_workers": self.num_runners,
+            "fault_tolerance/num_remote_worker_restarts": self.num_restarts,
+        }
+        return health | self.counts
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def sample(self, num_env_steps: int, explore: bool) -> list[Sample]:
         """Sample at least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
-        samples: list[Sample] = self._submit("sample", shares, explore)()
-        self._record(samples)
-        self.shared_state = {
-            module_id: pipeline.merge_states(
-                [state[module_id] for sample in samples for state in (sample.shared_state, *sample.further_states)]
-            )
+        calls = self._policy_calls("sample", shares, explore)
+        tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
+        samples = [ticket.result().numbered(ticket.index, self._sent[ticket.index].seq_no) for ticket in tickets]
+        self._take_in(samples, self.shared_state_of(samples))
+        return [sample.with_writable_rows() for sample in samples]
+
+    def request(
+        self, index: int, num_env_steps: int, explore: bool, method: str = "sample", *arguments: Any
+    ) -> RunnerTicket:
+        """Ask one runner for at least `num_env_steps` env steps, and return the ticket; see `collect`.
+
+        Args:
+            index: of the runner.
+            num_env_steps, explore: see `EnvRunner.sample`.
+            method: of the runner; gives a sample.
+            arguments: that the method takes besides.
+        """
+        call = (*self._policy_calls(method, [num_env_steps], explore, index)[0], *arguments)
+        ticket = RunnerTicket(self, index, call, self._sent[index].seq_no)
+        self.in_flight.append(ticket)
+        return ticket
+
+    def answered(self, index: int, weights_seq_no: int, answer: Any) -> RunnerTicket:
+        """Return the ticket of a request that was answered before a checkpoint."""
+        ticket = RunnerTicket(self, index, (), weights_seq_no, answer)
+        self.in_flight.append(ticket)
+        return ticket
+
+    def wait_for_any(self) -> None:
+        """Wait until one of the tickets in flight is ready."""
+        wait_any(self.in_flight)
+
+    def collect(self, ticket: RunnerTicket) -> Sample:
+        """Wait for the sample of a ticket in flight, and merge its state of pieces into the shared one."""
+        self.in_flight.remove(ticket)
+        sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
+        merged = [self.shared_state] if self.shared_state else []
+        self._take_in([sample], self.shared_state_of([sample], merged))
+        return sample.with_writable_rows()
+
+    def _policy_calls(
+        self, method: str, shares: Sequence[int], explore: bool, first_runner: int = 0
+    ) -> list[tuple[Any, ...]]:
+        """Return a call for each of some runners, with its share, its weights and the merged state of pieces."""
+        shared_state = self._share(self.shared_state)
+        return [
+            (method, share, explore, sent.shared, shared_state, sent.seq_no)
+            for share, sent in zip(shares, self._sent[first_runner:], strict=False)
+        ]
+
+    def shared_state_of(self, samples: Sequence[Sample], merged: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+        """Merge the states of pieces that came with samples, into ones that were merged before."""
+        states = [*merged, *(state for sample in samples for state in (sample.shared_state, *sample.further_states))]
+        return {
+            module_id: pipeline.merge_states([state[module_id] for state in states])
             for module_id, pipeline in self._env_to_module.items()
         }
-        self.counts = _summed([sample.counts for sample in samples])
-        return [_writable(sample) for sample in samples]
 
-    def _record(self, samples: Sequence[Sample]) -> None:
-        for index, sample in enumerate(samples):
+    def _take_in(self, samples: Sequence[Sample], shared_state: dict[str, Any]) -> None:
+        for sample in samples:
             if self._recording is not None and sample.to_record is not None:
                 (block,) = sample.rollout.blocks.values()
-                self._recording.add(index, block, sample.to_record)
+                self._recording.add(sample.runner, block, sample.to_record, sample.weights_seq_no)
+            self._counts_of[sample.runner] = sample.counts
+        self.shared_state = shared_state
+        self.counts = _summed(list(self._counts_of.values()))
 
     def addresses(self) -> list[str]:
         """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
-        addresses: list[str] = self._submit_all([("address",)] * self.num_runners)()
-        return addresses
+        return [address for address in self._call_all("address") if address]
 
     def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
         """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.
@@ -117,63 +183,54 @@ class EnvRunnerGroup:
         On remote runners they go on in parallel to whatever the driver does.
         """
         shares = _shares(num_episodes, min(num_episodes, self.num_runners))  # the other runners have nothing to do
-        wait = self._submit("evaluate", shares, explore)
-        return lambda: FinishedEpisodes.concatenated(wait())
+        calls = self._policy_calls("evaluate", shares, explore)
+        tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
+        return lambda: FinishedEpisodes.concatenated([ticket.result() for ticket in tickets])
 
-    def _submit(self, method: str, shares: Sequence[int], explore: bool) -> Callable[[], list[Any]]:
-        shared_state = self._share(self.shared_state)
-        calls = [(method, share, explore, self._weights, shared_state) for share in shares]
-        return self._submit_all(calls)
+    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
+        tickets = [RunnerTicket(self, index, (method, *arguments)) for index in range(self.num_runners)]
+        return [ticket.result() for ticket in tickets]
 
-    def _submit_all(self, calls: Sequence[tuple[Any, ...]]) -> Callable[[], list[Any]]:
-        """Start one call (method, *args) on each of the first runners; call the result to wait for all answers."""
-        pending = [handle.submit(*call) for handle, call in zip(self._handles, calls, strict=False)]
-        return lambda: [self._wait(index, calls[index], wait) for index, wait in enumerate(pending)]
+    # -- lost runners ----------------------------------------------------------------------------------------------
 
-    def _wait(self, index: int, call: tuple[Any, ...], wait: Pending) -> Any:
-        losses_in_a_row = 0
-        while True:
-            try:
-                return wait()
-            except RunnerLost as lost:
-                losses_in_a_row += 1
-                self._replace(index, lost, losses_in_a_row)
-                wait = self._handles[index].submit(*call)
-            except RunFailure as failure:
-                where = ", ".join(filter(None, (f"{self._role} {index}", failure.problem.where)))
-                raise RunFailure(replace(failure.problem, where=where)) from failure
-
-    def _replace(self, index: int, lost: RunnerLost, losses_in_a_row: int) -> None:
-        """Put a new runner in the place of a lost one."""
-        self._restarts.add(f"{self._role} {lost}", losses_in_a_row)
-        self._handles[index].close()
-        self._make(index, self._generations[index] + 1)
+    def replace_lost(self, index: int, generation: int, lost: RunnerLost, losses_in_a_row: int) -> None:
+        """Put a new runner in the place of a lost one, unless that has been done for another of its calls."""
+        if self.generations[index] != generation:
+            return
+        self._restarts.add(f"{self.role} {lost}", losses_in_a_row)
+        self.handles[index].close()
+        self._make(index, generation + 1)
 
     def _make(self, index: int, generation: int) -> None:
-        self._generations[index] = generation
+        self.generations[index] = generation
         if self._recording is not None:
             self._recording.forget(index)
-        self._handles[index] = self._make_handle(index, generation)
+        self.handles[index] = self._make_handle(index, generation)
 
     def finish_recording(self) -> Recorded:
         """Finish the files of all runners."""
         if self._recording is not None:
             return self._recording.finish()
-        recorded: list[Recorded] = self._submit_all([("finish_recording",)] * self.num_runners)()
+        recorded: list[Recorded] = self._call_all("finish_recording")
         return sum(recorded[1:], recorded[0])
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Return the states of all runners."""
-        states = self._submit_all([("get_state",)] * self.num_runners)()
+        states = self._call_all("get_state")
         recording = {} if self._recording is None else {"recording": self._recording.get_state()}
         return {
             **recording,
             "runners": {str(index): state for index, state in enumerate(states)},
-            "generations": list(self._generations),
+            "generations": list(self.generations),
             "shared": self.shared_state,
             "num_restarts": self.num_restarts,
+            "weights_seq_no": self.weights_seq_no,
+            "weights_seq_nos": [sent.seq_no for sent in self._sent],
+            "older_weights": {
+                str(sent.seq_no): dict(sent.weights) for sent in self._sent if sent.seq_no != self.weights_seq_no
+            },
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -186,21 +243,37 @@ class EnvRunnerGroup:
         if len(states) != self.num_runners:
             raise ValueError(f"the state is of {len(states)} env runners, this run has {self.num_runners}")
         for index, generation in enumerate(state["generations"]):
-            if generation != self._generations[index]:
-                self._handles[index].close()
+            if generation != self.generations[index]:
+                self.handles[index].close()
                 self._make(index, int(generation))
         self._restarts.count = int(state["num_restarts"])
+        self.in_flight.clear()
+        self._set_sent(state)
         self.shared_state = dict(state["shared"])
         if self._recording is not None:
             self._recording.set_state(state.get("recording", {}))
-        self._submit_all([("set_state", states[str(index)]) for index in range(self.num_runners)])()
+        calls = [("set_state", states[str(index)]) for index in range(self.num_runners)]
+        for ticket in [RunnerTicket(self, index, call) for index, call in enumerate(calls)]:
+            ticket.result()
+
+    def _set_sent(self, state: Mapping[str, Any]) -> None:
+        """Give runners the weights that they acted with; the newest have been set already."""
+        newest = replace(self._sent[0], seq_no=int(state.get("weights_seq_no", self.weights_seq_no)))
+        self.weights_seq_no = newest.seq_no
+        older = {
+            int(seq_no): _SentWeights(int(seq_no), weights, self._share(dict(weights)))
+            for seq_no, weights in state.get("older_weights", {}).items()
+        }
+        seq_nos = state.get("weights_seq_nos", [newest.seq_no] * self.num_runners)
+        self._sent = [older.get(int(seq_no), newest) for seq_no in seq_nos]
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Replace all runners by ones with seeds that `state` has not used; they start new episodes."""
         if self._recording is not None:
             self._recording.set_state(state.get("recording", {}))
+        self._set_sent({"weights_seq_no": state.get("weights_seq_no", self.weights_seq_no)})
         generation = 1 + max(state.get("generations", [0]))  # recorded data have none
-        for index, handle in enumerate(self._handles):
+        for index, handle in enumerate(self.handles):
             handle.close()
             self._make(index, generation)
 
@@ -208,8 +281,74 @@ class EnvRunnerGroup:
         """Close all runners; recorded episodes that are in no whole file are dropped."""
         if self._recording is not None:
             self._recording.abort()
-        for handle in self._handles:
+        for handle in self.handles:
             handle.close()
+
+
+@dataclass(frozen=True)
+class _SentWeights:
+    """Weights that runners act with.
+
+    Attributes:
+        seq_no: their number.
+        weights: module id -> vector.
+        shared: the same, cheap to send.
+    """
+
+    seq_no: int
+    weights: Weights
+    shared: Any
+
+
+class RunnerTicket:
+    """A ticket of one runner of a group: where the runner is lost, another takes its place and repeats the call.
+
+    Args:
+        group: of the runner.
+        index: of the runner.
+        call: name of a method, and its arguments.
+        weights_seq_no: number of the weights among these.
+        answer: known already, of a call before a checkpoint.
+    """
+
+    def __init__(
+        self, group: EnvRunnerGroup, index: int, call: tuple[Any, ...], weights_seq_no: int = 0, answer: Any = None
+    ) -> None:
+        self.index = index
+        self.weights_seq_no = weights_seq_no
+        self._group, self._call = group, call
+        self._ticket: Ticket = LocalTicket(lambda: answer) if answer is not None else self._submitted()
+
+    def _submitted(self) -> Ticket:
+        self._generation = self._group.generations[self.index]
+        return self._group.handles[self.index].submit(*self._call)
+
+    @property
+    def reference(self) -> Any:
+        """Ray's reference to the answer; None where the runner is in this process."""
+        return self._ticket.reference
+
+    def is_ready(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._ticket.is_ready()
+
+    def result(self) -> Any:
+        """Wait for the answer and return it.
+
+        Raises:
+            RunFailure: the call failed, or restarts are used up.
+        """
+        losses_in_a_row = 0
+        while True:
+            try:
+                return self._ticket.result()
+            except RunnerLost as lost:
+                losses_in_a_row += 1
+                self._group.replace_lost(self.index, self._generation, lost, losses_in_a_row)
+                self._ticket = self._submitted()
+            except RunFailure as failure:
+                where = ", ".join(filter(None, (f"{self._group.role} {self.index}", failure.problem.where)))
+                raise RunFailure(replace(failure.problem, where=where)) from failure
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
@@ -219,16 +358,3 @@ def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
 def _shares(total: int, num_parts: int) -> list[int]:
     """Return `total` in `num_parts` whole parts that differ by one at most."""
     return [total // num_parts + (index < total % num_parts) for index in range(num_parts)]
-
-
-def _writable(sample: Sample) -> Sample:
-    """Return the sample with arrays that may be written to; arrays out of Ray's object store may not."""
-    blocks = {
-        module_id: replace(block, columns=nested.map_leaves(_writable_array, dict(block.columns)))
-        for module_id, block in sample.rollout.blocks.items()
-    }
-    return replace(sample, rollout=replace(sample.rollout, blocks=blocks))
-
-
-def _writable_array(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.require(array, requirements="W")

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,19 +11,7 @@ import numpy.typing as npt
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes.columns import REWARDS, Column, ColumnBlock
-
-
-@dataclass(frozen=True)
-class OutsideObservations:
-    """Observations with a value outside of the bounds of their space: how many, and the first one."""
-
-    count: int = 0
-    first: Problem | None = None
-
-    @classmethod
-    def total(cls, parts: Sequence[OutsideObservations]) -> OutsideObservations:
-        """Return the observations of all parts."""
-        return cls(sum(part.count for part in parts), next((part.first for part in parts if part.first), None))
+from runner.rows.finished_episodes import OutsideObservations
 
 
 def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationChecks) -> OutsideObservations:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Protocol
 
 from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.env_runners.tickets import LocalTicket, RemoteTicket, Ticket
 from runner.interrupts import Interrupted, is_interrupted
 
 # (index, generation) -> a new env runner; the generation counts restarts, so that seeds differ.
 MakeEnvRunner = Callable[[int, int], Any]
-Pending = Callable[[], Any]
 
 _log = logging.getLogger(__name__)
 
@@ -29,27 +32,23 @@ class RunnerLost(Exception):
 class RunnerHandle(Protocol):
     """Calls methods of one env runner."""
 
-    def submit(self, method: str, *args: Any) -> Pending:
-        """Start the call; calling what is returned waits for the result.
-
-        Raises (when waiting):
-            RunnerLost: the runner is gone.
-            RunnerError: the call failed in a way that a restart would not mend.
-        """
+    def submit(self, method: str, *args: Any) -> Ticket:
+        """Start the call, and return the claim to its answer; calls are answered in their order."""
 
     def close(self) -> None:
         """Close the environments and free the runner."""
 
 
 class LocalHandle:
-    """An env runner in this process; a call runs when its result is asked for."""
+    """An env runner in this process; calls run in their order, each when its result or a later one is asked for."""
 
     def __init__(self, make_runner: MakeEnvRunner, index: int, generation: int) -> None:
         self.runner = make_runner(index, generation)
+        self._calls: deque[LocalTicket] = deque()
 
-    def submit(self, method: str, *args: Any) -> Pending:
+    def submit(self, method: str, *args: Any) -> Ticket:
         """Return the call, to be run."""
-        return lambda: getattr(self.runner, method)(*args)
+        return LocalTicket(partial(getattr(self.runner, method), *args), self._calls)
 
     def close(self) -> None:
         """Close the environments."""
@@ -94,20 +93,26 @@ class RemoteHandle:
         self._actor: Any = actor_class.remote(make_runner, index, generation)
         self._timeout_s = timeout_s
         self._start_timeout_s = max(timeout_s or 0.0, _START_TIMEOUT_S)
-        self._has_answered = False
+        self._answered_s = 0.0  # time.monotonic() of the newest answer
         self._index = index
 
-    def submit(self, method: str, *args: Any) -> Pending:
+    def submit(self, method: str, *args: Any) -> Ticket:
         """Send the call to the actor."""
+        submitted_s = time.monotonic()
         reference = self._actor.call.remote(method, *args)
-        return lambda: self._wait(reference, method)
+        return RemoteTicket(reference, lambda: self._deadline_s(submitted_s), lambda one: self._receive(one, method))
 
-    def _wait(self, reference: Any, method: str) -> Any:
+    def _deadline_s(self, submitted_s: float) -> float | None:
+        if not self._answered_s:
+            return submitted_s + self._start_timeout_s
+        return None if self._timeout_s is None else max(submitted_s, self._answered_s) + self._timeout_s
+
+    def _receive(self, reference: Any, method: str) -> Any:
         import ray
 
         try:
             answer = self._get(reference)
-            self._has_answered = True
+            self._answered_s = time.monotonic()
             return answer
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunnerError):
@@ -130,8 +135,8 @@ class RemoteHandle:
     def _get(self, reference: Any) -> Any:
         import ray
 
-        if self._timeout_s is not None or not self._has_answered:
-            return ray.get(reference, timeout=self._timeout_s if self._has_answered else self._start_timeout_s)
+        if self._timeout_s is not None or not self._answered_s:
+            return ray.get(reference, timeout=self._timeout_s if self._answered_s else self._start_timeout_s)
         while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
             if is_interrupted():
                 raise Interrupted

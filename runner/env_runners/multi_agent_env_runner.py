@@ -5,29 +5,35 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from runner.config.errors import Problem, RunFailure, nearest_match
-from runner.env_runners.agent_rows import AgentRows
-from runner.env_runners.chunks import IntArray
-from runner.env_runners.env_runner import EVALUATION_FRAGMENT, Sample, Weights, episode_quotas
-from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
+from runner.env_runners.env_runner import EVALUATION_FRAGMENT, episode_quotas
+from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.observation_checks import ObservationChecks, outline
-from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.env_runners.sample import Sample, Weights
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock, Rollout
 from runner.episodes.spaces import blank_item
 from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
+from runner.pipelines.piece import ACTIONS_FOR_ENV, Batch
+from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, taken_metrics
+from runner.rows.agent_rows import AgentRows
+from runner.rows.chunks import IntArray
+from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.streams import random_stream
+
+if TYPE_CHECKING:
+    from runner.offline.writing.recorder import Recorded
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,6 @@ class _ModuleRunner:
         space = env.observation_spaces[first]
         self.module_id = module_id
         self.acting = acting
-        self.weights = FlatParameters(acting.module)
         self.space = space
         self.checks = ObservationChecks(space, 1, f"{type(env).__name__}, agent {first}", observation_check)
         blank_action = blank_item(acting.module.action_space)
@@ -66,18 +71,16 @@ class _ModuleRunner:
         self.to_module: dict[str, Any] | None = None
         self.shared_data: dict[str, Any] = {}
 
-    def act(self, explore: bool, actions: list[AgentDict]) -> None:
+    def act(self, outputs: Batch, explore: bool, all_rows: Mapping[str, AgentRows], actions: list[AgentDict]) -> None:
         """Let the agents that were observed last act; their actions go into the dict of their sub-environment."""
-        if self.to_module is None:
-            return
-        module, rows = self.acting.module, self.rows
-        forward = module.forward_exploration if explore else module.forward_inference
+        rows = self.rows
         batch = self.acting.module_to_env(
-            rl_module=module,
-            batch=forward(self.to_module),
+            rl_module=self.acting.module,
+            batch=outputs,
             episodes=rows,
             explore=explore,
             shared_data=self.shared_data,
+            episodes_of_modules=all_rows,
         )
         for env, agent, action in batch.pop(ACTIONS_FOR_ENV):
             actions[env][agent] = action
@@ -86,9 +89,9 @@ class _ModuleRunner:
             batch = nested.take(batch, goes_on)
         rows.act(rows.slots[goes_on], batch)
 
-    def prepare(self, slots: IntArray, explore: bool) -> None:
+    def prepare(self, explore: bool, all_rows: Mapping[str, AgentRows]) -> None:
         """Make the batch of the next forward pass, for the agents that were observed just now."""
-        self.rows.slots = slots
+        slots = self.rows.slots
         self.to_module, self.shared_data = None, {}
         if len(slots):
             self.to_module = self.acting.env_to_module(
@@ -97,6 +100,7 @@ class _ModuleRunner:
                 episodes=self.rows,
                 explore=explore,
                 shared_data=self.shared_data,
+                episodes_of_modules=all_rows,
             )
             check_masks(self.acting.module, self.to_module, self.rows.is_running[slots], self._place)
 
@@ -167,8 +171,8 @@ class _ModuleRunner:
     def cut(self) -> tuple[ColumnBlock, OutsideObservations]:
         """Return the fragment so far, checked, and its observations to be counted."""
         acting = self.acting
-        block, raw_obs = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
-        return block, check_fragment(block, raw_obs, self.checks)
+        cut = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
+        return cut.block, check_fragment(cut.block, cut.raw_obs, self.checks)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of rows, of pipelines and the batch of the next forward pass."""
@@ -224,6 +228,7 @@ class MultiAgentEnvRunner:
         seed: of the run.
         num_lookback: past steps that chunks can see.
         observation_check: of the `env` block.
+        together: evaluates the modules; its weights travel as one vector. None: each by itself, with its weights.
     """
 
     def __init__(
@@ -234,8 +239,13 @@ class MultiAgentEnvRunner:
         seed: int,
         num_lookback: int,
         observation_check: str = "warn",
+        together: MultiRLModule | None = None,
     ) -> None:
         self.env = env
+        by_id = {module_id: acting.module for module_id, acting in modules.items()}
+        self._together = MultiRLModule(by_id) if together is None else together
+        networks: Mapping[str, nn.Module] = by_id if together is None else {ALL_MODULES: together}
+        self._weights = {key: FlatParameters(network) for key, network in networks.items()}
         self._seed_name = seed_name
         self._seed = seed
         role, index, generation = seed_name
@@ -244,6 +254,7 @@ class MultiAgentEnvRunner:
             module_id: _ModuleRunner(module_id, acting, env, f"{seed}-{prefix}", num_lookback, observation_check)
             for module_id, acting in modules.items()
         }
+        self._all_rows = {module_id: runner.rows for module_id, runner in self._modules.items()}
         self._place_of = {  # agent id -> its module's runner, its place among the module's agents
             agent: (runner, place)
             for runner in self._modules.values()
@@ -271,8 +282,15 @@ class MultiAgentEnvRunner:
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
-    def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
-        """Step until at least `num_env_steps` env steps are made; see `SingleAgentEnvRunner.sample`."""
+    def sample(
+        self,
+        num_env_steps: int,
+        explore: bool = True,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
+    ) -> Sample:
+        """Step until at least `num_env_steps` env steps are made; see `EnvRunner.sample`."""
         self._take_over(weights, shared_state)
         num_steps = 0
         with torch.inference_mode():
@@ -283,10 +301,21 @@ class MultiAgentEnvRunner:
         states = {module_id: runner.acting.env_to_module.get_state() for module_id, runner in self._modules.items()}
         finished, self._finished = self._finished, []
         rollout = Rollout({module_id: block for module_id, block in blocks.items() if len(block)}, num_steps)
-        return Sample(rollout, self._summary(finished), states)
+        return Sample(
+            rollout,
+            self._summary(finished),
+            states,
+            connector_metrics=taken_metrics({module_id: self.pipelines_of(module_id) for module_id in self._modules}),
+            weights_seq_no=weights_seq_no,
+        )
 
     def evaluate(
-        self, num_episodes: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]
+        self,
+        num_episodes: int,
+        explore: bool = False,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
     ) -> FinishedEpisodes:
         """Run exactly `num_episodes` whole episodes; see `SingleAgentEnvRunner.evaluate`."""
         self._take_over(weights, shared_state)
@@ -342,8 +371,12 @@ class MultiAgentEnvRunner:
     def _step(self, explore: bool) -> int:
         """Take one vector step; return how many sub-environments made an env step (the others were reset)."""
         actions: list[AgentDict] = [{} for _ in range(self.env.num_envs)]
-        for runner in self._modules.values():
-            runner.act(explore, actions)
+        batches = {id_: runner.to_module for id_, runner in self._modules.items() if runner.to_module is not None}
+        together = self._together
+        forward = together.forward_exploration if explore else together.forward_inference
+        outputs = forward(batches) if batches else {}
+        for module_id in batches:
+            self._modules[module_id].act(outputs[module_id], explore, self._all_rows, actions)
         steps = self.env.step(actions)
         self._take_in(steps, explore)
         return sum(not step.is_reset for step in steps)
@@ -355,10 +388,11 @@ class MultiAgentEnvRunner:
         for n, step in enumerate(steps):
             self._sort_in(n, step, observed)
         for module_id, runner in self._modules.items():
-            slots = runner.write(observed[module_id], self._env_t, self._numbers)
+            runner.rows.slots = runner.write(observed[module_id], self._env_t, self._numbers)
             for episode in self._finished[num_finished:]:
                 runner.rows.end_env(episode.env)
-            runner.prepare(slots, explore)
+        for runner in self._modules.values():
+            runner.prepare(explore, self._all_rows)
 
     def _sort_in(self, n: int, step: EnvStep, observed: Mapping[str, _Observed]) -> None:
         """Give each agent's data to its module."""
@@ -434,10 +468,24 @@ class MultiAgentEnvRunner:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def _take_over(self, weights: Weights, shared_state: Mapping[str, Any]) -> None:
-        for module_id, runner in self._modules.items():
-            runner.weights.load(weights[module_id])
-            runner.acting.env_to_module.set_state(shared_state.get(module_id, {}))
+    def set_weights(self, weights: Weights) -> None:
+        """Act with these parameters from now on: module id -> vector, or one vector of all modules together."""
+        for key, parameters in self._weights.items():
+            parameters.load(weights[key])
+
+    def _take_over(self, weights: Weights | None, shared_state: Mapping[str, Any] | None) -> None:
+        if weights is not None:
+            self.set_weights(weights)
+        if shared_state is not None:
+            for module_id, runner in self._modules.items():
+                runner.acting.env_to_module.set_state(shared_state.get(module_id, {}))
+
+    def address(self) -> None:
+        """Return None: environments are stepped here."""
+
+    def finish_recording(self) -> Recorded:
+        """Raise `RunFailure`: episodes of several agents are not recorded yet."""
+        raise RunFailure(Problem("episodes of several agents cannot be recorded yet", "offline.output"))
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next `sample` depends on, except the weights; empty before the first one."""

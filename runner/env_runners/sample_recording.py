@@ -12,8 +12,18 @@ import numpy.typing as npt
 from runner.episodes.columns import OBS, Column, ColumnBlock
 
 if TYPE_CHECKING:
-    from runner.offline.file_list import FileList
-    from runner.offline.recorder import EpisodeRecorder, Recorded
+    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.recorder import EpisodeRecorder, Recorded
+
+
+# Column of recorded steps: number of the weights that chose the action.
+WEIGHTS_SEQ_NO = "weights_seq_no"
+
+
+def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
+    """Return the block with a column that says which weights acted."""
+    numbers = np.full(block.num_rows, weights_seq_no, np.int64)
+    return replace(block, columns={**block.columns, WEIGHTS_SEQ_NO: numbers})
 
 
 @dataclass(frozen=True)
@@ -49,14 +59,14 @@ class SampleRecording:
         self._file_list = file_list
         self._before: Recorded | None = None
 
-    def add(self, index: int, block: ColumnBlock, to_record: ToRecord) -> None:
+    def add(self, index: int, block: ColumnBlock, to_record: ToRecord, weights_seq_no: int) -> None:
         """Take the sample of a runner.
 
         Raises:
             RunFailure: what has ended cannot be written.
         """
-        columns = {**block.columns, OBS: to_record.raw_obs}
-        self._recorders[index].add(replace(block, columns=columns), to_record.is_whole)
+        raw = replace(block, columns={**block.columns, OBS: to_record.raw_obs})
+        self._recorders[index].add(with_weights_seq_no(raw, weights_seq_no), to_record.is_whole)
         self._recorders[index].break_off(to_record.broken_off)
 
     def forget(self, index: int) -> None:
@@ -82,8 +92,8 @@ class SampleRecording:
         Args:
             state: empty for a run that did not record before.
         """
-        from runner.offline.recorder import Recorded
-        from runner.offline.writer import WriteReport
+        from runner.offline.writing.recorder import Recorded
+        from runner.offline.writing.writer import WriteReport
 
         if state:
             report = WriteReport(**{**state["report"], "files": tuple(state["report"]["files"])})

@@ -19,10 +19,10 @@ import numpy.typing as npt
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.env_runners.leaf_checks import converts
 from runner.env_runners.observation_checks import outline
-from runner.env_runners.rollout_buffer import Infos
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item
+from runner.rows.infos import Infos
 from runner.streams import integer_seed, stream_state
 
 Array = npt.NDArray[Any]

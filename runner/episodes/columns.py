@@ -94,7 +94,9 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
     @property
     def offsets(self) -> npt.NDArray[np.int64]:
         """(E + 1,) row at which each chunk starts in the step columns; in `obs` chunk e starts at offsets[e] + e."""
-        return np.concatenate(([0], np.cumsum(self.lengths)))
+        offsets = np.zeros(len(self.lengths) + 1, np.int64)
+        np.cumsum(self.lengths, out=offsets[1:])
+        return offsets
 
     @property
     def extra_columns(self) -> list[str]:
@@ -205,15 +207,19 @@ class Rollout:
 
     Attributes:
         leave_out: what `rllink.leave_out` has to be so that `resume` goes on without it; empty if it is not repeated.
+        whole: the blocks that `blocks` are parts of, for pieces that read other agents' rows; None: it is no part.
     """
 
     blocks: Mapping[str, ColumnBlock]
     num_env_steps: int
     leave_out: tuple[str, ...] = ()
+    whole: Mapping[str, ColumnBlock] | None = None
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Return one rollout with the chunks of all, module by module."""
+    """Return one rollout with the chunks of all, module by module; a single one is returned as it is."""
+    if len(rollouts) == 1:
+        return rollouts[0]
     modules = dict.fromkeys(module_id for rollout in rollouts for module_id in rollout.blocks)
     blocks = {
         module_id: concat_blocks([rollout.blocks[module_id] for rollout in rollouts if module_id in rollout.blocks])
@@ -310,7 +316,7 @@ def take_fragments(
     ends_chunk = starts + lengths == block.lengths[chunks]
     # Step k of the result is step k - (steps before its fragment) of the fragment; of observations there is one more.
     first_rows, first_obs_rows = block.offsets[chunks] + starts, block.first_obs_rows[chunks] + starts
-    rows, obs_rows = _ranges(first_rows, lengths), _ranges(first_obs_rows, lengths + 1)
+    rows, obs_rows = row_ranges(first_rows, lengths), row_ranges(first_obs_rows, lengths + 1)
     return ColumnBlock(
         columns={
             name: nested.take(column, obs_rows if name == OBS else rows) for name, column in block.columns.items()
@@ -325,7 +331,7 @@ def take_fragments(
     )
 
 
-def _ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def row_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
     num_before = np.cumsum(lengths) - lengths
     rows: npt.NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - num_before, lengths)

@@ -282,6 +282,10 @@ class LookbackBuffer:
                     return [data[i if i < 0 else i + lookback] for i in indices]
                 except (IndexError, TypeError):
                     pass  # `_get_many` fills it, or says what is wrong
+        return self._get_any(indices, neg, fill, one_hot_discrete)
+
+    def _get_any(self, indices: Indices, neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
+        """Do as `get` does, also for nested data, encoded items and items that do not exist."""
         if one_hot_discrete and self.space is None:
             raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
         if indices is None:

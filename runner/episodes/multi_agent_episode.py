@@ -50,7 +50,7 @@ class MultiAgentEpisode(MultiAgentChunks):
 
     __slots__ = ()
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the signature of the specification
         self,
         id_: str | None = None,
         *,
@@ -111,7 +111,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         self._number_agents(agent_t_started or {}, agent_episode_ids or {})
 
     @classmethod
-    def from_agent_episodes(
+    def from_agent_episodes(  # noqa: PLR0913 - one for each field of an episode
         cls,
         id_: str | None,
         *,

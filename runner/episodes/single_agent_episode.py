@@ -86,7 +86,7 @@ class SingleAgentEpisode:
         "t_started",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the signature of the specification
         self,
         id_: str | None = None,
         *,
@@ -137,7 +137,7 @@ class SingleAgentEpisode:
         self.validate()
 
     @classmethod
-    def from_columns(
+    def from_columns(  # noqa: PLR0913 - one for each field of an episode
         cls,
         *,
         id_: str | None,
@@ -683,11 +683,7 @@ class SingleAgentEpisode:
         episode._infos = _read_infos(state)
         episode.is_terminated = read_key(state, "is_terminated", (bool,), "episode")
         episode.is_truncated = read_key(state, "is_truncated", (bool,), "episode")
-        episode.t_started = read_key(state, "t_started", (int,), "episode")
-        if abs(episode.t_started) >= 2**62:
-            raise StateError(f"episode.t_started: expected a timestep below 2**62, got {episode.t_started}")
-        expected_t = episode.t_started + len(episode.rewards)
-        episode.t = read_key(state, "t", (int,), "episode", default=expected_t)
+        episode.t_started, episode.t = _read_timesteps(state, len(episode.rewards))
         custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
         episode._custom_data = None if custom_data is None else from_plain(custom_data, "episode.custom_data")
         episode._start_time, episode._last_step_time = _read_clock(state)
@@ -776,6 +772,14 @@ def _read_infos(state: dict[str, Any]) -> InfoBuffer | None:
 def _read_space(state: dict[str, Any], key: str) -> Space[Any] | None:
     space = read_key(state, key, (dict,), "episode", default=None)
     return None if space is None else space_from_dict(space, f"episode.{key}")
+
+
+def _read_timesteps(state: dict[str, Any], num_steps: int) -> tuple[int, int]:
+    """Return `t_started` and `t` of an episode of `num_steps` steps."""
+    t_started = read_key(state, "t_started", (int,), "episode")
+    if abs(t_started) >= 2**62:
+        raise StateError(f"episode.t_started: expected a timestep below 2**62, got {t_started}")
+    return t_started, read_key(state, "t", (int,), "episode", default=t_started + num_steps)
 
 
 def _read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:

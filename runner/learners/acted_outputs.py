@@ -18,7 +18,7 @@ from torch import Tensor
 from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, Rollout
-from runner.learners.learner import at_env_steps
+from runner.learners.minibatches import at_env_steps
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import (
     ACTION_DIST_INPUTS,
@@ -78,7 +78,7 @@ class ActedOutputs:
             if difference is None:
                 continue
             pipelines = env_to_module, learner_pipelines[module_id]
-            culprit, where = _find_culprit(difference[0], *pipelines, rollout.blocks[module_id], modules)
+            culprit, where = _find_culprit(difference[0], *pipelines, rollout, module_id, modules)
             raise RunFailure(_problem(*difference, culprit, where))
 
 
@@ -156,20 +156,22 @@ def _find_culprit(
     column: str,
     env_to_module: EnvToModulePipeline,
     learner_pipeline: LearnerConnectorPipeline,
-    block: ColumnBlock,
+    rollout: Rollout,
+    module_id: str,
     modules: Mapping[str, RLModule],
 ) -> tuple[str, str]:
     """Find the cause of a difference: a clause that names it, and the place of its configuration."""
-    module = modules[block.module_id]
+    module, block = modules[module_id], rollout.blocks[module_id]
+    blocks = rollout.whole or rollout.blocks
     if column == ACTION_LOGP:
-        changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules)
+        changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules, blocks)
         if changers:
             return f"{changers[0]} changes the actions or their log-probabilities", "connectors.learner"
         return f"{type(module.action_dist).__name__}.log_prob gives another value, or a piece changed it", "module"
     inputs = tuple(name for name in module.inputs if name in (OBS, *block.columns))
     held = {OBS: block.columns[OBS]}
     acted = _changers(_after_held(env_to_module), inputs, held, ObservationRows(block), module)
-    learned = _changers(learner_pipeline, inputs, {}, block, modules)
+    learned = _changers(learner_pipeline, inputs, {}, block, modules, blocks)
     for for_acting, for_learning in zip_longest(acted, learned):
         if for_acting != for_learning and for_acting is not None:
             return f"{for_acting} changes the observations in env_to_module only", "connectors.env_to_module"
@@ -178,7 +180,7 @@ def _find_culprit(
     if acted:
         names = ", ".join(acted)
         return f"{names} does not change observations alike in both pipelines", "connectors"
-    name = type(module).__name__
+    name = module.__class__.__name__  # of a MultiRLModule's member the module's
     return f"{name}.forward_train computes something else than {name}.forward_exploration", "module"
 
 
@@ -190,13 +192,19 @@ def _after_held(pipeline: ConnectorPipeline) -> list[ConnectorPiece]:
 
 
 def _changers(
-    pieces: Iterable[ConnectorPiece], columns: Iterable[str], batch: Batch, episodes: Any, rl_module: Any
+    pieces: Iterable[ConnectorPiece],
+    columns: Iterable[str],
+    batch: Batch,
+    episodes: Any,
+    rl_module: Any,
+    blocks: Mapping[str, ColumnBlock] | None = None,
 ) -> list[str]:
     """Call all pieces once more, and return the names of the pieces that change values of the columns."""
     names = []
     values = _values(batch, columns)
     for piece in pieces:
-        batch = piece(rl_module=rl_module, batch=batch, episodes=episodes, explore=True, shared_data={}, metrics={})
+        context = {"rl_module": rl_module, "episodes_of_modules": blocks, "shared_data": {}}
+        batch = piece(batch=batch, episodes=episodes, explore=True, **context)
         before, values = values, _values(batch, columns)
         is_new = any(name not in before for name in values)
         if isinstance(piece, MEMORY_PIECES):

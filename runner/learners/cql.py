@@ -12,7 +12,6 @@ from torch import Tensor
 
 from runner.config.algorithms import CQLConfig, CQLMetrics
 from runner.learners.loss import Loss
-from runner.learners.target_updates import TargetUpdates
 from runner.modules.target_networks import frozen
 from runner.streams import restore_stream, stream_state
 
@@ -38,7 +37,6 @@ class CQLLoss(Loss):
         "critic",
         "compute_q_values",
         "compute_target_q_values",
-        "update_targets",
         "log_alpha",
         "log_alpha_prime",
     )
@@ -46,7 +44,6 @@ class CQLLoss(Loss):
 
     def __init__(self, config: CQLConfig) -> None:
         self._config = config
-        self._targets = TargetUpdates(config.tau, config.target_network_update_freq)
         self._stream = np.random.default_rng(0)
         self.num_steps = 0
 
@@ -92,7 +89,8 @@ class CQLLoss(Loss):
             y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q
             samples = self._actions_for_logsumexp(pi, theta, next_theta)
         q = module.compute_q_values(obs, actions)  # (E, B)
-        qf_loss = (y - q).square().mean(-1).sum()
+        td = y - q  # (E, B)
+        qf_loss = td.square().mean(-1).sum()
 
         # Q functions: conservative term.
         exponents = [
@@ -110,7 +108,16 @@ class CQLLoss(Loss):
         else:
             total_loss = total_loss + cfg.min_q_weight * cql_loss
         return CQLMetrics(
-            total_loss, policy_loss, qf_loss, cql_loss, alpha_loss, alpha, alpha_prime, q.mean(), pi_logp.mean()
+            total_loss,
+            policy_loss,
+            qf_loss,
+            cql_loss,
+            alpha_loss,
+            alpha,
+            alpha_prime,
+            q.mean(),
+            pi_logp.mean(),
+            td.detach().abs().mean(0),
         )
 
     def _actions_for_logsumexp(self, pi: Any, theta: Tensor, next_theta: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -130,9 +137,8 @@ class CQLLoss(Loss):
         auto = -float(pi.num_noise)
         return auto if self._config.target_entropy == "auto" else float(self._config.target_entropy)
 
-    def after_step(self, module: Any, batch: Mapping[str, Any]) -> None:
-        """Let the targets follow the Q functions, and count the step."""
-        self._targets.after_step(module, len(batch["rewards"]))
+    def after_step(self, module: Any, num_rows: int) -> None:
+        """Count the step."""
         self.num_steps += 1
 
     def coefficients(self) -> dict[str, float]:
@@ -140,15 +146,10 @@ class CQLLoss(Loss):
         return {"curr_bc_iters_left": max(0, self._config.bc_iters - self.num_steps)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return gradient steps so far, rows since the targets' last update, and the random stream."""
-        return {
-            "num_steps": self.num_steps,
-            "rows_since_target_update": self._targets.num_rows,
-            "stream": stream_state(self._stream),
-        }
+        """Return gradient steps so far, and the random stream."""
+        return {"num_steps": self.num_steps, "stream": stream_state(self._stream)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.num_steps = int(state["num_steps"])
-        self._targets.num_rows = int(state["rows_since_target_update"])
         restore_stream(self._stream, state["stream"])

@@ -9,7 +9,6 @@ import torch
 
 from runner.config.algorithms import DiscreteCQLConfig, DiscreteCQLMetrics
 from runner.learners.loss import Loss
-from runner.learners.target_updates import TargetUpdates
 
 
 class DiscreteCQLLoss(Loss):
@@ -20,12 +19,11 @@ class DiscreteCQLLoss(Loss):
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
-    needs = ("qf_preds", "forward_target", "q_of", "update_targets")
+    needs = ("qf_preds", "forward_target", "q_of")
     made_for = "module=double_q"
 
     def __init__(self, config: DiscreteCQLConfig) -> None:
         self._config = config
-        self._targets = TargetUpdates(config.tau, config.target_network_update_freq)
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DiscreteCQLMetrics:
         """The loss of one minibatch.
@@ -43,20 +41,9 @@ class DiscreteCQLLoss(Loss):
 
         q = module.forward_train(batch)["qf_preds"]  # (B, A)
         recorded_q = module.q_of(q, batch["actions"])  # (B,)
-        qf_loss = (y - recorded_q).square().mean()
+        td = y - recorded_q
+        qf_loss = td.square().mean()
         cql_loss = (cfg.temperature * (q / cfg.temperature).logsumexp(-1) - recorded_q).mean()
 
         total_loss = qf_loss + cfg.min_q_weight * cql_loss
-        return DiscreteCQLMetrics(total_loss, qf_loss, cql_loss, recorded_q.mean())
-
-    def after_step(self, module: Any, batch: Mapping[str, Any]) -> None:
-        """Let the target follow the Q function."""
-        self._targets.after_step(module, len(batch["rewards"]))
-
-    def get_state(self) -> dict[str, Any]:
-        """Rows since the target's last update."""
-        return {"rows_since_target_update": self._targets.num_rows}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self._targets.num_rows = int(state["rows_since_target_update"])
+        return DiscreteCQLMetrics(total_loss, qf_loss, cql_loss, recorded_q.mean(), td.detach().abs())

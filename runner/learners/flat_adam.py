@@ -21,6 +21,7 @@ class FlatAdam:
         groups: slices of the vector, each stepped with its own learning rate; None: one slice of all.
         betas: decay rates of the moments.
         eps: added to the root of the second moment.
+        weight_decay: share of each parameter that is added to its gradient.
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class FlatAdam:
         groups: Sequence[slice] | None = None,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
+        weight_decay: float = 0.0,
     ) -> None:
         values = parameter.detach()
         assert parameter.grad is not None  # FlatParameters makes it
@@ -47,7 +49,7 @@ class FlatAdam:
                 [],
                 [self._step_count],
                 **options,
-                weight_decay=0.0,
+                weight_decay=weight_decay,
                 amsgrad=False,
                 maximize=False,
             )

@@ -9,7 +9,6 @@ import torch
 
 from runner.config.algorithms import IQLConfig, IQLMetrics
 from runner.learners.loss import Loss
-from runner.learners.target_updates import TargetUpdates
 
 _LARGEST_WEIGHT = 100.0  # of an action's log probability, as in the authors' code
 
@@ -25,12 +24,11 @@ class IQLLoss(Loss):
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
-    needs = ("clamped", "compute_q_values", "compute_target_q_values", "update_targets", "vf_preds")
+    needs = ("clamped", "compute_q_values", "compute_target_q_values", "vf_preds")
     made_for = "module=iql"
 
     def __init__(self, config: IQLConfig) -> None:
         self._config = config
-        self._targets = TargetUpdates(config.tau, config.target_network_update_freq)
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> IQLMetrics:
         """The loss of one minibatch.
@@ -53,22 +51,12 @@ class IQLLoss(Loss):
         vf_loss = (torch.where(u < 0, 1 - cfg.expectile, cfg.expectile) * u.square()).mean()
 
         q = module.compute_q_values(obs, actions)  # (E, B)
-        qf_loss = (y - q).square().mean(-1).sum()
+        td = y - q  # (E, B)
+        qf_loss = td.square().mean(-1).sum()
 
         weights = (cfg.beta * u.detach()).exp().clamp(max=_LARGEST_WEIGHT)
         policy_loss = -(weights * module.action_dist.log_prob(theta, actions)).mean()
 
         total_loss = policy_loss + qf_loss + vf_loss
-        return IQLMetrics(total_loss, policy_loss, qf_loss, vf_loss, q.mean(), values.mean(), weights.mean())
-
-    def after_step(self, module: Any, batch: Mapping[str, Any]) -> None:
-        """Let the targets follow the Q functions."""
-        self._targets.after_step(module, len(batch["rewards"]))
-
-    def get_state(self) -> dict[str, Any]:
-        """Rows since the targets' last update."""
-        return {"rows_since_target_update": self._targets.num_rows}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self._targets.num_rows = int(state["rows_since_target_update"])
+        td_error = td.detach().abs().mean(0)
+        return IQLMetrics(total_loss, policy_loss, qf_loss, vf_loss, q.mean(), values.mean(), weights.mean(), td_error)

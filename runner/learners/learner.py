@@ -1,29 +1,24 @@
-"""The learner: minimises a loss over shuffled minibatches of one train batch, several times."""
+"""The learner: computes gradients of a loss on train batches of one module, and applies them."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.errors import ConfigError, Problem
-from runner.episodes import nested
-from runner.learners.allocation import keep_freed_memory
-from runner.learners.flat_adam import FlatAdam
+from runner.learners.gradient_steps import GradientSteps
+from runner.learners.gradients import Gradients
 from runner.learners.loss import Loss
-from runner.learners.loss_failure import LossNotFinite
+from runner.learners.minibatches import Minibatch
+from runner.learners.module_update import LearnerUpdate as LearnerUpdate
+from runner.learners.module_update import ModuleUpdate, Record, weighted_sums
 from runner.learners.peers import Alone, Peers
-from runner.learners.schedules import scheduled_value
-from runner.modules.flat_parameters import FlatParameters
+from runner.learners.row_outputs import RowOutputs
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
-from runner.streams import restore_stream, stream_state
 
 
 class Learner:
@@ -45,23 +40,15 @@ class Learner:
         stream: np.random.Generator,
         peers: Peers | None = None,
     ) -> None:
-        keep_freed_memory()
         self.module = module
         self.loss = loss
-        self._config = config
-        self._stream = stream
         self._peers: Peers = peers or Alone()
-        self._weights = FlatParameters(module)
-        optimizers, groups = config.optimizers, self._weights.groups
-        self._lr_fields = list(optimizers.values())
-        parts = [slice(None)] if len(optimizers) == 1 else [groups[name] for name in optimizers]
-        self._optimizer = FlatAdam(self._weights.parameter, parts)
-        self._gradient = self._weights.gradient
-        self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
-        norm_names = [f"gradients_{name}_optimizer_global_norm" for name in optimizers]
-        self._gradients = list(zip(norm_names, (self._gradient[part] for part in parts), strict=True))
+        self._steps = GradientSteps(module, config)
+        self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers)
 
-    def update(self, batch: Mapping[str, Any], num_env_steps: int) -> dict[str, float]:
+    # -- updates -------------------------------------------------------------------------------------------------------
+
+    def update(self, batch: Mapping[str, Any], num_env_steps: int) -> LearnerUpdate:
         """Update the module in `num_epochs` passes over the batch.
 
         Args:
@@ -69,133 +56,101 @@ class Learner:
                 memory (S, L, ...), zero-padded sequences. Rows whose `loss_mask` is false take no part.
             num_env_steps: env steps sampled so far, for schedules.
 
-        Returns:
-            Metric -> value, means over minibatches.
-
         Raises:
             LossNotFinite: a loss is not finite. The parameters are then unusable; go on from a checkpoint.
         """
-        lrs = [scheduled_value(getattr(self._config, field), num_env_steps) for field in self._lr_fields]
+        lrs = self._steps.learning_rates(num_env_steps)
         self.loss.before_update(num_env_steps)
-        records: list[dict[str, Tensor]] = []
-        for minibatch, is_last_epoch in self._minibatches(batch):
-            metrics = self.loss(self.module, minibatch, is_last_epoch)
-            norms = self._step(metrics.total_loss, lrs)
-            self.loss.after_step(self.module, minibatch)
-            records.append(vars(metrics) | norms)
-        result = self._means(records) | self.loss.coefficients()
-        result |= dict(zip(self._lr_names, lrs, strict=True)) | {"num_minibatch_updates": len(records)}
-        self.loss.after_update(result)
-        return result
+        records: list[Record] = []
+        rows = self._update.new_rows()
+        for minibatch in self._update.minibatches.of_update(batch):
+            record = self._backward(minibatch, rows)
+            norms = self._steps.step(lrs)
+            self._update.end_step(minibatch.num_rows_of_all)
+            records.append(record | norms)
+        means = self._update.means(records, self._steps.lr_fields)
+        return LearnerUpdate(self._update.end(means, self._steps.metrics(lrs), len(records)), rows)
 
-    def _minibatches(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Yield shuffled minibatches of nearly equal size, and whether the epoch is the last.
+    def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> Gradients:
+        """Compute the gradient of all rows with a loss at once; no parameter changes.
 
-        Rows are gathered once an epoch and column; a minibatch is a view.
+        With peers it is the mean over all of them, while rows and their number are those of this learner.
+
+        Args:
+            batch, num_env_steps: as in `update`.
+
+        Raises:
+            LossNotFinite: the loss is not finite.
         """
-        if self.module.is_stateful:
-            yield from self._minibatches_of_sequences(batch)
-            return
-        columns = {name: batch[name] for name in self.loss.reads}
-        valid_rows = np.arange(nested.row_count(columns))
-        if LOSS_MASK in batch:
-            valid_rows = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
-        num_parts = num_minibatches(len(valid_rows), self._config.minibatch_size)
-        sizes = even_sizes(len(valid_rows), self._agreed(num_parts, len(valid_rows)))
-        for epoch in range(self._config.num_epochs):
-            for minibatch in self._shuffled(columns, valid_rows, sizes):
-                yield minibatch, epoch == self._config.num_epochs - 1
+        self.loss.before_update(num_env_steps)
+        rows = self._update.new_rows()
+        minibatch = self._update.minibatches.whole(batch)
+        gradient = self._steps.gradient
+        if minibatch is None:
+            return Gradients(np.zeros(len(gradient), np.float32), {}, {}, 0)
+        metrics = self._update.means([self._backward(minibatch, rows)], self._steps.lr_fields)
+        return Gradients(gradient.cpu().numpy().copy(), metrics, rows.in_order(), minibatch.num_rows)
 
-    def _agreed(self, num_parts: int, num_rows: int) -> int:
-        """Agree on the number of minibatches: the most that a peer needs, with a row in each for every peer."""
-        fewest_rows = -self._peers.most(-num_rows)
-        return min(self._peers.most(num_parts), fewest_rows)
+    def apply(self, gradients: Gradients, num_env_steps: int) -> dict[str, float]:
+        """Take one step along a gradient of `gradients`, clipped; returns the metrics of this update.
 
-    def _shuffled(self, columns: dict[str, Any], rows: Any, sizes: list[int]) -> Iterator[dict[str, Any]]:
-        """Yield the given rows in a new order, split into parts of these sizes."""
-        order = torch.from_numpy(self._stream.permutation(rows)).to(self._gradient.device)
-        parts = [_split(column, order, sizes) for column in columns.values()]
-        for part in zip(*parts, strict=True):
-            yield dict(zip(columns, part, strict=True))
+        With peers all of them apply the same gradient.
 
-    def _minibatches_of_sequences(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], bool]]:
-        """Yield minibatches for a module with memory: whole sequences (S, L), as many as their steps need.
-
-        See `at_env_steps` for their columns.
+        Raises:
+            ValueError: the gradient is of another network.
+            LossNotFinite: the gradient is not finite. The parameters are then unusable.
         """
-        mask = batch[LOSS_MASK]
-        num_steps = mask.sum(1).cpu().numpy()
-        sequences = np.flatnonzero(num_steps)  # a sequence of a bootstrap row alone has nothing to learn from
-        num_parts = num_minibatches(int(num_steps.sum()), self._config.minibatch_size)
-        num_parts = num_minibatches(len(sequences), -(-len(sequences) // num_parts))
-        sizes = even_sizes(len(sequences), self._agreed(num_parts, len(sequences)))
-        inputs = self.module.inputs
-        columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *self.loss.reads))}
-        for epoch in range(self._config.num_epochs):
-            for minibatch in self._shuffled(columns, sequences, sizes):
-                yield at_env_steps(minibatch, inputs, self.loss.reads), epoch == self._config.num_epochs - 1
+        lrs = self._steps.learning_rates(num_env_steps)
+        self.loss.before_update(num_env_steps)
+        self._steps.gradient.zero_()
+        self._steps.add(gradients)
+        norms = self._steps.step(lrs)
+        self._update.end_step(gradients.num_rows)
+        reported = {**gradients.metrics, **self._update.means([norms], self._steps.lr_fields)}
+        return self._update.end(reported, self._steps.metrics(lrs), 1)
 
-    def _step(self, total_loss: Tensor, lrs: Sequence[float]) -> dict[str, Tensor]:
-        """Take a gradient step; returns the norm of each optimiser's gradient before clipping."""
-        self._gradient.zero_()
-        total_loss.backward()  # type: ignore[no-untyped-call]
-        self._peers.mean(self._gradient)
-        grad_clip, norms = self._config.grad_clip, {}
-        for name, gradient in self._gradients:
-            norms[name] = norm = torch.linalg.vector_norm(gradient)
-            if grad_clip is not None:
-                gradient.mul_((grad_clip / (norm + 1e-6)).clamp_(max=1.0))
-        self._optimizer.step(*lrs)
-        return norms
+    def update_targets(self, tau: float) -> None:
+        """Let the module's targets follow: target <- target + tau (network - target)."""
+        self.module.update_targets(tau)
 
-    def _means(self, records: list[dict[str, Tensor]]) -> dict[str, float]:
-        """The mean of each metric over the minibatches that report it, in one transfer from the device."""
-        names = [name for record in records for name, value in record.items() if value is not None]
-        tensors = [value.detach() for record in records for value in record.values() if value is not None]
-        stacked = torch.stack(tensors)
-        self._peers.mean(stacked)
-        values = stacked.cpu().numpy().astype(np.float64)
-        if not np.isfinite(values).all():
-            self._fail_not_finite(records)
-        by_name: dict[str, list[float]] = {}
-        for name, value in zip(names, values.tolist(), strict=True):
-            by_name.setdefault(name, []).append(value)
-        return {name: sum(reported) / len(reported) for name, reported in by_name.items()}
+    def _backward(self, minibatch: Minibatch, rows: RowOutputs) -> Record:
+        """Compute the gradient of a minibatch, the mean over the peers; returns the metrics."""
+        self._steps.gradient.zero_()
+        records: list[tuple[Record, float]] = []
+        for columns, share in minibatch.microbatches():
+            metrics = self.loss(self.module, columns, minibatch.is_last_epoch)
+            loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
+            loss.backward()
+            records.append((rows.without_rows(metrics, minibatch), share))
+        self._peers.mean(self._steps.gradient)
+        return weighted_sums(records)
 
-    def _fail_not_finite(self, records: list[dict[str, Tensor]]) -> None:
-        lower = " or ".join(f"algorithm.{field}" for field in self._lr_fields)
-        for number, record in enumerate(records, start=1):
-            values = {name: float(value.detach()) for name, value in record.items() if value is not None}
-            bad = [name for name, value in values.items() if not math.isfinite(value)]
-            if bad:
-                problem = Problem(
-                    f"the loss is not finite: {bad[0]} is {values[bad[0]]}",
-                    where=f"learner update, minibatch {number} of {len(records)}",
-                    got=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
-                    allowed=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
-                )
-                raise LossNotFinite(problem)
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def device(self) -> torch.device:
         """The device of the module."""
-        return self._gradient.device
+        return self._steps.device
 
-    def get_weights(self) -> np.ndarray[Any, np.dtype[np.float32]]:
+    def get_weights(self) -> npt.NDArray[np.float32]:
         """Return all parameters (P,), for env runners."""
-        return self._weights.to_numpy()
+        return self._steps.get_weights()
+
+    def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
+        """Take over the parameters (P,) of `get_weights`.
+
+        Raises:
+            ValueError: another number of parameters.
+        """
+        self._steps.set_weights(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return parameters, optimiser, loss and random stream."""
-        return {
-            "module": {name: value.clone() for name, value in self.module.state_dict().items()},
-            "optimizer": self._optimizer.get_state(),
-            **self.get_unshared_state(),
-        }
+        """Return parameters, optimiser, rows since the targets' last update, loss and random stream."""
+        return {**self._steps.get_state(), **self._update.get_state(), **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
         """Return the state that may differ from the peers: loss and random stream."""
-        return {"loss": self.loss.get_state(), "stream": stream_state(self._stream)}
+        return self._update.get_unshared_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
@@ -203,63 +158,5 @@ class Learner:
         Raises:
             ConfigError: the parameters are of another network.
         """
-        self._check_same_network(state["module"])
-        with torch.no_grad():
-            parameters = self.module.state_dict()
-            for name, value in state["module"].items():
-                parameters[name].copy_(torch.as_tensor(value))
-        self._optimizer.set_state(state["optimizer"])
-        self.loss.set_state(state["loss"])
-        restore_stream(self._stream, state["stream"])
-
-    def _check_same_network(self, parameters: Mapping[str, Any]) -> None:
-        expected = {name: tuple(value.shape) for name, value in self.module.state_dict().items()}
-        saved = {name: tuple(value.shape) for name, value in parameters.items()}
-        if expected == saved:
-            return
-        differing = sorted(name for name in {*expected, *saved} if expected.get(name) != saved.get(name))
-        problem = Problem(
-            "the checkpoint's network is not the one that this configuration describes",
-            where="module",
-            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-            allowed="; ".join(f"{name} {expected.get(name, 'missing')}" for name in differing)
-            + " in this configuration",
-        )
-        raise ConfigError([problem])
-
-
-def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
-    """Take the rows `order` of a column, split into parts of these sizes."""
-    if isinstance(column, Tensor):
-        return torch.split(column.index_select(0, order), sizes)
-    rows = nested.map_leaves(lambda leaf: leaf.index_select(0, order), column)
-    ends = np.cumsum(sizes).tolist()
-    return [nested.take(rows, slice(end - size, end)) for end, size in zip(ends, sizes, strict=True)]
-
-
-def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Sequence[str]) -> dict[str, Any]:
-    """Make a minibatch for a module with memory from columns (S, L, ...).
-
-    Columns that the module reads (`inputs`) stay in sequences. Other columns of the loss become rows of env steps
-    (V, ...), numbered by `step_rows`, so that no loss sees a padded row.
-    """
-    step_rows = sequences[LOSS_MASK].flatten().nonzero().squeeze(-1)
-    others = {
-        name: nested.map_leaves(partial(_rows_at, step_rows), sequences[name]) for name in reads if name not in inputs
-    }
-    return {**sequences, **others, STEP_ROWS: step_rows}
-
-
-def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
-    """Take rows of (S, L, ...) by their index into (S * L)."""
-    return column.flatten(0, 1).index_select(0, step_rows)
-
-
-def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:
-    """Return the fewest minibatches with at most `minibatch_size` rows."""
-    return 1 if minibatch_size is None else -(-num_rows // minibatch_size)
-
-
-def even_sizes(num_rows: int, num_parts: int) -> list[int]:
-    """Return the row counts of `num_parts` parts, which differ by one at most."""
-    return [num_rows // num_parts + (index < num_rows % num_parts) for index in range(num_parts)]
+        self._steps.set_state(state)
+        self._update.set_state(state)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,6 +15,7 @@ from torch import Tensor
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import LearnersConfig
 from runner.episodes import nested
+from runner.episodes.columns import Rollout
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.peers import PeerLost, Peers, ProcessGroup
 from runner.learners.train_batch import BatchReader
@@ -33,7 +35,7 @@ class MakeLearners(Protocol):
         """Return the device of their modules."""
 
     def __call__(self, peers: Peers) -> LearnerGroup:
-        """Make a learner for each module, without pipelines."""
+        """Make a learner for each module, behind its learner pipeline."""
 
 
 class LearnerLost(Exception):
@@ -62,25 +64,23 @@ class _LearnerActor:
         self._rank = rank
         self._group = self._make_learners(ProcessGroup(rank, num_learners, address, self._make_learners.device()))
 
-    def update_on(self, batch: Mapping[str, Any], num_env_steps: int) -> tuple[Any, dict[str, Any]]:
-        device = self._make_learners.device()
-        on_device = nested.map_leaves(lambda leaf: _to_tensor(leaf).to(device), batch)
-        return self._group.update_on(on_device, num_env_steps), self.state()
+    def change(self, method: str, *arguments: Any) -> tuple[Any, dict[str, Any]]:
+        """Call a method of the group; a rollout among the arguments becomes writable."""
+        writable = [_writable(argument) if isinstance(argument, Rollout) else argument for argument in arguments]
+        return getattr(self._group, method)(*writable), self.state()
 
     def read_from(self, reader: BatchReader) -> None:
         self._group.read_from(lambda: [reader])
 
-    def update_on_recorded(self, most: int | None, num_env_steps: int) -> tuple[Any, dict[str, Any]]:
-        return self._group.update_on_recorded(most, num_env_steps), self.state()
-
     def state(self) -> dict[str, Any]:
-        """Return the state by module id, of learners after the first only the part that they do not share."""
-        state = self._group.get_unshared_state() if self._rank else self._group.get_state()["learners"]
+        """Return the state of learners and pipelines, after the first learner only the part that is not shared."""
+        state = self._group.get_unshared_state() if self._rank else self._group.get_state()
         arrays: dict[str, Any] = nested.map_leaves(to_array, state)
         return arrays
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        self._group.set_state({"learners": nested.map_leaves(_to_tensor, state), "pipelines": {}})
+        pipelines = nested.map_leaves(copied, state["pipelines"])
+        self._group.set_state({"learners": nested.map_leaves(_to_tensor, state["learners"]), "pipelines": pipelines})
 
 
 class LearnerActors:
@@ -172,6 +172,20 @@ class LearnerActors:
         what = f"{num_missing} of {self._num_learners} learners did not start within {timeout_s:g} s"
         where = "learners.num_learners, num_cpus_per_learner, num_gpus_per_learner"
         return RunFailure(Problem(what, where, allowed="what the cluster has free at the moment"))
+
+
+def _writable(rollout: Rollout) -> Rollout:
+    """Copy the columns out of Ray's object store, where they are read-only."""
+    blocks = {
+        module_id: replace(block, columns=nested.map_leaves(copied, dict(block.columns)))
+        for module_id, block in rollout.blocks.items()
+    }
+    return replace(rollout, blocks=blocks)
+
+
+def copied(leaf: Any) -> Any:
+    """Copy an array, since one of Ray's object store is read-only; other values stay."""
+    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def to_array(leaf: Any) -> Any:

@@ -8,23 +8,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runner.episodes.columns import Rollout
 from runner.learners.acted_outputs import ActedOutputs
+from runner.learners.gradients import Gradients, GroupGradients
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
+from runner.learners.module_update import LearnerUpdate
 from runner.learners.peers import Alone, Peers
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.rl_module import RLModule
-from runner.pipelines.pipeline import LearnerConnectorPipeline
+from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """Metrics by module id, and the seconds that the learner pipeline took."""
+    """What an update gives.
+
+    Attributes:
+        metrics: by module id; only modules that were updated.
+        connector_s: seconds that learner pipelines took.
+        rows: module id -> name -> (V, ...), what the loss reported for each of the V rows with a loss, in the order of
+            the rollout's rows.
+        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for it.
+    """
 
     metrics: dict[str, dict[str, float]]
     connector_s: float
+    rows: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
 
 @dataclass
@@ -87,18 +101,70 @@ class LearnerGroup:
 
         A module that has no row in the rollout is left as it is.
         """
+        batches, connector_s = self._train_batches(rollout)
+        reported = self._take_metrics()
+        updates = self._update_each(batches, num_env_steps)
+        rows = {module_id: found for module_id, update in updates.items() if (found := update.rows)}
+        return UpdateResult(_metrics(updates), connector_s, rows, reported)
+
+    def _update_each(self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, LearnerUpdate]:
+        """Update each module once on its train batch: module id -> column -> tensor."""
+        return {
+            module_id: self._learners[module_id].update(batches[module_id], num_env_steps)
+            for module_id in self._modules_to_train
+            if module_id in batches
+        }
+
+    def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
+        """Compute one gradient of all rows for each module that is trained and has a row; no parameter changes.
+
+        Pipelines run, so that their pieces go on from what they saw.
+
+        Raises:
+            LossNotFinite: a loss is not finite.
+        """
+        batches, connector_s = self._train_batches(rollout)
+        reported = self._take_metrics()
+        modules = self._gradients_of_each(batches, num_env_steps)
+        having_rows = {id_: one for id_, one in modules.items() if one.num_rows}
+        return GroupGradients(having_rows, connector_s, reported)
+
+    def _gradients_of_each(
+        self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int
+    ) -> Mapping[str, Gradients]:
+        """Return module id -> gradient of its train batch."""
+        return {id_: self._learners[id_].gradients(batch, num_env_steps) for id_, batch in batches.items()}
+
+    def apply(self, gradients: GroupGradients, num_env_steps: int) -> dict[str, dict[str, float]]:
+        """Take one step of each module along its gradient, after `num_env_steps` env steps in all.
+
+        Returns:
+            Metrics by module id: what the gradient reports, norms before clipping, and learning rates.
+        """
+        self._acted_outputs = None  # modules have moved away from what acted, before a first train batch was checked
+        return self._apply_to_each(gradients.modules, num_env_steps)
+
+    def _apply_to_each(self, gradients: Mapping[str, Gradients], num_env_steps: int) -> dict[str, dict[str, float]]:
+        return {
+            module_id: self._learners[module_id].apply(gradients[module_id], num_env_steps)
+            for module_id in self._modules_to_train
+            if module_id in gradients
+        }
+
+    def update_targets(self, tau: float) -> None:
+        """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
+        for module_id in self._modules_to_train:
+            self._learners[module_id].update_targets(tau)
+
+    def _take_metrics(self) -> ConnectorMetrics:
+        return taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
+
+    def _train_batches(self, rollout: Rollout) -> tuple[dict[str, dict[str, Any]], float]:
+        """Make the train batches, check the first one of each module; returns also the seconds of the pipelines."""
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         if self._acted_outputs is not None:
             self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
-        return UpdateResult(self.update_on(batches, num_env_steps), connector_s)
-
-    def update_on(self, batch: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, dict[str, float]]:
-        """Update each module once on a train batch: module id -> column -> tensor."""
-        return {
-            module_id: self._learners[module_id].update(batch[module_id], num_env_steps)
-            for module_id in self._modules_to_train
-            if module_id in batch
-        }
+        return batches, connector_s
 
     def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
@@ -123,7 +189,7 @@ class LearnerGroup:
 
     def _update_on_recorded(self, batch: TrainBatch, num_env_steps: int) -> dict[str, dict[str, float]]:
         try:
-            return self.update_on(batch.columns, num_env_steps)
+            return _metrics(self._update_each(batch.columns, num_env_steps))
         except LossNotFinite as failure:
             for columns in batch.columns.values():
                 failure = with_batch(failure, columns, lambda _, row: f"row {row} of the train batch")
@@ -134,19 +200,40 @@ class LearnerGroup:
         if self._batches is not None:
             self._batches.close()
 
+    @property
+    def modules(self) -> Mapping[str, RLModule]:
+        """The modules by id; with remote learners the ones of this process, which follow theirs."""
+        return self._modules
+
+    def metrics(self) -> dict[str, int]:
+        """Return what is reported at the end of an iteration."""
+        return {"fault_tolerance/num_learner_restarts": self.num_restarts}
+
     def get_weights(self) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
         """Return module id -> parameters (P,), for env runners."""
         return {module_id: learner.get_weights() for module_id, learner in self._learners.items()}
 
+    def set_weights(self, weights: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> None:
+        """Take over parameters from `get_weights` of a group with the same modules.
+
+        Raises:
+            ValueError: a module has another number of parameters.
+        """
+        for module_id, values in weights.items():
+            self._learners[module_id].set_weights(values)
+
     def get_state(self) -> dict[str, Any]:
         """Return the states of learners and pipelines."""
         learners = {module_id: learner.get_state() for module_id, learner in self._learners.items()}
-        pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
-        return {"learners": learners, "pipelines": pipelines}
+        return {"learners": learners, "pipelines": self._pipeline_states()}
 
-    def get_unshared_state(self) -> dict[str, dict[str, Any]]:
-        """Return the state that may differ from the peers, by module id."""
-        return {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
+    def get_unshared_state(self) -> dict[str, Any]:
+        """Return the state that may differ from the peers: all of the pipelines, and a part of each learner."""
+        learners = {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
+        return {"learners": learners, "pipelines": self._pipeline_states()}
+
+    def _pipeline_states(self) -> dict[str, Any]:
+        return {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
@@ -155,6 +242,11 @@ class LearnerGroup:
             self._learners[module_id].set_state(learner_state)
         for module_id, pipeline_state in state["pipelines"].items():
             self._pipelines[module_id].set_state(pipeline_state)
+
+
+def _metrics(updates: Mapping[str, LearnerUpdate]) -> dict[str, dict[str, float]]:
+    """Return the metrics of the modules that had something to learn from, by module id."""
+    return {module_id: update.metrics for module_id, update in updates.items() if update.metrics}
 
 
 def batch_of(
@@ -166,9 +258,10 @@ def batch_of(
     """Make the train batch of the modules with a row in the rollout; returns also the seconds of their pipelines."""
     started = time.perf_counter()
     batches: dict[str, dict[str, Any]] = {}
+    others = {"episodes_of_modules": rollout.whole or rollout.blocks}
     for module_id in module_ids:
         block = rollout.blocks.get(module_id)
         if block is not None and block.num_rows:
-            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={})
+            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={}, **others)
             batches[module_id] = batch[module_id]
     return batches, time.perf_counter() - started

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.algorithms import AlgorithmConfig, LossMetrics, TargetNetworksConfig
 from runner.config.errors import Problem
 from runner.modules.rl_module import RLModule
 
@@ -26,8 +26,9 @@ class Loss:
     made_for: str | None = None
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        """Compute the metrics of one minibatch as 0-d tensors; `total_loss` is minimised.
+        """Compute the metrics of one minibatch as 0-d tensors, and as (B, ...) what `rows` of their record names.
 
+        `total_loss`, a mean over rows, is minimised.
         With several optimisers it is a sum; each term reaches the parameters of one optimiser only. Unless
         `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
         """
@@ -39,8 +40,8 @@ class Loss:
     def before_update(self, num_env_steps: int) -> None:
         """Prepare for an update after so many env steps."""
 
-    def after_step(self, module: RLModule, batch: Mapping[str, Any]) -> None:
-        """Follow up a gradient step on a minibatch, for example with an update of target networks."""
+    def after_step(self, module: RLModule, num_rows: int) -> None:
+        """Follow up a gradient step on so many rows, for example by counting it."""
 
     def coefficients(self) -> dict[str, float]:
         """Return the coefficients of this update to report; the configuration's `coefficients` names them."""
@@ -48,6 +49,11 @@ class Loss:
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
         """Adapt to what the update reported."""
+
+    @property
+    def adapts(self) -> bool:
+        """Whether what it computes depends on the updates before: env runners, which make none, cannot compute it."""
+        return type(self).get_state is not Loss.get_state and bool(self.get_state())
 
     def get_state(self) -> dict[str, Any]:
         """Return the values that adapt during training, as plain values."""
@@ -65,6 +71,9 @@ def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) 
     if lacking:
         what = f"{loss.__name__} needs {', '.join(lacking)} of the module, and {name} has none"
         return Problem(what, "algorithm.loss, module._target_", name, f"{hint} with {', '.join(loss.needs)}")
+    if isinstance(algorithm, TargetNetworksConfig) and not module.target_networks():
+        what = f"{loss.__name__} learns from target networks, and {name} has none"
+        return Problem(what, "algorithm.loss, module._target_", name, f"{hint} that gives `target_networks`")
     optimizers = list(algorithm.optimizers)
     if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
         what = f"the optimisers of {loss.__name__} step other parameter groups than {name} has"

@@ -80,6 +80,11 @@ class PPOLoss(Loss):
         elif metrics["mean_kl_loss"] < 0.5 * self._config.kl_target:
             self.kl_coeff *= 0.5
 
+    @property
+    def adapts(self) -> bool:
+        """Whether there is a KL penalty, whose coefficient adapts."""
+        return self._config.use_kl_loss
+
     def get_state(self) -> dict[str, Any]:
         """Return the coefficient that adapts during training."""
         return {"kl_coeff": self.kl_coeff}

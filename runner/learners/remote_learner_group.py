@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,13 +14,14 @@ import torch
 from runner.config.schemas import LearnersConfig
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
-from runner.learners.acted_outputs import ActedOutputs
-from runner.learners.learner_actors import LearnerActors, LearnerLost, MakeLearners, to_array
-from runner.learners.learner_group import LearnerGroup, MakeReaders, RecordedUpdates, UpdateResult, batch_of
+from runner.episodes.rollout_parts import split_rollout
+from runner.learners.gradients import GroupGradients, gradients_of_peers
+from runner.learners.learner_actors import LearnerActors, LearnerLost, MakeLearners, copied, to_array
+from runner.learners.learner_group import LearnerGroup, MakeReaders, RecordedUpdates, UpdateResult
 from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import MultiRLModule, modules_in
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import LOSS_MASK
-from runner.pipelines.pipeline import LearnerConnectorPipeline
+from runner.pipelines.piece_metrics import merged_metrics
 from runner.restarts import Restarts
 
 _log = logging.getLogger(__name__)
@@ -28,7 +30,8 @@ _log = logging.getLogger(__name__)
 class RemoteLearnerGroup:
     """A `LearnerGroup` whose learners are Ray actors; gradients are averaged before each step.
 
-    Learner pipelines run here, and each learner gets an equal part of their rows; it reads recorded data by itself.
+    Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines; it
+    reads recorded data by itself, too.
 
     The answer to each update holds the state after it, so that the newest state is always here. When a learner is
     lost, all learners start again in this state and repeat the call: each update is done once by all learners, or the
@@ -36,11 +39,10 @@ class RemoteLearnerGroup:
 
     Args:
         make_learners: makes the learners of one actor.
-        modules: module id -> the module that pipelines read here; it follows the learners' modules.
-        pipelines: module id -> pipeline from its chunks to `{module id: {column: tensor}}`.
-        modules_to_train: ids of the modules that are updated.
-        reads: module id -> columns that its learners read.
+        modules: module id -> a module like the learner's, which turns its state into weights; see `networks_of`.
         config: number and resources of the learners, and the limit of restarts.
+        num_lookback: past steps that a chunk can see which is cut between two learners.
+        keeps_whole: each learner also gets the rows of all, to read; see `Rollout.whole`.
 
     Raises:
         RunFailure: a learner cannot be made.
@@ -49,24 +51,21 @@ class RemoteLearnerGroup:
     def __init__(
         self,
         make_learners: MakeLearners,
-        modules: Mapping[str, RLModule],
-        pipelines: Mapping[str, LearnerConnectorPipeline],
-        modules_to_train: Collection[str],
-        reads: Mapping[str, Collection[str]],
+        modules: Mapping[str, RLModule | MultiRLModule],
         config: LearnersConfig,
-        acted_outputs: ActedOutputs | None = None,
+        num_lookback: int,
+        keeps_whole: bool = False,
     ) -> None:
-        self._acted_outputs = acted_outputs
         self.num_learners = config.num_learners
-        self._make_learners, self._config = make_learners, config
-        self._modules, self._pipelines, self._reads = dict(modules), dict(pipelines), dict(reads)
-        self._modules_to_train = [module_id for module_id in modules if module_id in modules_to_train]
+        self._make_learners, self._config, self._num_lookback = make_learners, config, num_lookback
+        self._keeps_whole = keeps_whole
+        self._modules = dict(modules)
         self._parameters = {module_id: FlatParameters(module) for module_id, module in modules.items()}
         self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None: `_states` has newer ones
         self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
         self._actors: LearnerActors | None = None  # None: to be started
         self._make_readers: MakeReaders | None = None
-        # By rank, module id -> state: complete for the first learner, only the unshared part for others.
+        # By rank, learners and pipelines: complete for the first learner, only the unshared part for others.
         self._states: list[dict[str, Any]] = []
         self._states = self._until_done(lambda actors: actors.call("state", [()] * self.num_learners))
 
@@ -82,17 +81,41 @@ class RemoteLearnerGroup:
 
         A module with fewer rows than learners is left as it is.
         """
-        self.get_weights()  # loads them into the modules that pipelines read
-        batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
-        if self._acted_outputs is not None:
-            self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
-        parts: list[dict[str, Any]] = [{} for _ in range(self.num_learners)]
-        for module_id, batch in batches.items():
-            columns = {name: batch[name] for name in (*self._reads[module_id], LOSS_MASK) if name in batch}
-            for part, rows in zip(parts, split_rows(columns, self.num_learners), strict=False):
-                part[module_id] = rows
-        metrics: dict[str, dict[str, float]] = self._updated("update_on", [(part, num_env_steps) for part in parts])
-        return UpdateResult(metrics, connector_s)
+        parts: list[UpdateResult] = self._updated("update", self._parts(rollout, num_env_steps))
+        rows: dict[str, Any] = {
+            module_id: {name: np.concatenate([part.rows[module_id][name] for part in parts]) for name in names}
+            for module_id, names in parts[0].rows.items()
+        }
+        reported = merged_metrics(part.connector_metrics for part in parts)
+        return UpdateResult(parts[0].metrics, max(part.connector_s for part in parts), rows, reported)
+
+    def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
+        """Compute one gradient of all rows for each module that is trained; no parameter changes.
+
+        Raises:
+            LossNotFinite: a loss is not finite.
+        """
+        parts: list[GroupGradients] = self._updated("gradients", self._parts(rollout, num_env_steps))
+        return gradients_of_peers(parts)
+
+    def apply(self, gradients: GroupGradients, num_env_steps: int) -> dict[str, dict[str, float]]:
+        """Take one step of each module along its gradient; returns metrics by module id."""
+        metrics: dict[str, dict[str, float]]
+        metrics = self._updated("apply", [(gradients, num_env_steps)] * self.num_learners)[0]
+        return metrics
+
+    def update_targets(self, tau: float) -> None:
+        """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
+        self._updated("update_targets", [(tau,)] * self.num_learners)
+
+    def _parts(self, rollout: Rollout, num_env_steps: int) -> list[tuple[Any, ...]]:
+        """Return the arguments of each learner's call, with its part of the rollout in Ray's object store."""
+        import ray
+
+        parts = split_rollout(rollout, self.num_learners, self._num_lookback)
+        if self._keeps_whole:
+            parts = [replace(part, whole=rollout.blocks) for part in parts]
+        return [(ray.put(part), num_env_steps) for part in parts]
 
     def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
@@ -101,15 +124,15 @@ class RemoteLearnerGroup:
 
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
         """Update on the next batches up to the end of the pass, on `most` of them at most."""
-        done: RecordedUpdates = self._updated("update_on_recorded", [(most, num_env_steps)] * self.num_learners)
+        done: RecordedUpdates = self._updated("update_on_recorded", [(most, num_env_steps)] * self.num_learners)[0]
         return done
 
-    def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> Any:
-        """Let all learners update, keep their states, and return the first learner's answer."""
-        answers = self._until_done(lambda actors: actors.call(method, arguments))
+    def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Let all learners do something that changes them, keep their states, and return their answers."""
+        answers = self._until_done(lambda actors: actors.call("change", [(method, *one) for one in arguments]))
         self._states = [state for _, state in answers]
         self._weights = None
-        return answers[0][0]
+        return [answer for answer, _ in answers]
 
     # -- lost learners -------------------------------------------------------------------------------------------------
 
@@ -139,18 +162,33 @@ class RemoteLearnerGroup:
         return self._actors
 
     def _complete_states(self) -> list[tuple[dict[str, Any]]]:
-        shared = self._states[0]
+        """Return the complete state of each learner."""
+        shared = self._states[0]["learners"]
         return [
-            ({module_id: {**state, **unshared.get(module_id, {})} for module_id, state in shared.items()},)
-            for unshared in self._states
+            (
+                {
+                    "learners": {id_: {**shared[id_], **state["learners"].get(id_, {})} for id_ in shared},
+                    "pipelines": state["pipelines"],
+                },
+            )
+            for state in self._states
         ]
 
-    # -- state -----------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def modules(self) -> Mapping[str, RLModule]:
+        """The modules by id; with remote learners the ones of this process, which follow theirs."""
+        return modules_in(self._modules)
+
+    def metrics(self) -> dict[str, int]:
+        """Return what is reported at the end of an iteration."""
+        return {"fault_tolerance/num_learner_restarts": self.num_restarts}
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
         """Return module id -> parameters (P,), for env runners."""
         if self._weights is None:
-            for module_id, state in self._states[0].items():
+            for module_id, state in self._states[0]["learners"].items():
                 tensors = {name: torch.from_numpy(np.array(value)) for name, value in state["module"].items()}
                 self._modules[module_id].load_state_dict(tensors)
             self._weights = {module_id: parameters.to_numpy() for module_id, parameters in self._parameters.items()}
@@ -158,20 +196,17 @@ class RemoteLearnerGroup:
 
     def get_state(self) -> dict[str, Any]:
         """Return learners and pipelines; `peers` is the unshared state of the learners after the first."""
-        learners, *peers = nested.map_leaves(_copied, tuple(self._states))
-        pipelines = {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
-        return {"learners": learners, "pipelines": pipelines, "peers": peers, "num_restarts": self.num_restarts}
+        first, *peers = nested.map_leaves(copied, tuple(self._states))
+        return {**first, "peers": peers, "num_restarts": self.num_restarts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; one of another number of learners gives random streams as in a new run."""
-        learners, peers = nested.map_leaves(to_array, dict(state["learners"])), list(state.get("peers", ()))
+        first = {name: nested.map_leaves(to_array, dict(state[name])) for name in ("learners", "pipelines")}
+        peers = list(state.get("peers", ()))
         if len(peers) != self.num_learners - 1:
-            peers = [_streams_only(unshared, learners) for unshared in self._states[1:]]
-        self._states = [learners, *peers]
-        self._weights = self._acted_outputs = None
+            peers = [_unshared_from(first, unshared) for unshared in self._states[1:]]
+        self._states, self._weights = [first, *peers], None
         self._restarts.count = int(state.get("num_restarts", 0))
-        for module_id, pipeline_state in state["pipelines"].items():
-            self._pipelines[module_id].set_state(pipeline_state)
         self._until_done(lambda actors: actors.call("set_state", self._complete_states()))
 
     def close(self) -> None:
@@ -184,35 +219,21 @@ class RemoteLearnerGroup:
 Learners = LearnerGroup | RemoteLearnerGroup
 
 
-def split_rows(columns: Mapping[str, Any], num_parts: int) -> list[dict[str, Any]]:
-    """Split rows with a loss into nearly equal parts, as arrays; with memory, sequences with such a row.
-
-    There are no parts if there are fewer rows than parts.
-    """
-    arrays: dict[str, Any] = nested.map_leaves(to_array, dict(columns))
-    mask = arrays.get(LOSS_MASK)
-    if mask is None:
-        rows = np.arange(nested.row_count(arrays))
-    elif mask.ndim == 1:
-        rows = np.flatnonzero(arrays.pop(LOSS_MASK))
-    else:
-        rows = np.flatnonzero(mask.any(1))
-    if len(rows) < num_parts:
-        return []
-    return [
-        {name: nested.take(column, part) for name, column in arrays.items()} for part in np.array_split(rows, num_parts)
-    ]
+def _unshared_from(saved: Mapping[str, Any], unshared: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the part of the first learner's saved state that is not shared, with the streams of another learner."""
+    learners = {
+        module_id: {name: saved["learners"][module_id][name] for name in state}
+        for module_id, state in unshared["learners"].items()
+    }
+    return _with_streams({"learners": learners, "pipelines": saved["pipelines"]}, unshared)
 
 
-def _streams_only(unshared: Mapping[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Combine, by module id, random streams of a new run with the saved state of the loss."""
-    parts: dict[str, Any] = {}
-    for module_id, state in unshared.items():
-        new_stream = {name: value for name, value in state["loss"].items() if name == "stream"}
-        parts[module_id] = {"stream": state["stream"], "loss": {**saved[module_id]["loss"], **new_stream}}
-    return parts
-
-
-def _copied(leaf: Any) -> Any:
-    """Copy an array, since one of Ray's object store is read-only; other values stay."""
-    return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
+def _with_streams(saved: Mapping[str, Any], streams: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the saved state with each `stream` in it, at any depth, taken from the same place of `streams`."""
+    found: dict[str, Any] = dict(saved)
+    for name in saved.keys() & streams.keys():
+        if name == "stream":
+            found[name] = streams[name]
+        elif isinstance(saved[name], Mapping) and isinstance(streams[name], Mapping):
+            found[name] = _with_streams(saved[name], streams[name])
+    return found

@@ -15,6 +15,7 @@ _EXPORTS: dict[str, str] = {
     "DoubleQModule": "double_q_module",
     "IQLModule": "iql_module",
     "MultiCategorical": "categorical",
+    "MultiRLModule": "multi_rl_module",
     "NestedDistribution": "nested_distribution",
     "RLModule": "rl_module",
     "SACModule": "sac_module",

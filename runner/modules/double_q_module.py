@@ -14,7 +14,7 @@ from runner.modules.mlp import MLP
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.q_functions import refuse_memory
 from runner.modules.rl_module import RLModule
-from runner.modules.target_networks import follow, target_of
+from runner.modules.target_networks import target_of
 
 
 class DoubleQModule(RLModule):
@@ -57,9 +57,9 @@ class DoubleQModule(RLModule):
         """Return (B,) Q of actions (B,) of the space, from `qf_preds`."""
         return q.gather(-1, (actions.long() - self._first_action).unsqueeze(-1)).squeeze(-1)
 
-    def update_targets(self, tau: float) -> None:
-        """Let the target follow."""
-        follow(self.target_qf, self.qf, tau)
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return Q's target and Q."""
+        return [(self.target_qf, self.qf)]
 
     def _masked(self, q: Tensor, obs: Any) -> Tensor:
         return q if self._mask_key is None else self.action_dist.masked(q, obs[self._mask_key])

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
 
 
@@ -47,6 +48,8 @@ class FlatParameters:
         self.groups = _slices({name: sum(parameter.numel() for parameter in group) for name, group in groups.items()})
         self.parameter = nn.Parameter(self._values[: self._num_parameters])
         self.parameter.grad = gradient
+        # On the host the same memory as an array: copies of a few values cost torch ten times as much.
+        self._on_host = self._values.numpy() if self._values.is_cpu else None
 
     @property
     def gradient(self) -> Tensor:
@@ -56,9 +59,8 @@ class FlatParameters:
 
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Return a copy of parameters and buffers on the host."""
-        return self._values.detach().cpu().numpy().copy()
+        return self._values.cpu().numpy() if self._on_host is None else self._on_host.copy()
 
-    @torch.no_grad()
     def load(self, values: npt.NDArray[Any]) -> None:
         """Take over the values of `to_numpy` of a module of the same shape.
 
@@ -67,12 +69,15 @@ class FlatParameters:
         """
         if values.shape != tuple(self._values.shape):
             raise ValueError(f"weights have {values.size} values, this module has {self._values.numel()}")
-        self._values.copy_(torch.from_numpy(np.require(values, requirements="W")))
+        if self._on_host is None:
+            self._values.copy_(torch.from_numpy(np.require(values, requirements="W")))
+        else:
+            self._on_host[:] = values
 
 
 def _parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
     learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    if not isinstance(module, RLModule):
+    if not isinstance(module, (RLModule, MultiRLModule)):
         return {"default": learned}
     groups = {name: list(group) for name, group in module.parameter_groups().items()}
     ids = [id(parameter) for group in groups.values() for parameter in group]

@@ -15,7 +15,7 @@ from runner.episodes import nested
 from runner.modules.actor_critic_module import head_options
 from runner.modules.mlp import MLP
 from runner.modules.observation_encoder import ObservationEncoder, encoder_options
-from runner.modules.target_networks import follow, target_of
+from runner.modules.target_networks import target_of
 
 
 class QFunction(nn.Module):
@@ -84,9 +84,9 @@ class WithQFunctions(nn.Module):
         """Return the same of the targets."""
         return self.target_critic.forward(obs, actions)
 
-    def update_targets(self, tau: float) -> None:
-        """Let the targets follow."""
-        follow(self.target_critic, self.critic, tau)
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return the Q functions' targets and the Q functions."""
+        return [(self.target_critic, self.critic)]
 
 
 class _Bounds:

@@ -13,6 +13,7 @@ from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import distribution_for
+from runner.modules.target_networks import follow
 
 
 class RLModule(nn.Module):
@@ -57,6 +58,15 @@ class RLModule(nn.Module):
         """
         return {"default": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return (target, network) for each target network; `target_of` makes one of a network of this module."""
+        return []
+
+    def update_targets(self, tau: float) -> None:
+        """Let each target follow its network: target <- target + tau (network - target)."""
+        for target, network in self.target_networks():
+            follow(target, network, tau)
+
     def get_initial_state(self) -> dict[str, Any]:
         """Return `state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""
         return {}
@@ -92,7 +102,10 @@ class RLModule(nn.Module):
         Returns:
             Every output (V, ...), in the order of the mask's entries.
         """
-        outputs = self.forward_train(batch)
+        return self.at_steps(self.forward_train(batch), batch)
+
+    def at_steps(self, outputs: dict[str, Any], batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Take the env steps (V, ...) of outputs of `forward_train` of this batch; see `outputs_at_steps`."""
         rows = _step_rows(batch) if self.is_stateful else None
         if rows is None:
             return outputs

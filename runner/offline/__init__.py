@@ -1,17 +1,48 @@
 """Recorded data: read, written, converted, inspected; and learning from them.
 
-`open_source` reads what others or we have recorded, `EpisodeWriter` records.
+`open_source` reads what others or we have recorded, `EpisodeWriter` records, `OfflineData` makes train batches.
 """
 
-from runner.offline.conversion import ConversionReport, convert
-from runner.offline.episode_format import episodes_to_table, table_to_block
-from runner.offline.foreign.data_error import DataError
-from runner.offline.inspection import Inspection, inspect_data
-from runner.offline.layout import Layout, Spaces
-from runner.offline.source import open_source
-from runner.offline.source_stream import Description, Source
-from runner.offline.table_format import block_to_steps
-from runner.offline.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from runner.offline.codecs.episode_format import episodes_to_table, table_to_block
+    from runner.offline.codecs.layout import Layout, Spaces
+    from runner.offline.codecs.table_format import block_to_steps
+    from runner.offline.files.data_error import DataError
+    from runner.offline.reading.inspection import Inspection, inspect_data
+    from runner.offline.reading.recorded_source import Description, Source
+    from runner.offline.reading.source import open_source
+    from runner.offline.training.offline_data import OfflineData
+    from runner.offline.training.prelearner import OfflinePreLearner
+    from runner.offline.writing.conversion import ConversionReport, convert
+    from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
+
+# Public name -> submodule; imported on first use: training needs torch, reading does not.
+_EXPORTS: dict[str, str] = {
+    "ConversionReport": "writing.conversion",
+    "DataError": "files.data_error",
+    "Description": "reading.recorded_source",
+    "EpisodeWriter": "writing.writer",
+    "Inspection": "reading.inspection",
+    "Layout": "codecs.layout",
+    "OfflineData": "training.offline_data",
+    "OfflinePreLearner": "training.prelearner",
+    "Source": "reading.recorded_source",
+    "Spaces": "codecs.layout",
+    "WriteFailed": "writing.writer",
+    "WriteReport": "writing.writer",
+    "block_to_steps": "codecs.table_format",
+    "convert": "writing.conversion",
+    "episodes_to_table": "codecs.episode_format",
+    "inspect_data": "reading.inspection",
+    "open_source": "reading.source",
+    "prepare_output": "writing.writer",
+    "table_to_block": "codecs.episode_format",
+}
 
 __all__ = [
     "ConversionReport",
@@ -20,6 +51,8 @@ __all__ = [
     "EpisodeWriter",
     "Inspection",
     "Layout",
+    "OfflineData",
+    "OfflinePreLearner",
     "Source",
     "Spaces",
     "WriteFailed",
@@ -32,3 +65,9 @@ __all__ = [
     "prepare_output",
     "table_to_block",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

@@ -2,37 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import (
     ADVANTAGES,
     LOSS_MASK,
     OBS,
+    RETURNS,
     REWARDS,
     SEQ_LENS,
     TERMINATEDS,
     VALUE_TARGETS,
     VF_PREDS,
     Batch,
-    ConnectorPiece,
 )
+from runner.pipelines.piece_kinds import LearnerPiece
+from runner.pipelines.piece_metrics import PieceMetrics
 
 _SMALLEST_STD = 1e-4
 
+A = TypeVar("A", npt.NDArray[Any], Tensor)
 
-def suffix_sums(terms: Tensor, factors: Tensor, longest: int) -> Tensor:
+
+def suffix_sums(terms: A, factors: A, longest: int) -> A:
     """Return x with x[i] = terms[i] + factors[i] * x[i + 1], x[B] = 0, in log2(longest) vectorised passes.
 
     Args:
-        terms: (B,) float.
-        factors: (B,) float; a 0 ends a sequence.
+        terms: (B,) float, an array or a tensor.
+        factors: (B,) float, of the same kind; a 0 ends a sequence.
         longest: most consecutive rows without a 0 in `factors`.
     """
-    sums, reach = terms.clone(), factors.clone()
+    sums, reach = terms * 1, factors * 1  # copies
     shift = 1
     while shift <= longest:
         sums[:-shift] = sums[:-shift] + reach[:-shift] * sums[shift:]
@@ -63,14 +73,34 @@ def compute_gae(
     Returns:
         (B,) float32, 0 at bootstrap rows.
     """
-    not_terminated = torch.logical_and(is_step, ~terminateds).float()
-    next_values = torch.cat((values[1:], values.new_zeros(1)))
+    columns = rewards, values, terminateds, is_step
+    if not values.is_cpu:
+        on_device: Tensor = gae_of_rows(torch, *columns, gamma, lambda_, longest)
+        return on_device
+    # The same numbers; for a few rows numpy takes a third of torch's time.
+    r, v, ends, steps = (column.numpy() for column in columns)
+    return torch.from_numpy(gae_of_rows(np, r, v, ends, steps, gamma, lambda_, longest))
+
+
+def gae_of_rows(
+    namespace: Any,
+    rewards: Any,
+    values: Any,
+    terminateds: Any,
+    is_step: Any,
+    gamma: float,
+    lambda_: float,
+    longest: int,
+) -> Any:
+    """Compute the same with the functions of numpy or of torch; the last row is a bootstrap row."""
+    not_terminated = namespace.asarray(is_step & ~terminateds, dtype=values.dtype)
+    next_values = namespace.concatenate((values[1:], values[-1:]))
     delta = (rewards + gamma * not_terminated * next_values - values) * is_step
     return suffix_sums(delta, gamma * lambda_ * not_terminated, longest)
 
 
-class GeneralAdvantageEstimation(ConnectorPiece):
-    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A, standardised over env steps), float32 each.
+class GeneralAdvantageEstimation(LearnerPiece):
+    """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A), float32 each.
 
     They have a row for each of the batch's (B,), or the shape (S, L) of its sequences; standardisation and estimates
     never see a padded row.
@@ -78,6 +108,7 @@ class GeneralAdvantageEstimation(ConnectorPiece):
     Args:
         gamma: discount factor.
         lambda_: GAE's lambda; 1 gives Monte-Carlo returns with bootstrap, 0 TD(0).
+        standardize: scale the advantages to mean 0 and standard deviation 1 over the env steps.
         max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
     """
 
@@ -85,57 +116,130 @@ class GeneralAdvantageEstimation(ConnectorPiece):
     writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
     reads_module = True
     needs_trajectories = True
-    belongs_in = ("learner",)
+    reports = {  # noqa: RUF012
+        "advantages_mean": ("mean", "mean of the advantages of env steps before they are standardised"),
+        "advantages_std": ("mean", "standard deviation of these advantages"),
+    }
 
-    def __init__(self, gamma: float, lambda_: float, max_rows_per_pass: int = 65536) -> None:
+    def __init__(self, gamma: float, lambda_: float, standardize: bool = True, max_rows_per_pass: int = 65536) -> None:
         self._gamma = gamma
         self._lambda = lambda_
+        self._standardizes = standardize
         self._max_rows = max_rows_per_pass
 
-    def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(
+        self,
+        *,
+        rl_module: Mapping[str, RLModule],
+        batch: Batch,
+        episodes: ColumnBlock,
+        metrics: PieceMetrics | None = None,
+        **kwargs: Any,
+    ) -> Batch:
         """Add the columns to the batch of each module."""
         longest = int(episodes.lengths.max())
         for module_id, columns in batch.items():
-            values = self._values(rl_module[module_id], columns)
-            if values.ndim == 1:
-                columns |= self._advantages(columns, values, longest)
-            else:
-                columns |= self._advantages_of_sequences(columns, values, longest)
+            values = values_of(rl_module[module_id], columns, self._max_rows)
+            columns |= on_rows(partial(self._advantages, metrics), columns, values, longest)
         return batch
 
-    @torch.no_grad()
-    def _values(self, module: Any, columns: Batch) -> Tensor:
-        """Return (B,) values of all rows, or (S, L) of all sequences."""
-        inputs = {name: columns[name] for name in module.inputs}
-        mask = columns[LOSS_MASK]
-        num_rows, rows_per_pass = len(mask), max(1, self._max_rows * len(mask) // mask.numel())
-        if num_rows <= rows_per_pass:
-            return cast(Tensor, module.compute_values(inputs))
-        passes = [slice(first, first + rows_per_pass) for first in range(0, num_rows, rows_per_pass)]
-        return torch.cat([module.compute_values(nested.take(inputs, rows)) for rows in passes])
-
-    def _advantages(self, columns: Batch, values: Tensor, longest: int) -> Batch:
+    def _advantages(self, metrics: PieceMetrics | None, columns: Batch, values: Tensor, longest: int) -> Batch:
         is_step = columns[LOSS_MASK]
         advantages = compute_gae(
             columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
         )
+        mean, std, count = moments_of(advantages, is_step)
+        if metrics is not None:
+            metrics.report("advantages_mean", mean, count)
+            metrics.report("advantages_std", std, count)
         return {
             VF_PREDS: values,
             VALUE_TARGETS: advantages + values,
-            ADVANTAGES: standardised(advantages, is_step),
+            ADVANTAGES: _standardised(advantages, mean, std) if self._standardizes else advantages,
         }
 
-    def _advantages_of_sequences(self, columns: Batch, values: Tensor, longest: int) -> Batch:
-        """Return the same on the rows without the padding between them; 0 in the padding."""
-        is_row = torch.arange(values.shape[1], device=values.device) < columns[SEQ_LENS][:, None]
-        rows = {name: columns[name][is_row] for name in (REWARDS, TERMINATEDS, LOSS_MASK)}
-        flat = self._advantages(rows, values[is_row], longest)
-        return {name: torch.zeros_like(values).masked_scatter(is_row, column) for name, column in flat.items()}
+
+class MonteCarloReturns(LearnerPiece):
+    """Adds `returns` float32: G[t] = r[t] + gamma G[t + 1] to the end of the chunk, 0 at bootstrap rows.
+
+    Without a baseline G is 0 after the last step. With one it is the value of the last observation, but 0 in a terminal
+    state. Rows are as those of `GeneralAdvantageEstimation`.
+
+    Args:
+        gamma: discount factor.
+        use_baseline: the module's value function is one.
+        max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
+    """
+
+    writes = (RETURNS,)
+    needs_trajectories = True
+    needs_all_rows = True
+
+    def __init__(self, gamma: float, use_baseline: bool, max_rows_per_pass: int = 65536) -> None:
+        self._gamma = gamma
+        self._max_rows = max_rows_per_pass
+        self.reads_module = use_baseline
+        self.reads = (*([OBS] if use_baseline else []), REWARDS, TERMINATEDS, LOSS_MASK)
+
+    def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+        """Add the column to the batch of each module."""
+        longest = int(episodes.lengths.max())
+        for module_id, columns in batch.items():
+            values = torch.zeros_like(columns[REWARDS])
+            if self.reads_module:
+                values = values_of(rl_module[module_id], columns, self._max_rows)
+            columns |= on_rows(self._returns, columns, values, longest)
+        return batch
+
+    def _returns(self, columns: Batch, values: Tensor, longest: int) -> Batch:
+        is_step = columns[LOSS_MASK]
+        last_values = values.masked_fill(is_step, 0.0)  # so that GAE's sums telescope to returns
+        return {
+            RETURNS: compute_gae(
+                columns[REWARDS], last_values, columns[TERMINATEDS], is_step, self._gamma, 1.0, longest
+            )
+        }
+
+
+@torch.no_grad()
+def values_of(module: Any, columns: Batch, max_rows_per_pass: int) -> Tensor:
+    """Return (B,) values of all rows, or (S, L) of all sequences."""
+    inputs = {name: columns[name] for name in module.inputs}
+    mask = columns[LOSS_MASK]
+    num_rows, rows_per_pass = len(mask), max(1, max_rows_per_pass * len(mask) // mask.numel())
+    if num_rows <= rows_per_pass:
+        return cast(Tensor, module.compute_values(inputs))
+    passes = [slice(first, first + rows_per_pass) for first in range(0, num_rows, rows_per_pass)]
+    return torch.cat([module.compute_values(nested.take(inputs, rows)) for rows in passes])
+
+
+def on_rows(compute: Callable[[Batch, Tensor, int], Batch], columns: Batch, values: Tensor, longest: int) -> Batch:
+    """Return the columns that `compute(columns, values, longest)` makes of rows (B,).
+
+    Of sequences (S, L) it gets the rows without the padding between them; its columns are then (S, L), too, with 0 in
+    the padding.
+    """
+    if values.ndim == 1:
+        return compute(columns, values, longest)
+    is_row = torch.arange(values.shape[1], device=values.device) < columns[SEQ_LENS][:, None]
+    rows = {name: columns[name][is_row] for name in (REWARDS, TERMINATEDS, LOSS_MASK)}
+    flat = compute(rows, values[is_row], longest)
+    return {name: torch.zeros_like(values).masked_scatter(is_row, column) for name, column in flat.items()}
 
 
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
     """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation: at least 1e-4)."""
+    mean, std, _ = moments_of(values, is_valid)
+    return _standardised(values, mean, std)
+
+
+def moments_of(values: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return mean, standard deviation and number of the valid rows of values (B,)."""
     count = is_valid.sum()
     mean = torch.where(is_valid, values, 0.0).sum() / count
     variance = torch.where(is_valid, (values - mean).square(), 0.0).sum() / count
-    return (values - mean) / variance.sqrt().clamp(min=_SMALLEST_STD)
+    return mean, variance.sqrt(), count
+
+
+def _standardised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    return (values - mean) / std.clamp(min=_SMALLEST_STD)

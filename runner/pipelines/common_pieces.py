@@ -11,6 +11,8 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
 from runner.pipelines.piece_graph import AddObservationsGraph, PieceGraph
+from runner.pipelines.piece_kinds import LearnerPiece
+from runner.rows.running_episodes import RunningEpisodes
 
 
 class AddObservationsFromEpisodesToBatch(ConnectorPiece):
@@ -22,7 +24,7 @@ class AddObservationsFromEpisodesToBatch(ConnectorPiece):
 
     writes = (OBS,)
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Add the column; a column that is there already is left as it is."""
         if OBS not in batch:
             batch[OBS] = observations_of(episodes, batch)
@@ -33,23 +35,19 @@ class AddObservationsFromEpisodesToBatch(ConnectorPiece):
         return AddObservationsGraph()
 
 
-def observations_of(episodes: Any, batch: Batch) -> Any:
-    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds."""
+def observations_of(episodes: RunningEpisodes | ColumnBlock, batch: Batch) -> Any:
+    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds, also of a list of episodes."""
     if isinstance(episodes, ColumnBlock):
         obs = episodes.columns[OBS]
         return obs if LOSS_MASK in batch else nested.take(obs, step_rows_of_obs(episodes))
-    if hasattr(episodes, "current_obs"):  # the rollout buffer of an env runner
-        return episodes.current_obs
-    return nested.stack([episode.get_observations(-1) for episode in episodes])
+    return episodes.current_obs
 
 
-class AgentToModuleMapping(ConnectorPiece):
+class AgentToModuleMapping(LearnerPiece):
     """Puts the columns under the id of the module that acted, `{module id: {column: rows}}`.
 
     Pipelines run once for each module, over the chunks of all agents that it acts for.
     """
-
-    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Return the batch by module."""

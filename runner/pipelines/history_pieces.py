@@ -16,6 +16,7 @@ from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spa
 from runner.pipelines.observation_piece import ObservationPiece, check_keys, observation_rows, step_rows
 from runner.pipelines.piece import ACTIONS, OBS, REWARDS, Batch, ConnectorPiece
 from runner.pipelines.piece_graph import FrameStackGraph, PastGraph, PieceGraph
+from runner.rows.running_episodes import RunningEpisodes
 
 ORIG_OBS = "_orig_obs"
 PREV_ACTIONS = "prev_n_actions"
@@ -77,7 +78,7 @@ class FrameStacking(ConnectorPiece):
         )
         return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Write the stacked rows.
 
         Raises:
@@ -85,7 +86,7 @@ class FrameStacking(ConnectorPiece):
         """
         if self._is_for_learner and not isinstance(episodes, ColumnBlock):
             raise TypeError("FrameStacking(as_learner_connector=True) belongs in a learner pipeline")
-        values, _ = _history(self, batch, episodes, OBS, self._num_frames)
+        values, _ = _history(batch, episodes, OBS, self._num_frames)
         if not self._is_order_checked:
             self._check_order(batch, episodes, values)
         batch[OBS] = self._stacked_column(values)
@@ -110,7 +111,7 @@ class FrameStacking(ConnectorPiece):
             }
         return FrameStackGraph(is_stacked, blanks, self._num_frames)
 
-    def _check_order(self, batch: Batch, episodes: Any, values: Any) -> None:
+    def _check_order(self, batch: Batch, episodes: RunningEpisodes | ColumnBlock, values: Any) -> None:
         newest = nested.take(values, (slice(None), -1))
         if not nested.equal(observation_rows(type(self).__name__, batch, episodes), newest):
             raise RuntimeError(
@@ -159,13 +160,13 @@ class PrevActionsPrevRewards(ObservationPiece):
             parts[PREV_REWARDS] = gym.spaces.Box(-np.inf, np.inf, (self._num_rewards,), np.float32)
         return gym.spaces.Dict(parts)
 
-    def transform(self, obs: Any, batch: Batch, episodes: Any) -> dict[str, Any]:
+    def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes | ColumnBlock) -> dict[str, Any]:
         """Return the dict of columns."""
         columns = {ORIG_OBS: obs}
         if self._num_actions:
             columns[PREV_ACTIONS] = self._past_actions(batch, episodes)
         if self._num_rewards:
-            rewards, _ = _history(self, batch, episodes, REWARDS, self._num_rewards)
+            rewards, _ = _history(batch, episodes, REWARDS, self._num_rewards)
             columns[PREV_REWARDS] = rewards.astype(np.float32, copy=False)
         return columns
 
@@ -178,10 +179,10 @@ class PrevActionsPrevRewards(ObservationPiece):
         names = (ORIG_OBS, PREV_ACTIONS, PREV_REWARDS)
         return PastGraph(names, encoding, blank_action, size, self._num_actions, self._num_rewards)
 
-    def _past_actions(self, batch: Batch, episodes: Any) -> Floats:
+    def _past_actions(self, batch: Batch, episodes: RunningEpisodes | ColumnBlock) -> Floats:
         if self._encoding is None:
             raise RuntimeError("PrevActionsPrevRewards is called before it was given the spaces")
-        actions, is_there = _history(self, batch, episodes, ACTIONS, self._num_actions)
+        actions, is_there = _history(batch, episodes, ACTIONS, self._num_actions)
         num_rows = len(is_there)
         vectors = self._encoding.encode(actions, num_rows * self._num_actions)
         vectors *= is_there.reshape(-1, 1)  # a missing action is zeros, not the one-hot vector of action 0
@@ -189,13 +190,10 @@ class PrevActionsPrevRewards(ObservationPiece):
 
 
 def _history(
-    piece: ConnectorPiece, batch: Batch, episodes: Any, column: str, length: int
+    batch: Batch, episodes: RunningEpisodes | ColumnBlock, column: str, length: int
 ) -> tuple[Any, npt.NDArray[np.bool_]]:
     """Return (rows, length, ...) values and (rows, length) whether they lie within the episode, for the rows of the
     batch."""
-    if not hasattr(episodes, "history"):
-        kind = type(episodes).__name__
-        raise TypeError(f"{type(piece).__name__} needs episodes with a history of {column!r}, got a {kind}")
     values, is_there = episodes.history(column, length)
     if isinstance(episodes, ColumnBlock):
         values, is_there = step_rows(values, batch, episodes), step_rows(is_there, batch, episodes)

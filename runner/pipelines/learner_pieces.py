@@ -9,10 +9,11 @@ import numpy as np
 
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, ColumnBlock
-from runner.pipelines.piece import LOSS_MASK, REWARDS, STATE_OUT, TERMINATEDS, TRUNCATEDS, Batch, ConnectorPiece
+from runner.pipelines.piece import LOSS_MASK, REWARDS, STATE_OUT, TERMINATEDS, TRUNCATEDS, Batch
+from runner.pipelines.piece_kinds import LearnerPiece
 
 
-class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
+class AddOneTsToEpisodesAndTruncate(LearnerPiece):
     """Gives every chunk one row more, for its last observation, so that a value function sees it in the same pass.
 
     Adds `loss_mask` (R + E,): true at env steps, false at these bootstrap rows. All columns that follow have R + E
@@ -20,7 +21,6 @@ class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
     """
 
     writes = (LOSS_MASK,)
-    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the mask."""
@@ -30,7 +30,7 @@ class AddOneTsToEpisodesAndTruncate(ConnectorPiece):
         return batch
 
 
-class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
+class AddColumnsFromEpisodesToTrainBatch(LearnerPiece):
     """Adds `actions`, `rewards`, `terminateds`, `truncateds` and every extra model output of the episodes.
 
     Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
@@ -41,7 +41,6 @@ class AddColumnsFromEpisodesToTrainBatch(ConnectorPiece):
     """
 
     writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
-    belongs_in = ("learner",)
 
     def __init__(self, recorded_columns: Sequence[str] = ()) -> None:
         self.writes = (*type(self).writes, *(column for column in recorded_columns if column != STATE_OUT))

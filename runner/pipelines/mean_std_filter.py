@@ -15,6 +15,7 @@ from runner.episodes import nested
 from runner.pipelines.observation_piece import ObservationPiece, check_keys
 from runner.pipelines.piece import LOSS_MASK, Batch
 from runner.pipelines.piece_graph import PieceGraph, StandardisationGraph
+from runner.rows.running_episodes import RunningEpisodes
 
 Space = gym.Space[Any]
 _SMALLEST_STD = 1e-8
@@ -92,6 +93,9 @@ class MeanStdFilter(ObservationPiece):
 
     writes_obs_to_episodes = True
     belongs_in = ("env_to_module",)
+    reports = {  # noqa: RUF012
+        "observations_clipped_fraction": ("mean", "share of the standardised numbers that clip_by_value bounds"),
+    }
 
     def __init__(
         self,
@@ -136,17 +140,19 @@ class MeanStdFilter(ObservationPiece):
         bound = np.inf if self._clip is None else self._clip
         return gym.spaces.Box(-bound, bound, space.shape, np.float32) if _is_filtered(space) else space
 
-    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
+    def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
         """Learn from the rows and standardise them."""
         rows = obs if self._places is None else self._as_vectors(obs)
         if self._updates and self.is_training:
             mask = batch.get(LOSS_MASK)
             self._since_merge = self._since_merge.merged(Moments.of_rows(rows if mask is None else rows[mask]))
         filtered = self._standardised(rows)
+        if self.metrics is not None and self._clip is not None and filtered.size:
+            num_clipped = np.count_nonzero(np.abs(filtered) >= np.float32(self._clip))
+            self.metrics.report("observations_clipped_fraction", num_clipped / filtered.size, filtered.size)
         if self._places is not None:
             filtered = nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
-        if hasattr(episodes, "write_obs"):
-            episodes.write_obs(filtered)
+        episodes.write_obs(filtered)
         return filtered
 
     def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:

@@ -5,16 +5,19 @@ Dimension letters: S sequences, L longest sequence, N sub-environments, R env st
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock
+from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
 from runner.pipelines.piece_graph import AddStatesGraph, AddTimeGraph, PieceGraph
+from runner.rows.running_episodes import RunningEpisodes
 
 IntArray = npt.NDArray[np.int64]
 
@@ -73,7 +76,7 @@ class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
             self.writes = (SEQ_LENS, LOSS_MASK)
             self.belongs_in = ("learner",)
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Reshape every column; lists (of infos, for example) stay lists."""
         if not isinstance(episodes, ColumnBlock):
             for column, rows in batch.items():
@@ -112,16 +115,23 @@ class AddStatesFromEpisodesToBatch(ConnectorPiece):
     def __init__(self, max_seq_len: int = 20) -> None:
         self._max_seq_len = max_seq_len
 
-    def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule | Mapping[str, RLModule],
+        batch: Batch,
+        episodes: RunningEpisodes | ColumnBlock,
+        **kwargs: Any,
+    ) -> Batch:
         """Add the column; it has no time axis."""
         if isinstance(episodes, ColumnBlock):
-            initial = _initial_state(rl_module[episodes.module_id])
+            initial = _initial_state(cast(Mapping[str, RLModule], rl_module)[episodes.module_id])
             sequences = Sequences.of_chunks(
                 episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
             )
             batch[STATE_IN] = _states_of_sequences(episodes, sequences, initial)
         else:
-            batch[STATE_IN] = _states_of_running(episodes, _initial_state(rl_module))
+            batch[STATE_IN] = _states_of_running(episodes, _initial_state(cast(RLModule, rl_module)))
         return batch
 
     def to_graph(self) -> PieceGraph | None:
@@ -133,11 +143,11 @@ def _has_bootstrap_rows(block: ColumnBlock, batch: Batch) -> bool:
     return int(batch[SEQ_LENS].sum()) > block.num_rows
 
 
-def _initial_state(module: Any) -> Column:
+def _initial_state(module: RLModule) -> Column:
     return nested.map_leaves(lambda leaf: leaf.cpu().numpy(), module.get_initial_state())
 
 
-def _states_of_running(episodes: Any, initial: Column) -> Column:
+def _states_of_running(episodes: RunningEpisodes, initial: Column) -> Column:
     states = episodes.newest_step(STATE_OUT)
     is_first = episodes.starts_episode
     if states is None:

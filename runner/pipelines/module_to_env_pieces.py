@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from runner.episodes import nested
+from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
@@ -21,12 +22,14 @@ from runner.pipelines.piece import (
     Items,
 )
 from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, PieceGraph, RemoveTimeGraph, ScalingGraph
+from runner.pipelines.piece_kinds import ModuleToEnvPiece
+from runner.rows.running_episodes import RunningAgents, RunningEpisodes
 from runner.streams import restore_stream, stream_state
 
 _NOISE_STEPS = 256
 
 
-class GetActions(ConnectorPiece):
+class GetActions(ModuleToEnvPiece):
     """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode when not exploring.
 
     The noise of 256 vector steps is drawn at once from the piece's own stream. `action_logp` is added once per
@@ -45,7 +48,13 @@ class GetActions(ConnectorPiece):
         self._drawn_from: dict[str, Any] = {}
 
     def __call__(
-        self, *, rl_module: Any, batch: Batch, episodes: Any = None, explore: bool | None = None, **kwargs: Any
+        self,
+        *,
+        rl_module: RLModule,
+        batch: Batch,
+        episodes: RunningEpisodes,
+        explore: bool | None = None,
+        **kwargs: Any,
     ) -> Batch:
         """Add the actions, on the module's device."""
         dist_inputs = batch[ACTION_DIST_INPUTS]
@@ -55,7 +64,7 @@ class GetActions(ConnectorPiece):
             return batch
         num_rows = dist_inputs.shape[0]
         if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
-            self._draw_noise(dist, dist_inputs, getattr(episodes, "max_rows", num_rows))
+            self._draw_noise(dist, dist_inputs, max(num_rows, episodes.max_rows))
         noise = self._noise[self._position]
         if noise.shape[0] != num_rows:  # fewer rows act than could
             noise = noise[:num_rows]
@@ -120,7 +129,7 @@ def _to_numpy(value: Any) -> Any:
     return value
 
 
-class RemoveSingleTsTimeRankFromBatch(ConnectorPiece):
+class RemoveSingleTsTimeRankFromBatch(ModuleToEnvPiece):
     """Takes the time axis away from the outputs of a module with memory, (N, 1, ...) -> (N, ...).
 
     The states `state_out` have none.
@@ -138,10 +147,10 @@ class RemoveSingleTsTimeRankFromBatch(ConnectorPiece):
         return RemoveTimeGraph()
 
 
-class UnBatchToIndividualItems(ConnectorPiece):
+class UnBatchToIndividualItems(ModuleToEnvPiece):
     """Checks that each column has one row for each sub-environment; row n is sub-environment n's item."""
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
         """Return the batch as it is."""
         num_envs = len(episodes)
         for column, rows in batch.items():
@@ -155,7 +164,7 @@ class UnBatchToIndividualItems(ConnectorPiece):
         return None
 
 
-class NormalizeAndClipActions(ConnectorPiece):
+class NormalizeAndClipActions(ModuleToEnvPiece):
     """Adds `actions_for_env`: Box actions scaled from [-1, 1] to the space's bounds, or clipped into them.
 
     Args:
@@ -270,7 +279,7 @@ def _scaled(scaling: _Clipped | None, actions: Any) -> Any:
     return actions if scaling is None else scaling(actions)
 
 
-class ModuleToAgentUnmapping(ConnectorPiece):
+class ModuleToAgentUnmapping(ModuleToEnvPiece):
     """Makes of `actions_for_env` (K, ...) a list of (sub-environment, agent id, action), for the agents that act.
 
     Agents whose episodes have just ended are left out: their last observations went through the module with the
@@ -280,7 +289,7 @@ class ModuleToAgentUnmapping(ConnectorPiece):
     reads = (ACTIONS_FOR_ENV,)
     writes = (ACTIONS_FOR_ENV,)
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningAgents, **kwargs: Any) -> Batch:  # type: ignore[override]
         """Replace the column."""
         actions = batch[ACTIONS_FOR_ENV]
         items = list(actions) if type(actions) is np.ndarray else nested.unstack(actions)
@@ -297,7 +306,7 @@ class ModuleToAgentUnmapping(ConnectorPiece):
         return None
 
 
-class ListifyDataForVectorEnv(ConnectorPiece):
+class ListifyDataForVectorEnv(ModuleToEnvPiece):
     """Makes arrays (N, ...) of columns that a piece left as a list or as items per episode, in order."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:

@@ -12,6 +12,8 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.common_pieces import observations_of, step_rows_of_obs
 from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
+from runner.pipelines.piece_metrics import PieceMetrics
+from runner.rows.running_episodes import RunningEpisodes
 
 
 class ObservationPiece(ConnectorPiece):
@@ -23,9 +25,12 @@ class ObservationPiece(ConnectorPiece):
     """
 
     writes = (OBS,)
+    # Takes what `transform` reports, see `ConnectorPiece.reports`; None: nothing is to be reported.
+    metrics: PieceMetrics | None = None
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Transform all rows of `obs`."""
+        self.metrics = kwargs.get("metrics")
         obs = batch.get(OBS)
         if type(obs) is not np.ndarray:
             obs = observation_rows(type(self).__name__, batch, episodes)
@@ -38,12 +43,13 @@ class ObservationPiece(ConnectorPiece):
         Args:
             obs: (rows, ...) arrays, nested as the space is; not to be written into.
             batch: the other columns so far.
-            episodes: where the observations come from, one row each (env pipelines) or many (learner pipelines).
+            episodes: where the observations come from: `RunningEpisodes`, one row each, or in a learner pipeline a
+                `ColumnBlock`, many rows each.
         """
         raise NotImplementedError(f"{type(self).__name__} has no transform")
 
 
-def observation_rows(piece: str, batch: Batch, episodes: Any) -> Any:
+def observation_rows(piece: str, batch: Batch, episodes: RunningEpisodes | ColumnBlock) -> Any:
     """Take the batch's (rows, ...) observations, or the episodes' if it has none.
 
     Raises:

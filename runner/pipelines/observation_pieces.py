@@ -10,11 +10,12 @@ import gymnasium as gym
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode, nested
-from runner.episodes.columns import ColumnBlock
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_piece import ObservationPiece, as_arrays, check_keys
-from runner.pipelines.piece import OBS, Batch, ConnectorPiece
+from runner.pipelines.piece import OBS, Batch
 from runner.pipelines.piece_graph import ObservationGraph, PieceGraph
+from runner.pipelines.piece_kinds import EnvToModulePiece
+from runner.rows.running_episodes import RunningEpisodes
 
 
 class FlattenObservations(ObservationPiece):
@@ -61,7 +62,7 @@ class FlattenObservations(ObservationPiece):
         return ObservationGraph(self._encoding.in_graph())
 
 
-class WriteObservationsToEpisodes(ConnectorPiece):
+class WriteObservationsToEpisodes(EnvToModulePiece):
     """Lets the episodes hold the `obs` (N, ...) of the batch, so that the learner gets what the policy saw.
 
     Place it behind the pieces that transform observations; the learner pipeline then needs none of them.
@@ -69,20 +70,16 @@ class WriteObservationsToEpisodes(ConnectorPiece):
 
     reads = (OBS,)
     writes_obs_to_episodes = True
-    belongs_in = ("env_to_module",)
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
         """Write the rows; the batch stays.
 
         Raises:
-            TypeError: in a learner pipeline, or behind `NumpyToTensor`.
+            TypeError: behind `NumpyToTensor`.
         """
         obs = batch[OBS]
         if type(obs) is not np.ndarray:
             obs = as_arrays(type(self).__name__, obs)
-        if not hasattr(episodes, "write_obs"):
-            kind = type(episodes).__name__
-            raise TypeError(f"WriteObservationsToEpisodes belongs in the env-to-module pipeline, got a {kind}")
         episodes.write_obs(obs)
         return batch
 
@@ -109,22 +106,15 @@ class SingleAgentObservationPreprocessor(ObservationPiece, ABC):
         shapes and dtypes each time.
         """
 
-    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
-        """Return all rows, one after the other.
-
-        Raises:
-            TypeError: in a learner pipeline.
-        """
+    def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
+        """Return all rows, one after the other."""
         name = type(self).__name__
-        if isinstance(episodes, ColumnBlock):
-            raise TypeError(f"{name} belongs in the env-to-module pipeline; a learner gets what it wrote there")
         items = [self.preprocess(*pair) for pair in zip(nested.unstack(obs), episodes, strict=True)]
         try:
             rows = nested.stack(items)
         except (TypeError, ValueError) as error:
             raise type(error)(f"{name}.preprocess returns what cannot be column 'obs': {error}") from None
-        if hasattr(episodes, "write_obs"):
-            episodes.write_obs(rows)
+        episodes.write_obs(rows)
         return rows
 
 

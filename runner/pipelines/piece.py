@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 
+from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
-from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes import MultiAgentEpisode, SingleAgentEpisode, multi_agent_episodes, nested
 from runner.episodes.columns import ACTIONS as ACTIONS
 from runner.episodes.columns import OBS as OBS
 from runner.episodes.columns import REWARDS as REWARDS
+from runner.episodes.columns import ColumnBlock, Rollout
+from runner.pipelines.piece_metrics import PieceMetrics
 
 if TYPE_CHECKING:
     from runner.pipelines.piece_graph import PieceGraph  # imports torch
@@ -26,6 +29,9 @@ ACTION_LOGP = "action_logp"
 VF_PREDS = "vf_preds"
 ADVANTAGES = "advantages"
 VALUE_TARGETS = "value_targets"
+RETURNS = "returns"
+OBS_OF_AGENTS = "obs_of_agents"
+AGENTS_MASK = "agents_mask"
 LOSS_MASK = "loss_mask"
 STATE_IN = "state_in"
 STATE_OUT = "state_out"
@@ -34,6 +40,8 @@ SEQ_LENS = "seq_lens"
 STEP_ROWS = "step_rows"
 
 Batch = dict[str, Any]
+# Notes of pieces to later pieces, by names that they agree on; plain values and arrays, part of checkpoints.
+SharedData = dict[str, Any]
 
 
 class Items(dict[tuple[str, int], list[Any]]):
@@ -75,8 +83,17 @@ class ConnectorPiece:
     # the observation after each step: recorded data that are single steps, or lack it, are refused.
     needs_trajectories: bool = False
     needs_next_obs: bool = False
+    # Whether this piece reads the episodes of other agents: runs with a single agent are refused, and where a rollout
+    # is shared out among learners each gets all of it to read.
+    needs_other_agents: bool = False
+    # Whether what this piece of a learner pipeline writes for a row depends on rows of other learners, where a rollout
+    # is cut and shared out: runs that sample with several learners are refused.
+    needs_all_rows: bool = False
     # Names of the pipelines that this piece works in; None: all.
     belongs_in: tuple[str, ...] | None = None
+    # Metric -> (reduction, meaning) of what this piece reports; the reduction over calls, runners and learners is
+    # `mean`, `sum`, `max` or `last`.
+    reports: Mapping[str, tuple[str, str]] = {}
 
     is_training: bool = True
 
@@ -87,20 +104,26 @@ class ConnectorPiece:
         batch: Batch,
         episodes: Any,
         explore: bool | None = None,
-        shared_data: dict[str, Any] | None = None,
-        metrics: MutableMapping[str, float] | None = None,
+        shared_data: SharedData | None = None,
+        metrics: PieceMetrics | None = None,
+        episodes_of_modules: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Batch:
         """Return the batch for the next piece; changing and returning `batch` itself is fine.
 
+        What the arguments are depends on the pipeline: see `EnvToModulePiece`, `ModuleToEnvPiece` and `LearnerPiece`,
+        the bases of pieces for one of them.
+
         Args:
-            rl_module: the module whose forward pass follows or came before.
+            rl_module: the module whose forward pass follows or came before; in a learner pipeline module id -> module.
             batch: column -> rows, what the pieces before made.
-            episodes: a sequence of `SingleAgentEpisode`s, made when asked for: the running ones, one a
-                sub-environment (env pipelines), or a `ColumnBlock` of chunks to learn from (learner pipeline).
+            episodes: `RunningEpisodes` in env pipelines, a `ColumnBlock` of chunks to learn from in a learner pipeline;
+                either is a sequence of `SingleAgentEpisode`s, made when asked for.
             explore: whether actions are sampled.
-            shared_data: lives for one pass through env-to-module and module-to-env.
-            metrics: values that a piece wants reported.
+            shared_data: lives for one pass through env-to-module and module-to-env, or through the learner pipeline.
+            metrics: takes what the piece declares in `reports`; None: nothing is to be reported (in evaluation, for
+                example).
+            episodes_of_modules: module id -> what its pipeline gets as `episodes`; None: there is one module.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
@@ -128,9 +151,16 @@ class ConnectorPiece:
         Raises:
             ConfigError: the piece cannot be exported.
         """
-        from runner.pipelines.piece_graph import no_graph
+        name = type(self).__name__
+        problem = Problem(
+            f"piece {name} cannot be exported",
+            where="connectors",
+            allowed=f"a method {name}.to_graph, or a run without the piece: docs/policy-artifact.md",
+        )
+        raise ConfigError([problem])
 
-        raise no_graph(self)
+    def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        """Take the agents of a run with several: agent id -> space of the observations that its episodes hold."""
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Take the random stream that this piece owns from now on."""
@@ -155,6 +185,13 @@ class ConnectorPiece:
     def single_agent_episode_iterator(episodes: Sequence[SingleAgentEpisode]) -> Iterator[SingleAgentEpisode]:
         """Return the episodes one by one."""
         return iter(episodes)
+
+    @staticmethod
+    def multi_agent_episodes(blocks: Mapping[str, ColumnBlock]) -> list[MultiAgentEpisode]:
+        """Return the env episodes of the blocks that a learner piece gets as `episodes_of_modules`, made for this call;
+        see `runner.episodes.multi_agent_episodes`.
+        """
+        return multi_agent_episodes(Rollout(blocks, 0))
 
     @staticmethod
     def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode) -> None:

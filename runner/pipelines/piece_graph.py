@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, OBS, STATE_IN, STATE_OUT
 
@@ -135,17 +134,6 @@ class PipelineGraph(PieceGraph):
 def _within(name: str, past: Mapping[str, Any]) -> dict[str, Any]:
     start = f"{name}/"
     return {key.removeprefix(start): value for key, value in past.items() if key.startswith(start)}
-
-
-def no_graph(piece: object) -> ConfigError:
-    """Return the error of a piece without `to_graph`."""
-    name = type(piece).__name__
-    problem = Problem(
-        f"piece {name} cannot be exported",
-        where="connectors",
-        allowed=f"a method {name}.to_graph, or a run without the piece: docs/policy-artifact.md",
-    )
-    return ConfigError([problem])
 
 
 # -- the graphs of this package's pieces -------------------------------------------------------------------------------

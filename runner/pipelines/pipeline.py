@@ -1,28 +1,30 @@
-"""Pipelines: sequences of pieces that can be edited by name and are checked when they are built."""
+"""Pipelines: sequences of pieces that are checked when they are built, and the three kinds of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.connector_metrics import connector_metric
+from runner.config.errors import Problem
+from runner.config.piece_reports import meaning_of
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.piece_graph import PipelineGraph
+from runner.pipelines.piece_list import PieceList, named_pieces
+from runner.pipelines.piece_list import PipelineError as PipelineError
+from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics
 from runner.pipelines.pipeline_checks import check_rows, find_misplaced_piece, rows_to_learn_from
-
-Anchor = str | type[ConnectorPiece]
-
-
-class PipelineError(ConfigError):
-    """An edit or the order of a pipeline's pieces is wrong."""
+from runner.pipelines.pipeline_metrics import Call, PipelineMetrics, joined_reports
 
 
-class ConnectorPipeline(ConnectorPiece):
+class ConnectorPipeline(PieceList, ConnectorPiece):
     """Pieces called one after the other; itself a piece, so that pipelines nest.
+
+    A nested pipeline is a plain one, or of the kind that it is nested in.
 
     Args:
         pieces: in the order of their calls.
@@ -46,79 +48,37 @@ class ConnectorPipeline(ConnectorPiece):
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Pass the batch through all pieces."""
-        for piece in self._pieces:
-            batch = piece(batch=batch, episodes=episodes, **kwargs)
+        for call in self._calls:
+            batch = call(batch=batch, episodes=episodes, **kwargs)
         return batch
-
-    # -- editing ---------------------------------------------------------------------------------------------------
-
-    def prepend(self, piece: ConnectorPiece) -> None:
-        """Make `piece` the first."""
-        self._insert(0, piece)
-
-    def append(self, piece: ConnectorPiece) -> None:
-        """Make `piece` the last."""
-        self._insert(len(self._pieces), piece)
-
-    def insert_before(self, anchor: Anchor, piece: ConnectorPiece) -> None:
-        """Put `piece` before the piece named `anchor` (class or class name)."""
-        self._insert(self._index(anchor), piece)
-
-    def insert_after(self, anchor: Anchor, piece: ConnectorPiece) -> None:
-        """Put `piece` after the piece named `anchor`."""
-        self._insert(self._index(anchor) + 1, piece)
-
-    def replace(self, anchor: Anchor, piece: ConnectorPiece) -> None:
-        """Put `piece` in the place of the piece named `anchor`."""
-        self._pieces[self._index(anchor)] = piece
-        self._infer()
-
-    def remove(self, anchor: Anchor) -> None:
-        """Take out the piece named `anchor`."""
-        del self._pieces[self._index(anchor)]
-        self._infer()
-
-    def _insert(self, index: int, piece: ConnectorPiece) -> None:
-        self._pieces.insert(index, piece)
-        self._infer()
-
-    def _index(self, anchor: Anchor) -> int:
-        name = anchor if isinstance(anchor, str) else anchor.__name__
-        names = [type(piece).__name__ for piece in self._pieces]
-        if name not in names:
-            raise PipelineError(
-                [
-                    Problem(
-                        f"the {self.name} pipeline has no piece {name}",
-                        where=f"connectors.{self.name}",
-                        got=name,
-                        allowed=", ".join(names),
-                        nearest=nearest_match(name, names),
-                    )
-                ]
-            )
-        return names.index(name)
 
     def substitute_pieces(self, pieces: Sequence[ConnectorPiece]) -> None:
         """Call these in the place of the pieces, one for one; spaces and columns stay (for profiling)."""
         self._pieces = list(pieces)
+        self._bind()
 
-    def __len__(self) -> int:
-        return len(self._pieces)
+    def _bind(self) -> None:
+        """Prepare the calls of the pieces, with `metrics` for the ones that report."""
+        for piece in self._pieces:
+            if isinstance(piece, ConnectorPipeline) and piece.belongs_in is None:
+                piece.name = self.name
+                piece._bind()
+        self.reports = joined_reports(self.single_pieces(), self.name)
+        self._metrics = PipelineMetrics(self._pieces, self.name)
+        self._calls: list[Call] = list(self._pieces)
+        if self.is_training:
+            self._calls = [self._metrics.call_of(piece) for piece in self._pieces]
 
-    def __iter__(self) -> Iterator[ConnectorPiece]:
-        return iter(self._pieces)
+    def take_metrics(self, module_id: str) -> ConnectorMetrics:
+        """Return what the pieces of this module's pipeline have reported since the last call, by the run's names."""
+        reported = merged_metrics(
+            piece._metrics.take() for piece in (self, *self.every_piece()) if isinstance(piece, ConnectorPipeline)
+        )
+        return {connector_metric(module_id, self.name, name): reduced for name, reduced in reported.items()}
 
-    @overload
-    def __getitem__(self, key: int | str) -> ConnectorPiece: ...
-    @overload
-    def __getitem__(self, key: type[ConnectorPiece]) -> list[ConnectorPiece]: ...
-    def __getitem__(self, key: int | Anchor) -> ConnectorPiece | list[ConnectorPiece]:
-        if isinstance(key, int):
-            return self._pieces[key]
-        if isinstance(key, str):
-            return self._pieces[self._index(key)]
-        return [piece for piece in self._pieces if isinstance(piece, key)]
+    def reported_metrics(self, module_id: str) -> dict[str, str]:
+        """Return name -> meaning of the metrics of the run that the pieces of this module's pipeline report."""
+        return {connector_metric(module_id, self.name, name): meaning_of(self.reports, name) for name in self.reports}
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
@@ -135,8 +95,17 @@ class ConnectorPipeline(ConnectorPiece):
         self.observation_space, self.action_space = obs_space, action_space
         self._infer_columns()
 
+    def observation_spaces_after(self) -> Iterator[tuple[ConnectorPiece, gym.Space[Any]]]:
+        """Yield each single piece, of nested pipelines too, with the observation space after it."""
+        for piece, (space, _) in zip(self._pieces, self.spaces_after, strict=True):
+            if isinstance(piece, ConnectorPipeline):
+                yield from piece.observation_spaces_after()
+            else:
+                yield piece, space
+
     def _infer_columns(self) -> None:
-        """Infer what the pieces together read, write and need."""
+        """Infer what the pieces together read, write, need and report."""
+        self._bind()
         reads: list[str] = []
         writes: list[str] = []
         for piece in self._pieces:
@@ -147,6 +116,8 @@ class ConnectorPipeline(ConnectorPiece):
         self.reads_module = any(piece.reads_module for piece in self._pieces)
         self.needs_trajectories = any(piece.needs_trajectories for piece in self._pieces)
         self.needs_next_obs = any(piece.needs_next_obs for piece in self._pieces)
+        self.needs_other_agents = any(piece.needs_other_agents for piece in self._pieces)
+        self.needs_all_rows = any(piece.needs_all_rows for piece in self._pieces)
         self.num_lookback = max((piece.num_lookback for piece in self._pieces), default=0)
         self.writes_per_fragment = tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
 
@@ -175,7 +146,7 @@ class ConnectorPipeline(ConnectorPiece):
         Raises:
             PipelineError: names the piece, the column and, where there is one, the later piece that writes it.
         """
-        misplaced = find_misplaced_piece(list(self.single_pieces()), self.name)
+        misplaced = find_misplaced_piece(list(self.every_piece()), self.name)
         if misplaced is not None:
             raise PipelineError([misplaced])
         columns = list(available)
@@ -185,14 +156,6 @@ class ConnectorPipeline(ConnectorPiece):
                     raise PipelineError([self._order_problem(position, column, columns)])
             columns += [column for column in piece.writes if column not in columns]
         return tuple(columns)
-
-    def single_pieces(self) -> Iterator[ConnectorPiece]:
-        """Yield the pieces; a nested pipeline's in its place."""
-        for piece in self._pieces:
-            if isinstance(piece, ConnectorPipeline):
-                yield from piece.single_pieces()
-            else:
-                yield piece
 
     def _order_problem(self, position: int, column: str, columns: Sequence[str]) -> Problem:
         name = type(self._pieces[position]).__name__
@@ -222,7 +185,7 @@ class ConnectorPipeline(ConnectorPiece):
 
     def to_graph(self) -> PipelineGraph:
         """Return the graphs of all pieces, one after the other."""
-        graphs = {name: piece.to_graph() for name, piece in self._named_pieces().items()}
+        graphs = {name: piece.to_graph() for name, piece in named_pieces(self._pieces).items()}
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
     def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
@@ -230,38 +193,33 @@ class ConnectorPipeline(ConnectorPiece):
         for position, piece in enumerate(self._pieces):
             piece.use_stream(make_stream(self.name, position))
 
+    def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        """Let each piece know the agents of the run."""
+        for piece in self._pieces:
+            piece.use_agents(spaces)
+
     def use_stream(self, stream: np.random.Generator) -> None:
         """Give each piece a child of the stream (of a pipeline within a pipeline)."""
         for piece, child in zip(self._pieces, stream.spawn(len(self._pieces)), strict=True):
             piece.use_stream(child)
 
     def freeze(self) -> None:
-        """Let no piece learn from what passes (evaluation)."""
+        """Let no piece learn from what passes, nor report (evaluation)."""
+        self.is_training = False
+        self._bind()
         for piece in self._pieces:
             piece.is_training = False
             if isinstance(piece, ConnectorPipeline):
                 piece.freeze()
 
-    def _named_pieces(self) -> dict[str, ConnectorPiece]:
-        """Return pieces by class name; the second of a class is `Name#2`."""
-        named: dict[str, ConnectorPiece] = {}
-        for piece in self._pieces:
-            name, number = type(piece).__name__, 1
-            key = name
-            while key in named:
-                number += 1
-                key = f"{name}#{number}"
-            named[key] = piece
-        return named
-
     def get_state(self) -> dict[str, Any]:
         """Return piece name -> its state, for pieces that have one."""
-        states = {name: piece.get_state() for name, piece in self._named_pieces().items()}
+        states = {name: piece.get_state() for name, piece in named_pieces(self._pieces).items()}
         return {name: state for name, state in states.items() if state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`; states of pieces that are not here are an error."""
-        pieces = self._named_pieces()
+        pieces = named_pieces(self._pieces)
         for name, piece_state in state.items():
             if name not in pieces:
                 raise PipelineError(
@@ -283,7 +241,7 @@ class ConnectorPipeline(ConnectorPiece):
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Merge the states of several runners, piece by piece (by name); only pieces that share something."""
-        pieces = self._named_pieces()
+        pieces = named_pieces(self._pieces)
         merged = {name: pieces[name].merge_states([state[name] for state in states]) for name in states[0]}
         return {name: state for name, state in merged.items() if state}
 
@@ -292,14 +250,15 @@ class EnvToModulePipeline(ConnectorPipeline):
     """From the running episodes to the batch of the next forward pass."""
 
     name = "env_to_module"
+    belongs_in = ("env_to_module",)
     _are_rows_checked = False
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Build the batch; the first time, check how many rows each piece leaves."""
         if self._are_rows_checked:
             return super().__call__(batch=batch, episodes=episodes, **kwargs)
-        for piece in self._pieces:
-            batch = piece(batch=batch, episodes=episodes, **kwargs)
+        for piece, call in zip(self._pieces, self._calls, strict=True):
+            batch = call(batch=batch, episodes=episodes, **kwargs)
             check_rows(self.name, piece, batch, len(episodes))
         self._are_rows_checked = True
         return batch
@@ -308,7 +267,7 @@ class EnvToModulePipeline(ConnectorPipeline):
     def held_observation_space(self) -> gym.Space[Any]:
         """The space of the observations that episodes hold: the environment's, or what a piece wrote in their place."""
         held = self.input_spaces[0]
-        for piece, (space, _) in zip(self._pieces, self.spaces_after, strict=True):
+        for piece, space in self.observation_spaces_after():
             if piece.writes_obs_to_episodes:
                 held = space
         return held
@@ -318,12 +277,14 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     """From the module's outputs to the actions of the next vector step."""
 
     name = "module_to_env"
+    belongs_in = ("module_to_env",)
 
 
 class LearnerConnectorPipeline(ConnectorPipeline):
     """From episode chunks to the train batch, `{module id: {column: (B, ...) tensor}}`."""
 
     name = "learner"
+    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Build the batch. `episodes` may be a column block or any sequence of episodes.
@@ -332,8 +293,15 @@ class LearnerConnectorPipeline(ConnectorPipeline):
             RunFailure: a piece leaves a column with too many or too few rows.
         """
         block = block_from_episodes(episodes)
-        for piece in self._pieces:
-            batch = piece(batch=batch, episodes=block, **kwargs)
+        for piece, call in zip(self._pieces, self._calls, strict=True):
+            batch = call(batch=batch, episodes=block, **kwargs)
             columns = batch.get(block.module_id, batch)
             check_rows(self.name, piece, columns, rows_to_learn_from(columns, block))
         return batch
+
+
+def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ConnectorMetrics:
+    """Return what pieces have reported since the last call, by the run's names; module id -> its pipelines."""
+    return merged_metrics(
+        pipeline.take_metrics(module_id) for module_id, of_module in pipelines.items() for pipeline in of_module
+    )

@@ -5,23 +5,24 @@ Dimension letters: E episodes, R steps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 
-from runner.episodes import SingleAgentEpisode
-from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.modules.rl_module import RLModule
 from runner.pipelines.memory_pieces import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.rows.running_episodes import RunningEpisodes
 
 MEMORY_PIECES = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
 
 
-class ObservationRows(Sequence[SingleAgentEpisode]):
+class ObservationRows(RunningEpisodes):
     """Every observation of a block as the newest one of a running episode: what env-to-module pieces are given.
 
     Args:
@@ -33,12 +34,26 @@ class ObservationRows(Sequence[SingleAgentEpisode]):
 
     def __init__(self, block: ColumnBlock) -> None:
         self._block = block
+        self.max_rows = block.num_rows + len(block)
         self.written_obs: Column | None = None
 
     @property
     def current_obs(self) -> Column:
         """The observations (R + E, ...)."""
         return self._block.columns[OBS]
+
+    @property
+    def starts_episode(self) -> npt.NDArray[np.bool_]:
+        """Whether (R + E,) there is no step before."""
+        _, is_there = self._block.history(REWARDS, 1)
+        return ~is_there[:, 0]
+
+    def newest_step(self, column: str) -> Column | None:
+        """Return the steps (R + E, ...) before the observations, 0 where there was none."""
+        if column not in self._block.columns:
+            return None
+        values, _ = self._block.history(column, 1)
+        return nested.take(values, (slice(None), 0))
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
         """Return (R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
@@ -49,7 +64,7 @@ class ObservationRows(Sequence[SingleAgentEpisode]):
         self.written_obs = obs
 
     def __len__(self) -> int:
-        return self._block.num_rows + len(self._block)
+        return self.max_rows
 
     def __iter__(self) -> Iterator[SingleAgentEpisode]:
         for episode in self._block:
@@ -65,7 +80,7 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
 
     The environment's observations are recorded; a mean-std filter, for example, writes others to the episodes.
     """
-    pieces = list(pipeline)
+    pieces = list(pipeline.single_pieces())
     while pieces and not pieces[-1].writes_obs_to_episodes:
         del pieces[-1]
     _, written_obs = pass_through(pieces, block, module)

@@ -11,7 +11,9 @@ import torch
 
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.mean_std_filter import Moments
-from runner.pipelines.piece import LOSS_MASK, REWARDS, Batch, ConnectorPiece
+from runner.pipelines.piece import LOSS_MASK, REWARDS, Batch
+from runner.pipelines.piece_kinds import LearnerPiece
+from runner.pipelines.piece_metrics import PieceMetrics
 from runner.pipelines.train_batch_pieces import suffix_sums
 
 _SMALLEST_VARIANCE = 1e-16
@@ -19,14 +21,15 @@ _SMALLEST_VARIANCE = 1e-16
 _MAX_OPEN_EPISODES = 65536
 
 
-class _RewardPiece(ConnectorPiece):
+class _RewardPiece(LearnerPiece):
     """Base: gives `change` the rewards, wherever between AddColumns... and the advantages the piece stands."""
 
     reads = (REWARDS,)
     writes = (REWARDS,)
-    belongs_in = ("learner",)
 
-    def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
+    def __call__(
+        self, *, batch: Batch, episodes: ColumnBlock, metrics: PieceMetrics | None = None, **kwargs: Any
+    ) -> Batch:
         """Change column `rewards` (rows,), array or tensor, also one that is by module already; never in place."""
         columns = batch if REWARDS in batch else batch.get(episodes.module_id, {})
         rewards = columns.get(REWARDS)
@@ -36,10 +39,10 @@ class _RewardPiece(ConnectorPiece):
                 "place it after AddColumnsFromEpisodesToTrainBatch, and after BatchIndividualItems if a piece of yours "
                 "adds rewards item by item"
             )
-        columns[REWARDS] = self.change(rewards, columns.get(LOSS_MASK), episodes)
+        columns[REWARDS] = self.change(rewards, columns.get(LOSS_MASK), episodes, metrics)
         return batch
 
-    def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
+    def change(self, rewards: Any, mask: Any, episodes: ColumnBlock, metrics: PieceMetrics | None) -> Any:
         """Return new rewards (rows,) of the same kind; `mask` is false at bootstrap rows, None if there are none."""
         raise NotImplementedError
 
@@ -52,6 +55,10 @@ class ClipRewards(_RewardPiece):
         sign: take the rewards' signs first.
     """
 
+    reports = {  # noqa: RUF012
+        "rewards_clipped_fraction": ("mean", "share of the rewards of env steps that were outside of the bounds"),
+    }
+
     def __init__(self, low: float = -1.0, high: float = 1.0, sign: bool = False) -> None:
         if not low <= high:
             raise ValueError(f"ClipRewards: low must not be above high, got low={low}, high={high}")
@@ -59,11 +66,14 @@ class ClipRewards(_RewardPiece):
         self._high = high
         self._sign = sign
 
-    def change(self, rewards: Any, mask: Any, episodes: Any) -> Any:
+    def change(self, rewards: Any, mask: Any, episodes: ColumnBlock, metrics: PieceMetrics | None) -> Any:
         """Return clipped rewards; 0 at bootstrap rows."""
         if self._sign:
             rewards = torch.sign(rewards) if isinstance(rewards, torch.Tensor) else np.sign(rewards)
         clipped = rewards.clip(self._low, self._high)
+        if metrics is not None:
+            is_clipped = clipped != rewards if mask is None else (clipped != rewards) & mask
+            metrics.report("rewards_clipped_fraction", is_clipped.sum() / episodes.num_rows, episodes.num_rows)
         return clipped if mask is None or self._low <= 0 <= self._high else clipped * mask
 
 
@@ -85,12 +95,13 @@ class ScaleRewards(_RewardPiece):
         if clip is not None and clip <= 0:
             raise ValueError(f"ScaleRewards: clip must be positive, got {clip}")
         self._factor = factor
+        self.needs_all_rows = factor is None  # the returns of whole episodes, in order
         self._gamma = gamma
         self._clip = clip
         self._merged = self._since_merge = Moments.of_nothing(())
         self._open: dict[str, tuple[int, float]] = {}  # id -> time step and discounted return of one that goes on
 
-    def change(self, rewards: Any, mask: Any, episodes: ColumnBlock) -> Any:
+    def change(self, rewards: Any, mask: Any, episodes: ColumnBlock, metrics: PieceMetrics | None) -> Any:
         """Return scaled rewards; the running scale learns from them first."""
         if self._factor is not None:
             return rewards * self._factor

@@ -11,7 +11,8 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.common_pieces import step_rows_of_obs
 from runner.pipelines.observation_piece import observation_rows
-from runner.pipelines.piece import LOSS_MASK, OBS, REWARDS, Batch, ConnectorPiece
+from runner.pipelines.piece import LOSS_MASK, OBS, REWARDS, Batch
+from runner.pipelines.piece_kinds import LearnerPiece
 
 INFOS = "infos"
 NEXT_OBS = "new_obs"
@@ -19,14 +20,13 @@ RETURNS_TO_GO = "returns_to_go"
 Array = npt.NDArray[Any]
 
 
-class AddInfosFromEpisodesToTrainBatch(ConnectorPiece):
+class AddInfosFromEpisodesToTrainBatch(LearnerPiece):
     """Adds `infos`: a list of dicts, the info that came with each row's observation; {} where there was none.
 
     R entries, or R + E after `AddOneTsToEpisodesAndTruncate`.
     """
 
     writes = (INFOS,)
-    belongs_in = ("learner",)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the column; it stays a list until the end."""
@@ -40,7 +40,7 @@ class AddInfosFromEpisodesToTrainBatch(ConnectorPiece):
         return batch
 
 
-class AddNextObservationsFromEpisodesToTrainBatch(ConnectorPiece):
+class AddNextObservationsFromEpisodesToTrainBatch(LearnerPiece):
     """Adds `new_obs` (rows, ...): the observation that each row's step led to, nested as `obs` is.
 
     After `AddOneTsToEpisodesAndTruncate` these are the rows of `obs` shifted by one, as the pieces before made them,
@@ -49,7 +49,6 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorPiece):
 
     reads = (OBS,)
     writes = (NEXT_OBS,)
-    belongs_in = ("learner",)
     needs_next_obs = True
 
     def __init__(self) -> None:
@@ -82,7 +81,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(ConnectorPiece):
         self._is_checked = True
 
 
-class ComputeReturnsToGo(ConnectorPiece):
+class ComputeReturnsToGo(LearnerPiece):
     """Adds `returns_to_go` (rows,) float32: G[t] = r[t] + gamma G[t + 1] to the end of the chunk, without bootstrap.
 
     Bootstrap rows have 0. Place it after what changes rewards and before `AgentToModuleMapping`.
@@ -93,8 +92,8 @@ class ComputeReturnsToGo(ConnectorPiece):
 
     reads = (REWARDS,)
     writes = (RETURNS_TO_GO,)
-    belongs_in = ("learner",)
     needs_trajectories = True
+    needs_all_rows = True
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma

@@ -13,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.env_runners.rollout_buffer import RolloutBuffer
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
@@ -21,6 +20,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.module_to_env_pieces import ModuleToAgentUnmapping
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV
 from runner.rllink.local_policy import LocalPolicy
+from runner.rows.lock_step_rows import LockStepRows
 
 _HUGE = 1e6
 
@@ -46,7 +46,7 @@ class ReferencePolicy:
         FlatParameters(self._module).load(weights)
         lookback = max(self._env_to_module.num_lookback, self._module_to_env.num_lookback)
         blanks = blank_item(parts.plan.observation_space), blank_item(self._module.action_space)
-        self._episodes = RolloutBuffer(num_rows, *blanks, "reference", lookback)
+        self._episodes = LockStepRows(num_rows, *blanks, "reference", lookback)
         self._is_first = True
         self._outputs: dict[str, Any] = {}
 

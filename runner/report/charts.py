@@ -7,6 +7,7 @@ field's name as a path.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
@@ -54,17 +55,34 @@ THEMES: Mapping[str, dict[str, Any]] = {
 }
 
 
+@dataclass(frozen=True)
+class CurveStyle:
+    """How `curves` draws.
+
+    Attributes:
+        is_small: for several charts side by side.
+        is_log: of the y axis.
+        is_stepped: a value holds until the next one.
+        is_marked: points that say so are seen, for lines of few.
+        has_others: there are `OTHERS`, which are drawn in grey.
+    """
+
+    is_small: bool = False
+    is_log: bool = False
+    is_stepped: bool = False
+    is_marked: bool = False
+    has_others: bool = False
+
+
+PLAIN_CURVES = CurveStyle()
+
+
 def curves(
     series: Sequence[str],
     x_title: str,
     y_title: str,
     band: str = "",
-    *,
-    is_small: bool = False,
-    is_log: bool = False,
-    is_stepped: bool = False,
-    is_marked: bool = False,
-    has_others: bool = False,
+    style: CurveStyle = PLAIN_CURVES,
 ) -> Chart:
     """Return lines with bands around them.
 
@@ -74,34 +92,32 @@ def curves(
         series: names of the lines, in the order of the legend; where there are more than colours, all are grey.
         x_title, y_title: of the axes; a small chart has them in its tooltip only.
         band: what `low` and `high` of a point are; empty: there are none.
-        is_small: for several side by side.
-        is_log: of the y axis.
-        is_stepped: a value holds until the next one.
-        is_marked: points that say so are seen, for lines of few.
-        has_others: there are `OTHERS`, which are drawn in grey.
+        style: how they are drawn.
 
     Rows of `POINTS`, `OTHERS`: `x`, `y`, `low`, `high`, `series`, `part` (`DASHED` or
     not there), `marked` (or not there).
     """
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
-    x_axis = alt.Axis(format="~s", grid=False, tickCount=4 if is_small else 8)
-    x = alt.X("x:Q", title=None if is_small else x_title, axis=x_axis, scale=alt.Scale(nice=False))
-    scale = _scale(is_log)
+    x_axis = alt.Axis(format="~s", grid=False, tickCount=4 if style.is_small else 8)
+    x = alt.X("x:Q", title=None if style.is_small else x_title, axis=x_axis, scale=alt.Scale(nice=False))
+    scale = _scale(style.is_log)
     y_axis = (
-        alt.Axis(tickCount=4 if is_small else 6, format=".3~g") if is_log else alt.Axis(tickCount=4 if is_small else 6)
+        alt.Axis(tickCount=4 if style.is_small else 6, format=".3~g")
+        if style.is_log
+        else alt.Axis(tickCount=4 if style.is_small else 6)
     )
-    y_title_shown = None if is_small else y_title
+    y_title_shown = None if style.is_small else y_title
     y = alt.Y("y:Q", title=y_title_shown, axis=y_axis, scale=scale)
-    tooltip = _tooltip(x_title, y_title, len(series) > 1 or has_others, band)
+    tooltip = _tooltip(x_title, y_title, len(series) > 1 or style.has_others, band)
 
     points = alt.Chart(alt.NamedData(POINTS)).encode(x=x)
-    base = points.encode(color=_line_colour(series, is_small))
+    base = points.encode(color=_line_colour(series, style.is_small))
     if len(series) > MOST_COLOURS:
         base = points.encode(detail="series:N", color=alt.value(_GREY))
     lines = base.mark_line(
-        strokeWidth=1.6 if is_small else 2,
+        strokeWidth=1.6 if style.is_small else 2,
         strokeJoin="round",
-        interpolate="step-after" if is_stepped else "linear",
+        interpolate="step-after" if style.is_stepped else "linear",
     ).encode(
         y=y,
         strokeDash=alt.when(alt.datum.part == DASHED).then(alt.value([5, 4])).otherwise(alt.value([1, 0])),
@@ -109,7 +125,7 @@ def curves(
         opacity=alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12)),
     )
     layers: list[alt.Chart] = [lines.add_params(chosen).properties(name="lines")]
-    if is_marked:
+    if style.is_marked:
         shown = alt.when(chosen).then(alt.value(1)).otherwise(alt.value(0.12))
         marks = base.transform_filter(alt.datum.marked).mark_point(filled=True, size=24)
         layers.append(marks.encode(y=y, opacity=shown))
@@ -121,7 +137,7 @@ def curves(
             opacity=alt.when(chosen).then(alt.value(0.17)).otherwise(alt.value(0.02)),
         )
         layers.insert(0, area)
-    if has_others:
+    if style.has_others:
         others = alt.Chart(alt.NamedData(OTHERS)).mark_line(color=_GREY, strokeWidth=1, opacity=0.45)
         layers.insert(0, others.encode(x=x, y=y, detail="series:N", tooltip=tooltip[:3]))
     return alt.LayerChart(layer=layers)

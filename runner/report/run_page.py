@@ -182,7 +182,9 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
         texts.append(f"Each point is the mean of {num_iterations / _MOST_POINTS:.3g} iterations.")
     return Figure(
         name=name,
-        chart=charts.curves([line.name for line in lines], axis_title(record.axis), title, band, is_marked=is_marked),
+        chart=charts.curves(
+            [line.name for line in lines], axis_title(record.axis), title, band, charts.CurveStyle(is_marked=is_marked)
+        ),
         points={charts.POINTS: [row for panel in rows for row in panel]},
         caption=" ".join(texts),
         height=height,
@@ -242,7 +244,9 @@ def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> It
         is_marked = any(row["marked"] for row in rows)
         yield Figure(
             name=title.replace("/", "_"),
-            chart=charts.curves(series, axis_title(record.axis), title, band, is_small=True, is_marked=is_marked),
+            chart=charts.curves(
+                series, axis_title(record.axis), title, band, charts.CurveStyle(is_small=True, is_marked=is_marked)
+            ),
             points={charts.POINTS: rows},
             title=title,
             height=150 if len(panel) == 1 else 190,

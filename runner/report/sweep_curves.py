@@ -55,8 +55,7 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
             axis_title(axes[0]),
             metric,
             "95 % interval" if max(num_seeds) > 2 else "",
-            is_marked=any(row["marked"] for row in rows),
-            has_others=bool(others),
+            charts.CurveStyle(is_marked=any(row["marked"] for row in rows), has_others=bool(others)),
         ),
         points={
             charts.POINTS: rows,
@@ -162,7 +161,7 @@ def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
     series = list(dict.fromkeys(row["series"] for row in rows))
     return Figure(
         name=f"population_{last_part(key)}",
-        chart=charts.curves(series, "env steps", key, is_log=is_log, is_stepped=True),
+        chart=charts.curves(series, "env steps", key, style=charts.CurveStyle(is_log=is_log, is_stepped=True)),
         points={charts.POINTS: rows},
         caption=f"{key} of each trial over its env steps{', logarithmic' if is_log else ''}.",
         title=key,

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
+from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics
 from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.inference import ModuleInference, ObservedStep
+from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
 from runner.rllink.received_episodes import SampledChunks
 from runner.rllink.receiving import Receiver
@@ -49,6 +50,14 @@ class _Element:
     observed: Observed
     agent: AgentSpaces
     step: ObservedStep
+
+    def take(self, action: Any, episode: ServedEpisode | None) -> None:
+        """Put the action into the answer, and keep the episode unless it is None, which is over."""
+        if episode is None:
+            self.request.client.served_episodes.pop(self.observed.key, None)
+        else:
+            self.request.client.served_episodes[self.observed.key] = episode
+            self.request.actions[self.place] = self.agent.actions.to_wire(action, self.request.body_format)
 
 
 class ActionRequests:
@@ -106,6 +115,10 @@ class ActionRequests:
         """Return what pieces have learned since the last call, as states by module id."""
         by_module = {module_id: inference.learned() for module_id, inference in self._inference.items()}
         return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
+
+    def take_metrics(self) -> ConnectorMetrics:
+        """Return what pieces have reported since the last call."""
+        return merged_metrics(inference.take_metrics() for inference in self._inference.values())
 
     # -- for clients ---------------------------------------------------------------------------------------------------
 
@@ -165,6 +178,26 @@ class ActionRequests:
 
     def _act(self, requests: Sequence[_Request], explore: bool) -> int:
         """Answer requests; return the number of env steps that this completed."""
+        stepped: set[tuple[_Request, str]] = set()  # several agents may take part in one env step
+        for module_id, elements in self._read_by_module(requests).items():
+            try:
+                answers = self._inference[module_id].act([one.step for one in elements], explore)
+            except Exception as error:
+                _log.exception("RLlink: acting failed")
+                _refuse_all(elements, error)
+                continue
+            for one, (action, episode) in zip(elements, answers, strict=True):
+                one.take(action, episode)
+                if one.step.served is not None:
+                    stepped.add((one.request, one.observed.id))
+        seq_no = self._versions.newest_seq_no
+        for request in requests:
+            if not request.answer.done():
+                request.answer.set_result({"type": "ACTIONS", "actions": request.actions, "weights_seq_no": seq_no})
+        return len(stepped)
+
+    def _read_by_module(self, requests: Sequence[_Request]) -> dict[str, list[_Element]]:
+        """Return the elements of all requests but the ones that are refused here, by the id of their module."""
         by_module: dict[str, list[_Element]] = {}
         for request in requests:
             try:
@@ -174,31 +207,7 @@ class ActionRequests:
                 continue
             for element in read:
                 by_module.setdefault(element.agent.module_id, []).append(element)
-        stepped: set[tuple[_Request, str]] = set()  # several agents may take part in one env step
-        for module_id, elements in by_module.items():
-            try:
-                answers = self._inference[module_id].act([one.step for one in elements], explore)
-            except Exception as error:
-                _log.exception("RLlink: acting failed")
-                for one in elements:
-                    one.request.client.served_episodes.pop(one.observed.key, None)
-                    text = f"the server could not act, these episodes are over: {error}"
-                    one.request.refuse(MessageError("internal", text))
-                continue
-            for one, (action, episode) in zip(elements, answers, strict=True):
-                request, key = one.request, one.observed.key
-                if one.step.served is not None:
-                    stepped.add((request, one.observed.id))
-                if episode is None:
-                    request.client.served_episodes.pop(key, None)
-                else:
-                    request.client.served_episodes[key] = episode
-                    request.actions[one.place] = one.agent.actions.to_wire(action, request.body_format)
-        seq_no = self._versions.newest_seq_no
-        for request in requests:
-            if not request.answer.done():
-                request.answer.set_result({"type": "ACTIONS", "actions": request.actions, "weights_seq_no": seq_no})
-        return len(stepped)
+        return by_module
 
     def _read(self, request: _Request, place: int, observed: Observed) -> _Element:
         """Check an element, and make arrays of its observation; `MessageError` where it is refused."""
@@ -216,3 +225,11 @@ class ActionRequests:
         episode = request.client.open.new(*key) if served is None else served.episode
         step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)
         return _Element(request, place, observed, agent, step)
+
+
+def _refuse_all(elements: Sequence[_Element], error: Exception) -> None:
+    """Give up the episodes of elements for which acting failed."""
+    for one in elements:
+        one.request.client.served_episodes.pop(one.observed.key, None)
+        text = f"the server could not act, these episodes are over: {error}"
+        one.request.refuse(MessageError("internal", text))

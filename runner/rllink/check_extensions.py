@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from runner.rllink import sample_items
-from runner.rllink.check import Checker, Rules, Skip, expect_error, expect_pong
 from runner.rllink.check_wire import Failure, NoAnswer, Wire, expect
+from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong
 from runner.rllink.frames import is_compressed
 from runner.rllink.packing import pack
 

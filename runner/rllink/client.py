@@ -27,6 +27,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from runner.rllink.client_errors import RLlinkError as RLlinkError
+from runner.rllink.client_errors import ServerGone as ServerGone
 from runner.rllink.frames import FrameReader, compressed, decompressed, frame, is_compressed, shared_frame
 from runner.rllink.packing import pack, unpack
 from runner.rllink.sampling import LocalSampler, RemoteSampler
@@ -47,23 +49,6 @@ DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
 _MOST_RECEIVED = 1 << 30
 _CHUNK = 1 << 18
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-
-
-class RLlinkError(RuntimeError):
-    """The server refused a request.
-
-    Attributes:
-        code: error code of the specification, section 7.
-        path: place of the mistake in the message; None without one.
-    """
-
-    def __init__(self, code: str, message: str, path: str | None = None) -> None:
-        self.code, self.path = code, path
-        super().__init__(f"{code}: {message}" + (f" (at {path})" if path else ""))
-
-
-class ServerGone(ConnectionError):
-    """The server cannot be reached, or the run is over."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +105,7 @@ class Client:
         RLlinkError: the server refuses this client.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - options of a connection, by name
         self,
         host: str = "127.0.0.1",
         port: int = 5556,

@@ -10,16 +10,15 @@ from concurrent.futures import Future, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
-from runner.env_runners.env_runner import Sample, Weights
-from runner.env_runners.fragment_checks import OutsideObservations, check_fragment
+from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.observation_checks import ObservationChecks
-from runner.env_runners.rollout_buffer import FinishedEpisodes
+from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
 from runner.interrupts import Interrupted, is_interrupted
@@ -38,7 +37,11 @@ from runner.rllink.served_client import Client
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.versions import Version, Versions
+from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.streams import random_stream
+
+if TYPE_CHECKING:
+    from runner.offline.writing.recorder import Recorded
 
 _log = logging.getLogger(__name__)
 
@@ -127,6 +130,10 @@ class ExternalEnvRunner:
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._open_recordings = OpenRecordings() if is_recording else None
         self._published: Weights | None = None
+        self._weights: Weights = {
+            module_id: FlatParameters(parts.module).to_numpy() for module_id, parts in self._acting_parts.items()
+        }
+        self._shared_state: Mapping[str, Any] = {}
         assert config.env.port is not None
         port = config.env.port + index if config.env.port else 0
         self.server = Server(config.rllink, self._service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
@@ -138,7 +145,14 @@ class ExternalEnvRunner:
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
-    def sample(self, num_env_steps: int, explore: bool, weights: Weights, shared_state: Mapping[str, Any]) -> Sample:
+    def sample(
+        self,
+        num_env_steps: int,
+        explore: bool = True,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
+    ) -> Sample:
         """Wait until simulators have sent enough env steps for one sample.
 
         Args:
@@ -146,13 +160,16 @@ class ExternalEnvRunner:
             explore: must be true; each simulator decides whether it explores.
             weights: module id -> (P,) parameters; simulators get them from now on.
             shared_state: module id -> merged state of the pieces that runners share.
+            weights_seq_no: number of these weights in the run; RLlink numbers what it sends by itself.
 
         Raises:
             Interrupted: the run was interrupted during the wait.
         """
+        shared_state = self._shared_state = self._shared_state if shared_state is None else shared_state
         for module_id, intake in self._intakes.items():
             intake.take_over(shared_state.get(module_id, {}))
         version = None
+        weights = self._weights if weights is None else weights
         if self._published is None or _differ(weights, self._published):
             self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
             version = self._versions_add(self._published, shared_state)
@@ -212,7 +229,8 @@ class ExternalEnvRunner:
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
         finished = replace(self._env_episodes.finished_in(sampled), outside=self._outside(sampled))
-        return Sample(rollout, finished, shared_state, counts, batch.learned, to_record)
+        reported = batch.connector_metrics
+        return Sample(rollout, finished, shared_state, counts, batch.learned, to_record, connector_metrics=reported)
 
     def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
         """Count the observations outside of their space, with `env.observation_check=warn`."""
@@ -227,9 +245,17 @@ class ExternalEnvRunner:
             return ()
         return *self._leave_out, self._journal.name_of(records)
 
-    def evaluate(self, *_: Any) -> FinishedEpisodes:
+    def set_weights(self, weights: Weights) -> None:
+        """Send simulators these parameters (module id -> vector) from the next sample on."""
+        self._weights = weights
+
+    def evaluate(self, *_: Any, **__: Any) -> FinishedEpisodes:
         """Raise `RunFailure`: simulators cannot be asked to evaluate."""
         raise RunFailure(Problem("external simulators cannot be used for evaluation", "evaluation"))
+
+    def finish_recording(self) -> Recorded:
+        """Raise `RunFailure`: the group of the runner records."""
+        raise RunFailure(Problem("samples of simulators are recorded where they are used", "offline.output"))
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -281,15 +307,27 @@ class ExternalEnvRunner:
             self._acting_parts[module_id].env_to_module.set_state(pipelines["env_to_module"])
             self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
         self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
-        clients = {
-            session["client"]: self.server.restore_session(session_id, session["client"], int(session["number"]))
-            for session_id, session in state["sessions"].items()
-        }
-        for session in state["sessions"].values():
-            client = clients[session["client"]]
+        clients = self._restore_sessions(state["sessions"])
+        gone = self._restore_episodes(state, clients)  # clients without a session, which cannot come again
+        self._service.num_records_sampled = int(state["num_records"])
+        if self._journal is not None:
+            gone |= self._take_journal_again(self._journal, int(state["num_records"]), clients)
+        for client in gone:
+            self._service.leave(client)
+
+    def _restore_sessions(self, sessions: Mapping[str, Any]) -> dict[str, Client]:
+        """Restore clients that may come again; return them by their names."""
+        clients = {}
+        for session_id, session in sessions.items():
+            client = self.server.restore_session(session_id, session["client"], int(session["number"]))
             client.open.num_begun = int(session["num_begun"])
             client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
-        gone: set[Client] = set()  # clients without a session, which cannot come again
+            clients[session["client"]] = client
+        return clients
+
+    def _restore_episodes(self, state: Mapping[str, Any], clients: dict[str, Client]) -> set[Client]:
+        """Restore open episodes; return clients of them that cannot come again, which are added to `clients`."""
+        gone: set[Client] = set()
         restored: dict[str, OpenEpisode] = {}
         for episode_state in state["episodes"].values():
             episode = OpenEpisode.from_state(episode_state)
@@ -305,16 +343,18 @@ class ExternalEnvRunner:
         for episode in restored.values():
             if episode.env_id in agents:
                 clients[episode.client].open.join(episode, agents[episode.env_id])
-        self._service.num_records_sampled = int(state["num_records"])
-        if self._journal is not None:
-            records = list(self._journal.records_from(int(state["num_records"])))
-            first = self._journal.num_records - len(records)  # older ones may be deleted
-            self._service.num_records_sampled = first
-            left_out = self._journal.records_named(self._leave_out)
-            for number, record in enumerate(records, first):
-                gone |= self._take_again(record, clients, any(number in named for named in left_out))
-        for client in gone:
-            self._service.leave(client)
+        return gone
+
+    def _take_journal_again(self, journal: Journal, num_sampled: int, clients: dict[str, Client]) -> set[Client]:
+        """Accept messages after the checkpoint again; return clients of them that cannot come again."""
+        records = list(journal.records_from(num_sampled))
+        first = journal.num_records - len(records)  # older ones may be deleted
+        self._service.num_records_sampled = first
+        left_out = journal.records_named(self._leave_out)
+        gone: set[Client] = set()
+        for number, record in enumerate(records, first):
+            gone |= self._take_again(record, clients, any(number in named for named in left_out))
+        return gone
 
     def _take_again(self, record: Record, clients: dict[str, Client], is_left_out: bool) -> set[Client]:
         """Accept a message from before the restart again; return its client if that cannot come again."""

@@ -10,14 +10,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from runner.env_runners.agent_rows import AgentRows
 from runner.env_runners.mask_checks import check_masks
 from runner.episodes import nested
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import ACTIONS_FOR_ENV
+from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.pipeline import taken_metrics
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks
+from runner.rows.agent_rows import AgentRows
 
 _FIRST_SLOTS = 64
 
@@ -97,6 +99,10 @@ class ModuleInference:
         learned, self._learned = [*self._learned, self._take_learned()], []
         return learned
 
+    def take_metrics(self) -> ConnectorMetrics:
+        """Return what the pieces have reported since the last call."""
+        return taken_metrics({self.parts.plan.module_id: (self.parts.env_to_module, self.parts.module_to_env)})
+
     def _take_learned(self) -> dict[str, Any]:
         """Return the state of the pieces, and let them go on as if it was merged, so that it is counted once."""
         pipeline = self.parts.env_to_module
@@ -166,10 +172,9 @@ class ModuleInference:
             rows.observe(slots[goes_on], nested.take(obs, goes_on), env_t[goes_on])
         ends = np.array([step.is_done for step in steps])
         if ends.any():
-            is_terminated, is_truncated = (
-                np.array([getattr(step, name) for step in steps])[ends] for name in ("is_terminated", "is_truncated")
-            )
-            rows.end(slots[ends], is_terminated, is_truncated)
+            is_terminated = np.array([step.is_terminated for step in steps])
+            is_truncated = np.array([step.is_truncated for step in steps])
+            rows.end(slots[ends], is_terminated[ends], is_truncated[ends])
 
     def _forward(self, explore: bool) -> Any:
         """Return the actions (K', ...) of the episodes that go on."""
@@ -219,7 +224,8 @@ class ModuleInference:
             return None
         module_to_env, module = self.parts.module_to_env, self.parts.module
         with torch.inference_mode():
-            block, raw_obs = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
+            cut = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
+        block = cut.block
         episodes = [self._by_id[id_].episode for id_ in block.episode_ids]
         for id_, is_done in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):
             if is_done:
@@ -235,7 +241,7 @@ class ModuleInference:
         env_ids = [episode.env_id or "" for episode in episodes]
         has_agents = self.parts.plan.agents is not None
         named = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
-        return SampledChunks(replace(block, agents=named), episodes, raw_obs)
+        return SampledChunks(replace(block, agents=named), episodes, cut.raw_obs)
 
 
 class _EpisodeRows(AgentRows):

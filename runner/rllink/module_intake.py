@@ -50,8 +50,9 @@ class ModuleIntake:
         self._weights = FlatParameters(seen.module)
         self._outputs = tuple(name for name in seen.recorded if name != ACTION_LOGP)
         seen.env_to_module.freeze()
-        shares = [type(piece).merge_states is not ConnectorPiece.merge_states for piece in learning.env_to_module]
-        self._pieces_that_learn = list(learning.env_to_module)[: max(np.flatnonzero(shares), default=-1) + 1]
+        pieces = list(learning.env_to_module.single_pieces())
+        shares = [type(piece).merge_states is not ConnectorPiece.merge_states for piece in pieces]
+        self._pieces_that_learn = pieces[: max(np.flatnonzero(shares), default=-1) + 1]
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
         """Set the merged state of pieces that runners share."""
@@ -171,7 +172,7 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
     known = tuple(
         type(piece) for piece in default_module_to_env_pieces(True, True, has_memory=True, has_several_agents=True)
     )
-    for piece in pipeline:
+    for piece in pipeline.single_pieces():
         if not isinstance(piece, known):
             what = f"the piece {type(piece).__name__} changes actions for simulators, and this cannot be undone"
             where = "connectors.module_to_env"

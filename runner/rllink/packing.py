@@ -42,7 +42,12 @@ def _pack(value: Any, add: Any) -> None:
     elif isinstance(value, (bytes, bytearray, memoryview)):
         add(_head(len(value), None, -1, (0xC4, 0xC5, 0xC6)))
         add(bytes(value))
-    elif isinstance(value, (list, tuple)):
+    else:
+        _pack_container(value, add)
+
+
+def _pack_container(value: Any, add: Any) -> None:
+    if isinstance(value, (list, tuple)):
         add(_head(len(value), 0x90, 15, (None, 0xDC, 0xDD)))
         for item in value:
             _pack(item, add)
@@ -143,6 +148,10 @@ class _Reader:
             return _CONSTANTS[code]
         if code in _NUMBERS:
             return self._number(_NUMBERS[code])
+        return self._sized_value(code, depth)
+
+    def _sized_value(self, code: int, depth: int) -> Any:
+        """Return a value whose size is in its code or after it."""
         if code & 0xE0 == 0xA0:
             return str(self._take(code & 31), "utf-8")
         if code in _STRINGS:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.rllink.client_errors import RLlinkError
+
 if TYPE_CHECKING:
     from runner.rllink.client import Client
     from runner.rllink.local_policy import LocalPolicy
@@ -36,8 +38,6 @@ class RemoteSampler:
         self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
     ) -> Any:
         """Add a step, and return the next action; None if the episode is over."""
-        from runner.rllink.client import RLlinkError
-
         flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
         try:
             return self._act({"id": episode, "obs": obs, "reward": float(reward), **flags}, agent_id)
@@ -152,8 +152,6 @@ class LocalSampler:
             self._send(episodes)
 
     def _send(self, episodes: list[dict[str, Any]]) -> None:
-        from runner.rllink.client import RLlinkError
-
         try:
             if self._config.force_on_policy:
                 self._take(self._client.send_episodes_and_get_state(episodes, self.weights_seq_no))

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
+from runner.pipelines.piece_metrics import ConnectorMetrics
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.inference import ModuleInference
@@ -57,6 +58,7 @@ class Batch:
         served: chunks of episodes in which the server chose the actions.
         learned: states by module id, with what pieces have learned from these episodes.
         records: numbers of the journal's records that the batch holds.
+        connector_metrics: what pieces have reported while the server chose actions.
     """
 
     received: list[ReceivedChunks]
@@ -64,6 +66,7 @@ class Batch:
     served: list[SampledChunks] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
     records: range = range(0)
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -182,7 +185,8 @@ class Service:
         served, num_served = self._actions.cut()
         received, num_received, records = self._taken_from_queue(target - num_served)
         self._collecting, self._is_updating = None, True
-        future.set_result(Batch(received, num_served + num_received, served, self._actions.learned(), records))
+        learned, reported = self._actions.learned(), self._actions.take_metrics()
+        future.set_result(Batch(received, num_served + num_received, served, learned, records, reported))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
         """Return a batch if enough off-policy steps are queued already, otherwise None; any thread may call it.

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from runner.env_runners.env_runner import Weights
+from runner.env_runners.sample import Weights
 
 
 class FileMaker(Protocol):

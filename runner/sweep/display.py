@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -11,24 +10,7 @@ from typing import Any, TextIO
 from runner.config.schemas import ExperimentConfig
 from runner.sweep.space import value_text
 from runner.sweep.trials import SweepFolder, Trial, best_first, pareto_front
-from runner.tracking.display import is_capable_terminal
 from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text
-
-
-def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_trials: int) -> SweepDisplay:
-    """Return the display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
-
-    Args:
-        config: of one of the trials.
-        facts: what is known at the start, by name.
-        num_trials: how many there will be.
-    """
-    mode = config.tracking.display
-    if mode == "live" or (mode == "auto" and is_capable_terminal(sys.stdout)):
-        from runner.sweep.live_display import LiveSweepDisplay
-
-        return LiveSweepDisplay(config, facts, num_trials)
-    return SweepDisplay(config, facts, None if mode == "none" else sys.stdout)
 
 
 class SweepDisplay:

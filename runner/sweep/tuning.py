@@ -15,9 +15,9 @@ from typing import Any
 from runner.cluster import connected
 from runner.config.schemas import ExperimentConfig
 from runner.interrupts import interrupts
+from runner.resource_bundles import bundles_of, total
 from runner.sweep.coordinates import coordinates
 from runner.sweep.display import SweepDisplay
-from runner.sweep.resources import bundles_of, total
 from runner.sweep.space import SearchSpace, combination_key, without_seed
 from runner.sweep.tracking import SweepTracking
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial

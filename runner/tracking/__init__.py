@@ -4,7 +4,8 @@ Imports neither MLflow nor rich: only the child process imports MLflow, only a l
 """
 
 from runner.tracking.data_set import DataSet
-from runner.tracking.display import Display, DisplayInfo, DisplayMode, NoDisplay, PlainDisplay, make_display
+from runner.tracking.display import Display, DisplayInfo, NoDisplay, PlainDisplay
+from runner.tracking.display_modes import DisplayMode, make_display
 from runner.tracking.logged_display import LoggedDisplay
 from runner.tracking.mlflow_store import StoreLocation, resolve_store, ui_command
 from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus

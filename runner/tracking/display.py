@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, TextIO
+from typing import Any, Protocol, TextIO
 
 from runner.tracking import headline
 from runner.tracking.time_left import TimeLeft
-
-DisplayMode = Literal["auto", "live", "plain", "none"]
 
 
 @dataclass(frozen=True)
@@ -166,25 +162,3 @@ def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _number(value: object) -> str:
     return f"{headline.number_text(value):>{headline.NUMBER_WIDTH}}"
-
-
-def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
-    """Return the display for `mode` on `stream` (None: stdout). "auto" is live on a terminal and plain elsewhere."""
-    stream = sys.stdout if stream is None else stream
-    if mode == "none":
-        return NoDisplay()
-    if mode == "plain" or (mode == "auto" and not is_capable_terminal(stream)):
-        return PlainDisplay(stream)
-    from rich.console import Console
-
-    from runner.tracking.live_display import LiveDisplay
-
-    return LiveDisplay(Console(file=stream, force_terminal=True, highlight=False))
-
-
-def is_capable_terminal(stream: TextIO) -> bool:
-    """Return whether lines on it can be redrawn in place."""
-    try:
-        return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
-    except ValueError:  # closed
-        return False

@@ -41,8 +41,19 @@ _RECORDED = (
     "stop.evaluation.env_runners.episode_return_mean=10000",
 )
 
+# Of algorithms with one gradient step an update.
+_ONE_STEP = (*_SAMPLED, "algorithm.minibatch_size=null", "algorithm.num_epochs=1")
+_SHORT_FRAGMENTS = (*_ONE_STEP, "env_runners.rollout_fragment_length=5", "algorithm.train_batch_size_per_learner=20")
+_QUEUE = (
+    "{Concurrently: {plans: [[ParallelRollouts, {Enqueue: {queue: q, capacity: 3}}], [{Dequeue: {queue: q}}, "
+    "TrainOneStep]], round_robin_weights: [2, '*'], output_indexes: [1]}}"
+)
+_ASYNC = "{ParallelRollouts: {mode: async, num_async: 2}}"
+
 # Experiment -> overrides that shorten it.
 SAMPLED = {
+    "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
+    "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_cartpole": _SAMPLED,
     "ppo_catch": _SAMPLED,
     "ppo_dict_cartpole": _SAMPLED,
@@ -52,6 +63,22 @@ SAMPLED = {
     "ppo_pendulum": _SAMPLED,
     "ppo_speaker_listener": _SAMPLED,
     "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
+}
+# Plan, beside those of the experiments -> overrides of a2c_cartpole.
+PLANS = {
+    "a3c": (*_SHORT_FRAGMENTS, "algorithm=a3c", "algorithm.min_sample_timesteps_per_iteration=200"),
+    "async": (*_SHORT_FRAGMENTS, f"algorithm.plan=[{_ASYNC},ConcatBatches,TrainOneStep]"),
+    "raw": (
+        *_SHORT_FRAGMENTS,
+        "algorithm.plan=[{ParallelRollouts: {mode: raw}},TrainOneStep]",
+        "engine=inline",
+        "env_runners.num_env_runners=3",
+    ),
+    "queue": (*_SHORT_FRAGMENTS, f"algorithm.plan=[{_QUEUE}]"),
+    "gradients": (
+        *_SHORT_FRAGMENTS,
+        "algorithm.plan=[ParallelRollouts,ComputeGradients,{AverageGradients: {num_gradients: 3}},ApplyGradients]",
+    ),
 }
 # Experiment that learns from recorded data -> overrides, and the experiment that records them.
 RECORDED = {

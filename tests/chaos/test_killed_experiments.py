@@ -17,6 +17,7 @@ from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import (
     EXTERNAL,
     NUM_ITERATIONS,
+    PLANS,
     RECORDED,
     SAMPLED,
     assert_equal_ends,
@@ -59,6 +60,12 @@ def test_killed_experiment(
     experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     assert_killed_is_straight([f"+experiment={experiment}", *SAMPLED[experiment]], start, tmp_path, chance, scenario)
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("plan", [*PLANS])
+def test_killed_plan(plan: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+    assert_killed_is_straight(["+experiment=a2c_cartpole", *PLANS[plan]], start, tmp_path, chance, scenario)
 
 
 @pytest.fixture(scope="session")

@@ -132,7 +132,7 @@ def test_show(run_cli: RunCli) -> None:
     assert lines["seed: 7"] == "override seed=7"
     assert lines["  lr: 0.003"] == "conf/experiment/ppo_cartpole.yaml:7"
     assert lines["  gamma: 0.99"] == "default"
-    assert lines["        lambda_: 0.95"] == "conf/algorithm/ppo.yaml:10"
+    assert lines["        lambda_: 0.95"] == "conf/algorithm/ppo.yaml:13"
     assert lines["  num_env_steps_sampled_lifetime: 300000"] == "conf/experiment/ppo_cartpole.yaml:12"
     metric = "  evaluation/env_runners/episode_return_mean: 450"
     assert lines[metric] == "override stop.evaluation.env_runners.episode_return_mean=450"

@@ -20,3 +20,10 @@ def test_a_minibatch_may_be_the_whole_train_batch_and_no_larger() -> None:
     assert config_of(batch, "algorithm.minibatch_size=null").algorithm.minibatch_size is None
     with pytest.raises(ConfigError, match="minibatch_size 513 is larger than"):
         config_of(batch, "algorithm.minibatch_size=513")
+
+
+def test_simulators_that_step_themselves_have_no_env_runner_of_a_class_of_ones_own() -> None:
+    own = "env_runners.env_runner_class=runner.env_runners.env_runner.SingleAgentEnvRunner"
+    assert config_of(own).env_runners.env_runner_class is not None
+    with pytest.raises(ConfigError, match="env_runner_class has no effect"):
+        config_of(own, "env.port=0")

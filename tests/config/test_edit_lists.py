@@ -84,7 +84,7 @@ def test_edits_of_an_algorithm(config_dir: Path) -> None:
     edits = edits_of(composed, key)
     assert [list(edit) for edit in edits] == [["prepend"], ["append"], ["remove"]]
     assert edits[1]["append"]["gamma"] == composed.values["algorithm"]["gamma"]
-    assert places_of(composed, key)[:2] == ["conf/algorithm/ppo.yaml:6", "conf/algorithm/ppo.yaml:7"]
+    assert places_of(composed, key)[:2] == ["conf/algorithm/ppo.yaml:9", "conf/algorithm/ppo.yaml:10"]
 
 
 def test_a_list_that_discards_earlier_edits(config_dir: Path) -> None:

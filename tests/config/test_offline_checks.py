@@ -26,7 +26,7 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
         (
             [
                 *BC,
-                "offline.prelearner_class=runner.offline.prelearner.OfflinePreLearner",
+                "offline.prelearner_class=runner.offline.OfflinePreLearner",
                 "offline.prelearner_kwargs={config: 1}",
             ],
             "every pre-learner gets config from runner",

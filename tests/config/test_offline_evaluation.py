@@ -17,7 +17,7 @@ from runner.config.offline_evaluation import (
     fitted_q_config,
 )
 from runner.config.schemas import EvaluationConfig, ModuleConfig
-from runner.offline.policy_evaluation import METHODS
+from runner.offline.evaluation.policy_evaluation import METHODS
 
 KEY = "evaluation.offline_evaluation_"
 DATA = (f"{KEY}input_=data", f"{KEY}interval=2")

@@ -12,7 +12,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.env_runners.env_runner import Sample
+from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.module_parts import make_piece

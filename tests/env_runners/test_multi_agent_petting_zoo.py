@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.env_runners.env_runner import Sample
+from runner.env_runners.sample import Sample
 from runner.environments import PettingZooEnv
 from runner.episodes import SingleAgentEpisode, nested
 from runner.streams import integer_seed

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from runner.env_runners.env_runner import Sample
+from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, concat_rollouts
 from runner.pipelines.piece import ConnectorPiece

@@ -15,8 +15,8 @@ from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import make_runner, weights_of
-from tests.env_runners.test_rollout_buffer import assert_same_blocks
 from tests.modules.test_actor_critic_module import SMALL
+from tests.rows.test_lock_step_rows import assert_same_blocks
 
 
 class OwnState(gym.Env[Any, Any]):

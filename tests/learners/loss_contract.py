@@ -74,6 +74,7 @@ def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str,
         "action_logp": logp,
         "advantages": rows["a"],
         "value_targets": 4 * rows["v"],
+        "returns": 4 * rows["v"],
         "rewards": rows["r"],
         "terminateds": torch.zeros(num_rows, dtype=torch.bool),
         "truncateds": torch.zeros(num_rows, dtype=torch.bool),
@@ -120,9 +121,15 @@ class LossContract:
         assert isinstance(metrics, self.config.metrics), "`metrics` of the config class names another record"
         for field in dataclasses.fields(metrics):
             value = getattr(metrics, field.name)
+            shape = (12,) if field.name in metrics.rows else ()
             assert isinstance(value, Tensor), f"{field.name} is no tensor"
-            assert value.ndim == 0, f"{field.name} has shape {tuple(value.shape)}, not ()"
-            assert torch.isfinite(value), f"{field.name} is {value} on finite rows"
+            assert value.shape == shape, f"{field.name} has shape {tuple(value.shape)}, not {shape}"
+            assert value.isfinite().all(), f"{field.name} is {value} on finite rows"
+
+    def test_what_is_reported_for_rows_has_no_gradient(self, action_space: gym.Space[Any]) -> None:
+        _, _, metrics = self._call(action_space)
+        assert set(metrics.rows) <= {field.name for field in dataclasses.fields(metrics)}, "`rows` names no field"
+        assert not any(getattr(metrics, name).requires_grad for name in metrics.rows)
 
     def test_total_loss_reaches_every_parameter(self, action_space: gym.Space[Any]) -> None:
         module, _, metrics = self._call(action_space)
@@ -142,9 +149,9 @@ class LossContract:
     def test_every_metric_can_be_named_in_stop(self, action_space: gym.Space[Any]) -> None:
         _, loss, metrics = self._call(action_space)
         known = producible_metrics(ExperimentConfig(algorithm=self.config))
-        names = [field.name for field in dataclasses.fields(metrics)]
-        for name in (*names, *loss.coefficients()):
+        for name in (*metrics.names(), *loss.coefficients()):
             assert f"learners/default_policy/{name}" in known, f"producible_metrics does not list {name}"
+        assert not {f"learners/default_policy/{name}" for name in metrics.rows} & set(known)
 
     def test_the_module_has_what_the_loss_needs(self, action_space: gym.Space[Any]) -> None:
         assert find_misfit(type(self.make_loss()), self.make_module(action_space), self.config) is None
@@ -159,7 +166,7 @@ class LossContract:
 
     def test_state_goes_round(self, action_space: gym.Space[Any]) -> None:
         _, loss, metrics = self._call(action_space)
-        values = {field.name: float(getattr(metrics, field.name).detach()) for field in dataclasses.fields(metrics)}
+        values = {name: float(getattr(metrics, name).detach()) for name in metrics.names()}
         loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
         other = self.make_loss()
         other.set_state(loss.get_state())

@@ -181,7 +181,7 @@ def test_cloning_ends_after_exactly_bc_iters_gradient_steps() -> None:
     left = []
     for _ in range(5):
         rows.append([])
-        left.append(learner.update(batch, 0)["curr_bc_iters_left"])
+        left.append(learner.update(batch, 0).metrics["curr_bc_iters_left"])
     assert left == [3 - step for step in (1, 2, 3)] + [0, 0], "what is left after each update"
     cloning = [2, 3, 3, 3]  # Q of the recorded actions (B, A) and of three kinds of sampled ones (B, n, A)
     improving = [2, *cloning]  # and of the policy's own actions
@@ -196,7 +196,7 @@ def test_cloning_goes_on_where_a_checkpoint_left_it() -> None:
         learner.update(batch, 0)
     other = Learner(make(SACModule, CONTINUOUS, seed=1), CQLLoss(config), config, np.random.default_rng(1))
     other.set_state(learner.get_state())
-    assert [other.update(batch, 0)["curr_bc_iters_left"] for _ in range(2)] == [0, 0]
+    assert [other.update(batch, 0).metrics["curr_bc_iters_left"] for _ in range(2)] == [0, 0]
 
 
 @pytest.mark.parametrize(("entropy", "expected"), [("auto", -2.0), (0.5, 0.5)])

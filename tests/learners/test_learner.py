@@ -17,8 +17,9 @@ from torch import Tensor
 from runner.config.algorithms import LossMetrics, PPOConfig
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ModuleConfig
-from runner.learners.learner import Learner, even_sizes, num_minibatches
+from runner.learners.learner import Learner
 from runner.learners.loss import Loss
+from runner.learners.minibatches import even_sizes, num_minibatches
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, make_batch, make_module
@@ -93,10 +94,10 @@ def test_clipping_bounds_the_norm_and_keeps_the_direction() -> None:
     one_step = replace(CONFIG, num_epochs=1, minibatch_size=None)
     free, clipped = _learner(one_step), _learner(replace(one_step, grad_clip=0.01))
     batch = make_batch(free.module)
-    norm = free.update(batch, 0)["gradients_default_optimizer_global_norm"]
+    norm = free.update(batch, 0).metrics["gradients_default_optimizer_global_norm"]
     assert norm == pytest.approx(float(_gradient(free).norm()), rel=1e-5)
     assert norm > 0.1
-    reported = clipped.update(batch, 0)["gradients_default_optimizer_global_norm"]
+    reported = clipped.update(batch, 0).metrics["gradients_default_optimizer_global_norm"]
     assert reported == pytest.approx(norm, rel=1e-5), "the norm before clipping is reported"
     assert float(_gradient(clipped).norm()) == pytest.approx(0.01, rel=1e-3)
     torch.testing.assert_close(_gradient(clipped) * (norm / 0.01), _gradient(free), rtol=1e-3, atol=1e-5)
@@ -129,9 +130,9 @@ def test_updates_equal_those_of_torch_adam() -> None:
 def test_the_learning_rate_follows_its_schedule() -> None:
     learner = _learner(replace(CONFIG, lr=[[0, 1e-3], [1000, 0.0]]))
     batch = make_batch(learner.module)
-    assert learner.update(batch, 500)["default_optimizer_learning_rate"] == pytest.approx(5e-4)
+    assert learner.update(batch, 500).metrics["default_optimizer_learning_rate"] == pytest.approx(5e-4)
     before = learner.get_weights()
-    assert learner.update(batch, 1000)["default_optimizer_learning_rate"] == 0.0
+    assert learner.update(batch, 1000).metrics["default_optimizer_learning_rate"] == 0.0
     assert np.array_equal(before, learner.get_weights()), "a learning rate of 0 changes nothing"
 
 
@@ -168,7 +169,7 @@ def test_a_nan_in_a_masked_row_does_no_harm() -> None:
     batch["advantages"][3] = torch.nan
     batch["loss_mask"] = torch.ones(12, dtype=torch.bool)
     batch["loss_mask"][3] = False
-    assert np.isfinite(learner.update(batch, 0)["total_loss"])
+    assert np.isfinite(learner.update(batch, 0).metrics["total_loss"])
 
 
 @pytest.mark.parametrize("space", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
@@ -180,7 +181,7 @@ def test_state_gives_the_same_next_update(space: Any) -> None:
     other = _learner(config, space, seed=9)
     other.set_state(straight.get_state())
     assert np.array_equal(other.get_weights(), straight.get_weights())
-    first, second = straight.update(batch, 10), other.update(batch, 10)
+    first, second = straight.update(batch, 10).metrics, other.update(batch, 10).metrics
     assert first == second
     assert first["curr_kl_coeff"] > config.kl_coeff
     assert np.array_equal(other.get_weights(), straight.get_weights())
@@ -192,10 +193,10 @@ def test_the_state_is_a_copy() -> None:
     learner.update(batch, 0)
     other = _learner()
     state = learner.get_state()
-    expected = learner.update(batch, 0)
+    expected = learner.update(batch, 0).metrics
     learner.update(batch, 0)
     other.set_state(state)
-    assert other.update(batch, 0) == expected, "the state changed while the learner went on"
+    assert other.update(batch, 0).metrics == expected, "the state changed while the learner went on"
 
 
 def test_the_state_of_another_network_is_refused() -> None:
@@ -212,7 +213,7 @@ def test_the_state_of_another_network_is_refused() -> None:
 
 def test_metrics_of_an_update() -> None:
     learner = _learner()
-    metrics = learner.update(make_batch(learner.module), 0)
+    metrics = learner.update(make_batch(learner.module), 0).metrics
     assert {"total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss"} <= set(metrics)
     assert metrics["num_minibatch_updates"] == 9  # 3 epochs of 12 rows in minibatches of at most 5
     assert all(isinstance(value, (float, int)) for value in metrics.values())

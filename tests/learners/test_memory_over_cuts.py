@@ -24,6 +24,7 @@ from runner.learners.ppo import PPOLoss
 from runner.module_parts import make_piece
 from runner.modules import ActorCriticModule, RLModule
 from runner.modules.flat_parameters import FlatParameters
+from runner.pipelines.advantages import GeneralAdvantageEstimation, MonteCarloReturns
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece import Batch, ConnectorPiece
 from tests.env_runners.coded_runs import CPU, coded_envs
@@ -256,7 +257,7 @@ def poisoned(column: Tensor, where: Tensor, poison: float) -> Tensor:
 
 def learned(batch: Mapping[str, Any], module: RLModule, config: PPOConfig = CONFIG) -> tuple[dict[str, float], Any]:
     learner = Learner(module, PPOLoss(config), config, np.random.default_rng(3))
-    return learner.update(batch, 0), learner.get_weights()
+    return learner.update(batch, 0).metrics, learner.get_weights()
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru, own value net"])
@@ -281,14 +282,28 @@ def test_padding_reaches_no_estimate_no_loss_and_no_gradient(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["lstm", "gru, own value net"])
+def test_returns_of_sequences_are_what_gae_makes_with_lambda_1(kind: str) -> None:
+    fragment = sampled(kind, [2, 30, 4, 11], [60])[0]
+    module = acting_module(kind, fragment)
+    batch = learner_batch(
+        fragment.block, module, 8, ("GeneralAdvantageEstimation", MonteCarloReturns(GAMMA, use_baseline=True))
+    )
+    modules, columns = {"default_policy": module}, {"default_policy": dict(batch)}
+    estimated = GeneralAdvantageEstimation(GAMMA, 1.0)(rl_module=modules, batch=columns, episodes=fragment.block)
+    mask = batch["loss_mask"]
+    torch.testing.assert_close(batch["returns"][mask], estimated["default_policy"]["value_targets"][mask])
+    assert not batch["returns"][~mask].any()
+
+
+@pytest.mark.parametrize("kind", ["lstm", "gru, own value net"])
 def test_loss_and_gradient_are_those_of_one_sequence_after_the_other(kind: str) -> None:
     fragment = sampled(kind, [2, 30, 4, 11], [60])[0]
     config = replace(CONFIG, minibatch_size=None, num_epochs=1, lr=0.0)
     batch = learner_batch(fragment.block, acting_module(kind, fragment), 8)
     module = acting_module(kind, fragment)
     learner = Learner(module, PPOLoss(config), config, np.random.default_rng(3))
-    metrics = learner.update(batch, 0)
-    gradient = learner._weights.gradient.clone()
+    metrics = learner.update(batch, 0).metrics
+    gradient = learner._steps.gradient.clone()
 
     naive = acting_module(kind, fragment)
     loss = PPOLoss(config)

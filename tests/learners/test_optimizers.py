@@ -77,7 +77,7 @@ def test_going_on_from_a_checkpoint_is_going_on(name: str, tmp_path: Path) -> No
     resumed = case.learner(seed=5)
     resumed.set_state(state["learner"])
     for step in range(3, 6):
-        assert straight.update(batches[step], step) == resumed.update(batches[step], step)
+        assert straight.update(batches[step], step).metrics == resumed.update(batches[step], step).metrics
         assert np.array_equal(straight.get_weights(), resumed.get_weights())
     assert len(straight.get_weights()) == sum(value.numel() for value in straight.module.state_dict().values())
 
@@ -91,7 +91,7 @@ def test_each_optimiser_is_torch_adam_with_its_own_learning_rate_and_clipping() 
     optimizers = {name: torch.optim.Adam(group, lr=rates[name]) for name, group in groups.items()}
     for step in range(10):
         batch = recorded_rows(CONTINUOUS, seed=step)
-        metrics = learner.update(batch, 0)
+        metrics = learner.update(batch, 0).metrics
         module.zero_grad()
         loss(module, batch).total_loss.backward()
         for name, group in groups.items():
@@ -99,7 +99,7 @@ def test_each_optimiser_is_torch_adam_with_its_own_learning_rate_and_clipping() 
             assert metrics[f"gradients_{name}_optimizer_global_norm"] == pytest.approx(norm.item(), rel=1e-3)
             assert metrics[f"{name}_optimizer_learning_rate"] == rates[name]
             optimizers[name].step()
-        loss.after_step(module, batch)
+        module.update_targets(config.tau)
     for ours, theirs in zip(learner.module.state_dict().values(), module.state_dict().values(), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=2e-3, atol=3e-4)
 
@@ -220,7 +220,7 @@ def test_next_observations_and_ends(name: str, module: str) -> None:
         expected[-1] = block.is_terminated[chunk]
         np.testing.assert_array_equal(batch["terminateds"][rows], expected)
         start = rows.stop
-    metrics = learner.update(batch, 0)
+    metrics = learner.update(batch, 0).metrics
     assert metrics["num_minibatch_updates"] == 1
 
 
@@ -232,7 +232,7 @@ def test_next_observations_and_ends(name: str, module: str) -> None:
 def test_whole_pipelines(overrides: list[str], env: type[gym.Env[Any, Any]]) -> None:
     learner, pipeline = make_learner(*overrides, "module.fcnet_hiddens=[8]", env=env)
     block = record(env(), mostly_left if env is Corridor else mostly_away, 3)
-    metrics = learner.update(train_batch(learner, pipeline, block), 0)
+    metrics = learner.update(train_batch(learner, pipeline, block), 0).metrics
     assert metrics["num_minibatch_updates"] == 1
 
 

@@ -9,6 +9,7 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from runner import Trainer
 from runner.builder import build_learner_group, build_parts
 from runner.config import build_experiment_config, compose_experiment
 from runner.episodes import SingleAgentEpisode
@@ -109,11 +110,26 @@ def mean_return(env: gym.Env[Any, Any], module: RLModule, num_episodes: int = 20
     return float(np.sum(block.columns["rewards"]) / len(block))
 
 
+def steps_to_the_end(*overrides: str, num_env_steps: int = 10_000) -> float:
+    """The mean length of the last 100 episodes of a run in the corridor; 5 is the shortest."""
+    settings = (
+        "env_runners.num_envs_per_env_runner=8",
+        "module.fcnet_hiddens=[16]",
+        "evaluation.evaluation_interval=null",
+    )
+    stop = f"stop.num_env_steps_sampled_lifetime={num_env_steps}"
+    composed = compose_experiment([f"env._target_={__name__}.Corridor", stop, *settings, *overrides])
+    with Trainer(build_experiment_config(composed)) as trainer:
+        while (result := trainer.train())["num_env_steps_sampled_lifetime"] < num_env_steps:
+            pass
+    return float(result["env_runners/episode_len_mean"])
+
+
 def make_learner(*overrides: str, env: type[gym.Env[Any, Any]]) -> tuple[Learner, LearnerConnectorPipeline]:
     """The learner and its pipeline, as a run with these overrides makes them."""
     target = f"env._target_=tests.learners.toy_mdps.{env.__name__}"
     composed = compose_experiment(
-        [target, "algorithm.dataflow=runner.dataflow.on_policy", "stop.training_iteration=1", *overrides]
+        [target, "algorithm.plan=[ParallelRollouts,TrainOneStep]", "stop.training_iteration=1", *overrides]
     )
     config = build_experiment_config(composed)
     parts = build_parts(config)
@@ -134,5 +150,5 @@ def train(learner: Learner, batch: dict[str, Any], num_updates: int, num_rows: i
     columns = {name: batch[name] for name in learner.loss.reads}
     for _ in range(num_updates):
         rows = torch.from_numpy(stream.choice(steps, num_rows))
-        metrics = learner.update({name: column[rows] for name, column in columns.items()}, 0)
+        metrics = learner.update({name: column[rows] for name, column in columns.items()}, 0).metrics
     return metrics

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes.columns import ColumnBlock
-from runner.offline.estimators import ModelValues, RecordedSteps
+from runner.offline.evaluation.estimators import ModelValues, RecordedSteps
 
 Array = npt.NDArray[Any]
 

@@ -1,6 +1,6 @@
 """What every connector piece keeps to, ours and yours; put a piece of your own through it with `check_piece`.
 
-The piece is put into its place in a default pipeline, on a rollout buffer of three sub-environments or on a block of
+The piece is put into its place in a default pipeline, on a row store of three sub-environments or on a block of
 episode chunks, and its input and output there are compared.
 """
 
@@ -16,11 +16,13 @@ import gymnasium as gym
 import numpy as np
 import torch
 
+from runner.config.piece_reports import find_report_fault
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes import nested
 from runner.module_parts import make_piece
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece import ConnectorPiece, Items
+from runner.pipelines.piece_metrics import PieceMetrics, ReducedValue
 from runner.pipelines.pipeline import ConnectorPipeline
 from runner.streams import random_stream
 from tests.env_runners.coded_runs import CPU, coded_envs, coded_module, make_runner, weights_of
@@ -47,6 +49,7 @@ def check_piece(case: PieceCase) -> None:
     check_spaces(case)
     check_state(case)
     check_merge(case)
+    check_reports(case)
 
 
 def check_call_signature(case: PieceCase) -> None:
@@ -149,6 +152,23 @@ def check_merge(case: PieceCase) -> None:
     assert _equal(again, merged), "merging runners that have just been merged changes the state: counted twice?"
 
 
+def check_reports(case: PieceCase) -> None:
+    """It declares its metrics in the form that metrics need, reports each of them, and writes the same without."""
+    piece, stage = _placed(case)
+    fault = find_report_fault(piece.reports)
+    assert fault is None, f"{type(piece).__name__}.{fault}"
+    _, expected = stage.around(piece)
+    for name in piece.reports:
+        result = stage.reported[name].result
+        assert result is not None, f"metric {name} is declared in `reports`, but not reported"
+        assert np.isfinite(result), f"metric {name} is {result}"
+    other, other_stage = _placed(case)
+    other_stage.reports_nothing = True
+    _, got = other_stage.around(other)
+    for column in expected:
+        assert np.array_equal(_values(got[column]), _values(expected[column])), f"reporting changes column {column!r}"
+
+
 # -- the places of pieces ----------------------------------------------------------------------------------------------
 
 
@@ -165,6 +185,8 @@ class _Stage:
     recorded: tuple[str, ...]
     runner: SingleAgentEnvRunner
     _before: dict[str, Any] | None = None
+    reports_nothing: bool = False
+    reported: dict[str, ReducedValue] = field(default_factory=dict)
 
     def around(self, piece: ConnectorPiece) -> tuple[dict[str, Any], dict[str, Any]]:
         """The batch before and after one of the pieces; the same batch, and the same episodes, at every call."""
@@ -188,10 +210,19 @@ class _Stage:
 
     def _call(self, piece: ConnectorPiece, batch: dict[str, Any]) -> dict[str, Any]:
         batch = piece(
-            rl_module=self.rl_module, batch=batch, episodes=self.episodes, explore=True, shared_data={}, metrics={}
+            rl_module=self.rl_module,
+            batch=batch,
+            episodes=self.episodes,
+            explore=True,
+            shared_data={},
+            metrics=None if self.reports_nothing else self._metrics_of(piece),
         )
         assert isinstance(batch, dict), f"{type(piece).__name__} returned {type(batch).__name__}, not the batch"
         return batch
+
+    def _metrics_of(self, piece: ConnectorPiece) -> PieceMetrics:
+        self.reported = {name: ReducedValue(reduction) for name, (reduction, _) in piece.reports.items()}
+        return PieceMetrics(type(piece).__name__, self.pipeline.name, piece.reports, self.reported)
 
     def fragment_columns(self) -> dict[str, Any]:
         """A fragment's columns without those that pieces add once."""

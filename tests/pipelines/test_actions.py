@@ -13,6 +13,7 @@ from runner.config.schemas import ModuleConfig
 from runner.modules.rl_module import RLModule
 from runner.pipelines import GetActions, NormalizeAndClipActions
 from runner.streams import random_stream
+from tests.pipelines.fixed_episodes import FixedEpisodes
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 DISCRETE, GAUSSIAN = gym.spaces.Discrete(4), gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -30,7 +31,8 @@ def make_piece(index: int = 0) -> GetActions:
 
 
 def act(piece: GetActions, module: RLModule, dist_inputs: torch.Tensor, explore: bool = True) -> Any:
-    return piece(rl_module=module, batch={"action_dist_inputs": dist_inputs}, explore=explore)["actions"].numpy()
+    batch = {"action_dist_inputs": dist_inputs}
+    return piece(rl_module=module, batch=batch, episodes=FixedEpisodes(), explore=explore)["actions"].numpy()
 
 
 def test_samples_follow_the_softmax() -> None:

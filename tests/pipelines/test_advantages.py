@@ -13,9 +13,10 @@ from torch import Tensor
 
 from runner.config.schemas import ModuleConfig
 from runner.episodes import SingleAgentEpisode
+from runner.episodes.columns import block_from_episodes
 from runner.module_parts import make_piece
 from runner.modules.rl_module import RLModule
-from runner.pipelines.advantages import compute_gae, standardised, suffix_sums
+from runner.pipelines.advantages import GeneralAdvantageEstimation, compute_gae, gae_of_rows, standardised, suffix_sums
 from runner.pipelines.defaults import learner_pipeline
 from tests.environments import CodedEnv
 
@@ -117,6 +118,61 @@ def test_ragged_chunks_against_a_loop(lengths: list[int], gamma: float, lambda_:
 
 
 @given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    gamma=st.floats(0, 1),
+    lambda_=st.floats(0, 1),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_numpy_and_torch_give_the_same_estimates_bit_for_bit(
+    lengths: list[int], gamma: float, lambda_: float, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    num_rows = sum(lengths) + len(lengths)
+    is_step = torch.ones(num_rows, dtype=torch.bool)
+    is_step[np.cumsum(np.array(lengths) + 1) - 1] = False
+    rewards, values = torch.randn(num_rows, generator=random) * is_step, 50 * torch.randn(num_rows, generator=random)
+    columns = rewards, values, (torch.rand(num_rows, generator=random) < 0.1) & is_step, is_step
+    on_device = gae_of_rows(torch, *columns, gamma, lambda_, max(lengths))
+    assert torch.equal(compute_gae(*columns, gamma, lambda_, max(lengths)), on_device)
+
+
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=8),
+    gamma=st.floats(0, 1),
+    use_baseline=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+@settings(max_examples=40, deadline=None, derandomize=True)
+def test_returns_against_a_loop(lengths: list[int], gamma: float, use_baseline: bool, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    episodes, expected = [], []
+    for number, length in enumerate(lengths):
+        rewards, obs = random.normal(size=length), random.normal(size=(length + 1, 3)).astype(np.float32)
+        is_terminated = bool(random.integers(2))
+        following = float(obs[-1, 0]) if use_baseline and not is_terminated else 0.0
+        returns = []
+        for reward in reversed(rewards):
+            following = reward + gamma * following
+            returns.append(following)
+        expected += [*reversed(returns), 0.0]
+        episodes.append(
+            SingleAgentEpisode(
+                str(number),
+                observations=list(obs),
+                actions=[0] * length,
+                rewards=list(rewards),
+                terminated=is_terminated,
+                truncated=not is_terminated,
+                len_lookback_buffer=0,
+            )
+        )
+    batch, _ = returns_batch(episodes, gamma, use_baseline)
+    assert batch["returns"].dtype == torch.float32
+    np.testing.assert_allclose(batch["returns"].numpy(), expected, rtol=2e-5, atol=5e-5)
+
+
+@given(
     terms=st.lists(st.floats(-10, 10), min_size=1, max_size=70),
     seed=st.integers(0, 2**31),
     zeros=st.floats(0, 1),
@@ -213,3 +269,46 @@ def test_the_piece_in_its_pipeline(max_rows: int) -> None:
     assert mask.tolist() == [True, True, True, False] * 4
     expected = (raw[mask] - raw[mask].mean()) / raw[mask].std()
     np.testing.assert_allclose(batch["advantages"].numpy()[mask], expected, rtol=1e-5)
+
+
+def returns_batch(episodes: Any, gamma: float, use_baseline: bool) -> tuple[Any, FirstNumber]:
+    """The train batch with `returns`, and the module."""
+    arguments = {"gamma": gamma, "use_baseline": use_baseline}
+    edits = [
+        {"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}},
+        {"append": {"_target_": "runner.pipelines.MonteCarloReturns", **arguments}},
+    ]
+    spaces = CodedEnv.observation_space, CodedEnv.action_space
+    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_piece)
+    module = FirstNumber(*spaces, ModuleConfig())
+    module.rows_per_pass = []
+    return pipeline(rl_module={"default_policy": module}, batch={}, episodes=episodes)["default_policy"], module
+
+
+# r = 1, 2, 3 and gamma = 0.5: G = 1 + 0.5 * 3.5, 2 + 0.5 * 3, 3; after truncation V = 4: G = 3 + 2, 2 + 2.5, 1 + 2.25.
+@pytest.mark.parametrize("use_baseline", [False, True])
+def test_returns_bootstrap_from_a_baseline_after_truncation_alone(use_baseline: bool) -> None:
+    episodes = [hand_made("a", True, False), hand_made("b", False, True), hand_made("c", True, True)]
+    batch, module = returns_batch(episodes, 0.5, use_baseline)
+    terminated, truncated = [2.75, 3.5, 3.0, 0.0], [3.25, 4.5, 5.0, 0.0]
+    assert batch["returns"].tolist() == terminated + (truncated if use_baseline else terminated) + terminated
+    assert module.rows_per_pass == ([12] if use_baseline else [])  # without a baseline nobody asks for values
+
+
+@pytest.mark.parametrize("standardize", [True, False])
+def test_advantages_are_standardised_on_request(standardize: bool) -> None:
+    piece = GeneralAdvantageEstimation(0.5, 0.5, standardize=standardize)
+    columns = {
+        "obs": torch.tensor(VALUES)[:, None],
+        "rewards": torch.tensor([*REWARDS, 0.0]),
+        "terminateds": torch.tensor([False, False, True, False]),
+        "loss_mask": torch.tensor([True, True, True, False]),
+    }
+    module = FirstNumber(CodedEnv.observation_space, CodedEnv.action_space, ModuleConfig())
+    module.rows_per_pass = []
+    block = block_from_episodes([hand_made("a", True, False)])
+    batch = piece(rl_module={"default_policy": module}, batch={"default_policy": columns}, episodes=block)
+    got = batch["default_policy"]["advantages"][:3]
+    raw = torch.tensor(TERMINATED[:3])
+    expected = (raw - raw.mean()) / raw.std(correction=0) if standardize else raw
+    torch.testing.assert_close(got, expected)

@@ -19,6 +19,7 @@ from runner.pipelines import FrameStacking, PrevActionsPrevRewards, WriteObserva
 from runner.pipelines.piece import Batch, ConnectorPiece
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
+from tests.pipelines.fixed_episodes import FixedEpisodes
 from tests.pipelines.piece_contract import PieceCase, check_piece
 
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
@@ -149,18 +150,6 @@ def test_written_stacks_are_what_the_learner_gets() -> None:
 # -- shapes and spaces -------------------------------------------------------------------------------------------------
 
 
-class Fixed:
-    """Running episodes with a given history."""
-
-    def __init__(self, **columns: Any) -> None:
-        self._columns = columns
-        self.current_obs = nested.take(columns["obs"], (slice(None), -1))
-
-    def history(self, column: str, length: int) -> tuple[Any, Any]:
-        values = nested.take(self._columns[column], (slice(None), slice(-length, None)))
-        return values, np.ones((nested.row_count(values), length), np.bool_)
-
-
 @pytest.mark.parametrize(
     ("shape", "stacked_shape"),
     [
@@ -180,7 +169,7 @@ def test_shapes(shape: tuple[int, ...], stacked_shape: tuple[int, ...]) -> None:
     assert stacked_space.dtype == np.uint8
     frames = np.random.default_rng(0).integers(10, 200, (2, 3, *shape), np.uint8)
     frames[0, 0] = 0  # before the start: outside of the space of one frame, but not of the stack's
-    stacks = piece(batch={}, episodes=Fixed(obs=frames))["obs"]
+    stacks = piece(batch={}, episodes=FixedEpisodes(obs=frames))["obs"]
     assert stacks.shape == (2, *stacked_shape)
     assert stacks.flags.c_contiguous
     assert all(stacked_space.contains(stack) for stack in stacks)
@@ -198,7 +187,7 @@ def test_boxes_in_nested_spaces_are_stacked() -> None:
     piece = FrameStacking(2)
     stacked_space = piece.recompute_output_observation_space(space, gym.spaces.Discrete(2))
     frames = {"a": np.ones((3, 2), np.float32), "b": (np.ones((3, 2, 2), np.float32),)}
-    stacks = piece(batch={"obs": nested.take(frames, (slice(None), -1))}, episodes=Fixed(obs=frames))["obs"]
+    stacks = piece(batch={"obs": nested.take(frames, (slice(None), -1))}, episodes=FixedEpisodes(obs=frames))["obs"]
     assert all(stacked_space.contains(stack) for stack in nested.unstack(stacks))
     assert stacks["b"][0].shape == (3, 4)
 
@@ -227,7 +216,7 @@ def test_actions_of_every_space_become_vectors(space: gym.Space[Any], size: int)
     space.seed(0)
     items = [[space.sample() for _ in range(2)] for _ in range(3)]
     actions = nested.stack([nested.stack(row) for row in items])
-    episodes = Fixed(obs=np.zeros((3, 2), np.int64), actions=actions, rewards=np.ones((3, 2)))
+    episodes = FixedEpisodes(obs=np.zeros((3, 2), np.int64), actions=actions, rewards=np.ones((3, 2)))
     row = piece(batch={}, episodes=episodes)["obs"]
     flat = [np.concatenate([gym.spaces.flatten(space, item) for item in pair]) for pair in items]
     np.testing.assert_array_equal(row["prev_n_actions"], np.stack(flat).astype(np.float32))
@@ -247,9 +236,9 @@ def test_a_modules_box_actions_may_leave_the_action_space() -> None:
 def test_frames_that_another_piece_has_changed_are_not_stacked_by_mistake() -> None:
     frames = np.ones((2, 2, 3), np.float32)
     with pytest.raises(RuntimeError, match="place it before the pieces that change observations"):
-        FrameStacking(2)(batch={"obs": np.zeros((2, 3), np.float32)}, episodes=Fixed(obs=frames))
+        FrameStacking(2)(batch={"obs": np.zeros((2, 3), np.float32)}, episodes=FixedEpisodes(obs=frames))
     with pytest.raises(TypeError, match="FrameStacking needs arrays in column 'obs', got Tensor"):
-        FrameStacking(2)(batch={"obs": torch.ones(2, 3)}, episodes=Fixed(obs=frames))
+        FrameStacking(2)(batch={"obs": torch.ones(2, 3)}, episodes=FixedEpisodes(obs=frames))
 
 
 def test_arguments() -> None:
@@ -261,11 +250,4 @@ def test_arguments() -> None:
     assert FrameStacking(4).num_lookback == 3
     assert PrevActionsPrevRewards(2, 5).num_lookback == 5
     with pytest.raises(TypeError, match="belongs in a learner pipeline"):
-        FrameStacking(2, as_learner_connector=True)(batch={}, episodes=Fixed(obs=np.zeros((1, 2, 3))))
-
-
-@pytest.mark.parametrize("piece", [FrameStacking(2), PrevActionsPrevRewards()], ids=lambda piece: type(piece).__name__)
-def test_episodes_without_history(piece: ConnectorPiece) -> None:
-    piece.recompute_output_observation_space(*SPACES)
-    with pytest.raises(TypeError, match=f"{type(piece).__name__} needs episodes with a history of .*, got a list"):
-        piece(rl_module=None, batch={"obs": np.zeros((1, 3))}, episodes=[])
+        FrameStacking(2, as_learner_connector=True)(batch={}, episodes=FixedEpisodes(obs=np.zeros((1, 2, 3))))

@@ -14,9 +14,11 @@ from runner.episodes import nested
 from runner.episodes.columns import block_from_episodes
 from runner.module_parts import make_piece
 from runner.pipelines.mean_std_filter import MeanStdFilter
+from runner.pipelines.recorded_episodes import ObservationRows
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import CodedEnv
 from tests.episodes.test_columns import episode_of
+from tests.pipelines.fixed_episodes import FixedEpisodes
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 EDITS = [
@@ -36,7 +38,7 @@ def make_filter(**options: Any) -> MeanStdFilter:
 
 
 def filtered(piece: MeanStdFilter, rows: Any) -> Any:
-    return piece(batch={"obs": np.array(rows, np.float32)}, episodes=[])["obs"]
+    return piece(batch={"obs": np.array(rows, np.float32)}, episodes=FixedEpisodes())["obs"]
 
 
 def moments(state: Any, name: str = "merged") -> tuple[float, Any, Any]:
@@ -142,7 +144,7 @@ def test_a_float64_box_becomes_float32() -> None:
     piece = MeanStdFilter()
     space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
     assert piece.recompute_output_observation_space(space, gym.spaces.Discrete(2)).dtype == np.float32
-    assert piece(batch={"obs": np.ones((3, 2))}, episodes=[])["obs"].dtype == np.float32
+    assert piece(batch={"obs": np.ones((3, 2))}, episodes=FixedEpisodes())["obs"].dtype == np.float32
 
 
 # -- nested observations -----------------------------------------------------------------------------------------------
@@ -173,11 +175,13 @@ def test_each_float_leaf_is_filtered_as_if_it_were_alone() -> None:
     small.recompute_output_observation_space(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2))
     for seed in range(3):
         obs = nested_rows(5, seed)
-        got = piece(batch={"obs": obs}, episodes=[])["obs"]
+        got = piece(batch={"obs": obs}, episodes=FixedEpisodes())["obs"]
         assert got["image"] is obs["image"]
         assert got["parts"][0] is obs["parts"][0]
-        np.testing.assert_allclose(got["far"], far(batch={"obs": obs["far"]}, episodes=[])["obs"], rtol=1e-6)
-        expected = small(batch={"obs": obs["parts"][1]}, episodes=[])["obs"]
+        np.testing.assert_allclose(
+            got["far"], far(batch={"obs": obs["far"]}, episodes=FixedEpisodes())["obs"], rtol=1e-6
+        )
+        expected = small(batch={"obs": obs["parts"][1]}, episodes=FixedEpisodes())["obs"]
         np.testing.assert_allclose(got["parts"][1], expected, rtol=1e-6)
         assert all(space.contains(item) for item in nested.unstack(got))
     other = MeanStdFilter(clip_by_value=2.0)
@@ -186,7 +190,7 @@ def test_each_float_leaf_is_filtered_as_if_it_were_alone() -> None:
     obs = nested_rows(1, 9)
     for filter_ in (piece, other):
         filter_.is_training = False
-    results = [filter_(batch={"obs": obs}, episodes=[])["obs"] for filter_ in (piece, other)]
+    results = [filter_(batch={"obs": obs}, episodes=FixedEpisodes())["obs"] for filter_ in (piece, other)]
     assert nested.equal(*results)
 
 
@@ -196,11 +200,11 @@ def test_nested_spaces_without_floats_are_refused() -> None:
         MeanStdFilter().recompute_output_observation_space(space, gym.spaces.Discrete(2))
 
 
-def test_bootstrap_rows_of_a_learner_pipeline_are_filtered_but_not_counted() -> None:
+def test_observations_that_are_masked_are_filtered_but_not_counted() -> None:
     block = block_from_episodes([episode_of("a", 2), episode_of("b", 1, first=10)])
     mask = np.array([True, True, False, True, False])
     piece = make_filter(clip_by_value=None)
-    rows = piece(batch={"loss_mask": mask}, episodes=block)["obs"]
+    rows = piece(batch={"loss_mask": mask}, episodes=ObservationRows(block))["obs"]
     assert moments(piece.get_state(), "own")[0] == 3
     np.testing.assert_allclose(
         rows[:, 0], (np.array([0, 1, 2, 10, 11]) - 11 / 3) / np.std([0, 1, 10], ddof=1), rtol=1e-6
@@ -272,7 +276,7 @@ def test_evaluation_runs_with_the_merged_state_and_leaves_it_alone() -> None:
     runner.env_to_module.freeze()
     learned = make_filter()
     learned.recompute_output_observation_space(CodedEnv.observation_space, CodedEnv.action_space)
-    learned(batch={"obs": np.array([[0, 0, 0], [1, 4, 2]], np.float32)}, episodes=[])
+    learned(batch={"obs": np.array([[0, 0, 0], [1, 4, 2]], np.float32)}, episodes=FixedEpisodes())
     merged = learned.merge_states([learned.get_state()])
     runner.evaluate(4, False, weights_of(module), {"default_policy": {"MeanStdFilter": merged}})
     after = runner.env_to_module.get_state()["MeanStdFilter"]

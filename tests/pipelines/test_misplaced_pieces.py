@@ -17,6 +17,7 @@ from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.trainer import Trainer
 from tests.conftest import QUICK
 from tests.modules.random_spaces import RandomSpaces
+from tests.pipelines.fixed_episodes import FixedEpisodes
 
 Golden = Callable[[str, str], None]
 TINY = (*QUICK, "algorithm.train_batch_size_per_learner=64", "algorithm.minibatch_size=32")
@@ -164,7 +165,7 @@ def test_a_nested_part_can_be_left_alone() -> None:
     filtered = piece.recompute_output_observation_space(space, gym.spaces.Discrete(2))
     assert filtered["left"] == space["left"]
     obs = nested.stack([space.sample() for _ in range(9)])
-    rows = piece(rl_module=None, batch={"obs": obs}, episodes=[])["obs"]
+    rows = piece(rl_module=None, batch={"obs": obs}, episodes=FixedEpisodes())["obs"]
     assert nested.equal(rows["left"], obs["left"])
     np.testing.assert_allclose(rows["a"].mean(0), 0, atol=1e-6)
     assert torch.from_numpy(rows["a"]).dtype == torch.float32

@@ -24,9 +24,12 @@ from runner.pipelines import (
 )
 from runner.pipelines.flat_encoding import FlatEncoding, leaf_spaces
 from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.pipeline import LearnerConnectorPipeline, PipelineError
+from runner.rows.episode_list import EpisodeList
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.environments import CodedEnv
 from tests.episodes.test_columns import episode_of
+from tests.pipelines.fixed_episodes import FixedEpisodes
 from tests.pipelines.piece_contract import PieceCase, check_piece
 
 ACTION_SPACE = gym.spaces.Discrete(2)
@@ -179,7 +182,7 @@ def test_before_or_after_observations_are_added_in_a_learner_pipeline(has_mask: 
 
 
 def test_observations_of_plain_episodes_and_items() -> None:
-    episodes = [episode_of("a", 2), episode_of("b", 1, first=7)]
+    episodes = EpisodeList([episode_of("a", 2), episode_of("b", 1, first=7)])
     assert Negated()(batch={}, episodes=episodes)["obs"].tolist() == [[-2, 0], [-8, 0]]
     batch: dict[str, Any] = {}
     for number, episode in enumerate(episodes):
@@ -191,7 +194,7 @@ def test_observations_of_plain_episodes_and_items() -> None:
 @pytest.mark.parametrize("nest", [lambda leaf: leaf, lambda leaf: {"x": leaf}], ids=["plain", "nested"])
 def test_tensors_are_refused(piece: Any, nest: Any) -> None:
     with pytest.raises(TypeError, match=rf"{type(piece).__name__} needs arrays in column 'obs', got Tensor; place it"):
-        piece(batch={"obs": nest(torch.zeros(2))}, episodes=[])
+        piece(batch={"obs": nest(torch.zeros(2))}, episodes=FixedEpisodes())
 
 
 def test_a_batch_by_module_is_refused() -> None:
@@ -251,10 +254,11 @@ def test_a_preprocessor_may_make_nested_observations() -> None:
 
 
 def test_pieces_that_write_belong_in_the_env_to_module_pipeline() -> None:
-    block = block_from_episodes([episode_of("a", 3)])
     for piece in (WriteObservationsToEpisodes(), Relative()):
-        with pytest.raises(TypeError, match=f"{type(piece).__name__} belongs in the env-to-module pipeline"):
-            piece(rl_module=None, batch={"obs": np.zeros((3, 2))}, episodes=block)
+        spaces = CodedEnv.observation_space, ACTION_SPACE
+        pipeline = LearnerConnectorPipeline([AddObservationsFromEpisodesToBatch(), piece], *spaces)
+        with pytest.raises(PipelineError, match=f"{type(piece).__name__} does not belong in the learner pipeline"):
+            pipeline.check_order(())
 
 
 def test_what_a_preprocessor_must_do() -> None:
@@ -265,9 +269,9 @@ def test_what_a_preprocessor_must_do() -> None:
         def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:
             return np.zeros(episode.t)
 
-    episodes = [episode_of("a", 2), episode_of("b", 1)]
+    episodes = EpisodeList([episode_of("a", 2), episode_of("b", 1)])
     with pytest.raises(ValueError, match=r"Uneven.preprocess returns what cannot be column 'obs': .*\(1,\), \(2,\)"):
-        Uneven()(batch={}, episodes=episodes)
+        Uneven()(batch={}, episodes=FixedEpisodes(episodes, obs=np.zeros((2, 1, 3))))
 
 
 def test_flattened_observations_of_a_runner() -> None:

@@ -24,12 +24,14 @@ from runner.pipelines import (
     GetActions,
     ListifyDataForVectorEnv,
     MeanStdFilter,
+    MonteCarloReturns,
     NormalizeAndClipActions,
     NumpyToTensor,
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
 from runner.pipelines.common_pieces import step_rows_of_obs
+from runner.rows.episode_list import EpisodeList
 from tests.episodes.test_columns import episode_of
 from tests.pipelines import (
     test_history_pieces,
@@ -66,6 +68,8 @@ OURS = {
     "GeneralAdvantageEstimation": PieceCase(
         lambda: GeneralAdvantageEstimation(0.9, 0.8), "learner", "append", edits=WITH_MASK
     ),
+    "MonteCarloReturns": PieceCase(lambda: MonteCarloReturns(0.9, False), "learner", "append", edits=WITH_MASK),
+    "MonteCarloReturns-baseline": PieceCase(lambda: MonteCarloReturns(0.9, True), "learner", "append", edits=WITH_MASK),
 }
 
 
@@ -86,7 +90,11 @@ def test_every_exported_piece_is_put_through_the_contract() -> None:
     # The memory pieces need a module with memory, the agents' one several agents: they have tests of their own.
     others = {
         "ConnectorPiece",
+        "EnvToModulePiece",
+        "LearnerPiece",
+        "ModuleToEnvPiece",
         "MultiAgentObservationPreprocessor",
+        "AddObservationsOfAllAgentsToTrainBatch",
         "AddStatesFromEpisodesToBatch",
         "AddTimeDimToBatchAndZeroPad",
         "RemoveSingleTsTimeRankFromBatch",
@@ -295,7 +303,7 @@ def test_step_rows_of_obs() -> None:
 
 
 def test_running_episodes_may_be_plain_episodes() -> None:
-    episodes = [episode_of("a", 2), episode_of("b", 1, first=7)]
+    episodes = EpisodeList([episode_of("a", 2), episode_of("b", 1, first=7)])
     batch = AddObservationsFromEpisodesToBatch()(batch={}, episodes=episodes)
     batch = NumpyToTensor()(batch=BatchIndividualItems()(batch=batch, episodes=episodes))
     assert batch["obs"].tolist() == [[2, 0], [8, 0]]

@@ -25,6 +25,7 @@ from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pi
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.pipelines.fixed_episodes import FixedEpisodes
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(3)
@@ -65,7 +66,7 @@ def make_abc() -> ConnectorPipeline:
 
 
 def calls_of(pipeline: ConnectorPipeline) -> str:
-    calls = pipeline(batch={}, episodes=[])["calls"]
+    calls = pipeline(batch={}, episodes=FixedEpisodes())["calls"]
     assert len(pipeline) == len(calls) == len(pipeline.spaces_after)
     return " ".join(calls)
 
@@ -239,15 +240,15 @@ def test_two_pieces_of_one_class_keep_separate_states() -> None:
         return ConnectorPipeline(pieces, OBS_SPACE, ACTION_SPACE)
 
     pipeline, other = make(), make()
-    pipeline(batch={"obs": np.array([[0.0, 10.0], [4.0, 30.0]])}, episodes=[])
+    pipeline(batch={"obs": np.array([[0.0, 10.0], [4.0, 30.0]])}, episodes=FixedEpisodes())
     state = pipeline.get_state()
     assert list(state) == ["MeanStdFilter", "MeanStdFilter#2"]
     assert state["MeanStdFilter"]["own_mean"].tolist() == [2.0, 20.0]
     np.testing.assert_allclose(state["MeanStdFilter#2"]["own_mean"], [0.0, 0.0], atol=1e-7)
     other.set_state(state)
     rows = np.array([[1.0, 2.0]])
-    expected = pipeline(batch={"obs": rows}, episodes=[])["obs"]
-    np.testing.assert_array_equal(other(batch={"obs": rows}, episodes=[])["obs"], expected)
+    expected = pipeline(batch={"obs": rows}, episodes=FixedEpisodes())["obs"]
+    np.testing.assert_array_equal(other(batch={"obs": rows}, episodes=FixedEpisodes())["obs"], expected)
     merged = pipeline.merge_states([state, state])
     assert merged["MeanStdFilter"]["merged_count"] == merged["MeanStdFilter#2"]["merged_count"] == 4
     pipeline.reset_state()
@@ -270,7 +271,7 @@ def nested(*inner: ConnectorPiece) -> ConnectorPipeline:
 
 def test_nested_pieces_are_called_in_their_place() -> None:
     pipeline = ConnectorPipeline([A("1"), nested(B("2"), C("3")), A("4")], OBS_SPACE, ACTION_SPACE)
-    assert pipeline(batch={}, episodes=[])["calls"] == ["1", "2", "3", "4"]
+    assert pipeline(batch={}, episodes=FixedEpisodes())["calls"] == ["1", "2", "3", "4"]
 
 
 def test_nested_columns_count_in_the_order_check() -> None:
@@ -295,11 +296,11 @@ def test_nested_pieces_keep_states_and_freeze() -> None:
         return ConnectorPipeline([nested(MeanStdFilter())], OBS_SPACE, ACTION_SPACE)
 
     pipeline, other = make(), make()
-    pipeline(batch={"obs": np.array([[1.0, 2.0]])}, episodes=[])
+    pipeline(batch={"obs": np.array([[1.0, 2.0]])}, episodes=FixedEpisodes())
     state = pipeline.get_state()
     other.freeze()
     other.set_state(state)
-    other(batch={"obs": np.array([[5.0, 5.0]])}, episodes=[])
+    other(batch={"obs": np.array([[5.0, 5.0]])}, episodes=FixedEpisodes())
     inner = other.get_state()["ConnectorPipeline"]["MeanStdFilter"]
     assert (inner["own_count"], inner["own_mean"].tolist()) == (1.0, [1.0, 2.0])
     merged = pipeline.merge_states([state, state])

@@ -13,11 +13,11 @@ import numpy.typing as npt
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from runner.env_runners.rollout_buffer import RolloutBuffer
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy.reference import random_observations
+from runner.rows.lock_step_rows import LockStepRows
 
 PIECES = "runner.pipelines."
 
@@ -55,7 +55,7 @@ def seen_state(parts: ActingParts, num_rows: int = 50, seed: int = 3) -> dict[st
     parts.plan.observation_space.seed(seed)
     obs = random_observations(parts.plan.observation_space, num_rows)
     blanks = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
-    episodes = RolloutBuffer(num_rows, *blanks, "seen", pipeline.num_lookback)
+    episodes = LockStepRows(num_rows, *blanks, "seen", pipeline.num_lookback)
     episodes.add_reset(obs, {})
     pipeline(rl_module=parts.module, batch={}, episodes=episodes)
     return pipeline.merge_states([pipeline.get_state()])

@@ -70,6 +70,8 @@ def test_every_piece_of_ours_that_acts_has_a_graph() -> None:
     exported = [getattr(runner.pipelines, name) for name in runner.pipelines.__all__]
     bases = {
         "ConnectorPiece",
+        "EnvToModulePiece",
+        "ModuleToEnvPiece",
         "ObservationPiece",
         "SingleAgentObservationPreprocessor",
         "MultiAgentObservationPreprocessor",

@@ -16,8 +16,8 @@ import pytest
 from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from runner.env_runners.env_runner import Sample
-from runner.module_parts import plan_modules
+from runner.env_runners.sample import Sample
+from runner.module_parts import plan_modules, weights_of
 from runner.policy import OnnxPolicy
 from runner.rllink.connection import Connection
 from runner.rllink.env_runner import ExternalEnvRunner
@@ -60,7 +60,7 @@ class Served:
         self.config = build_experiment_config(composed)
         plans = plan_modules(self.config)
         parts = build_parts(self.config)
-        self.weights = {module_id: module_parts.weights() for module_id, module_parts in parts.items()}
+        self.weights = weights_of(parts)
         runner = build_env_runner(self.config, plans, TRAINING, 0, 0, run_dir=run_dir)
         assert isinstance(runner, ExternalEnvRunner)
         self.runner = runner

@@ -14,7 +14,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.module_parts import build_acting_parts, plan_modules
+from runner.module_parts import build_acting_parts, plan_modules, weights_of
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 from runner.rllink.versions import Versions
@@ -68,7 +68,7 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
     config = replace(config, env_runners=replace(config.env_runners, num_envs_per_env_runner=3))
     plans = plan_modules(config)
     (plan,) = plans.values()
-    weights = {module_id: parts.weights() for module_id, parts in build_parts(config).items()}
+    weights = weights_of(build_parts(config))
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
     assert isinstance(runner, SingleAgentEnvRunner)
     first = runner.sample(60, True, weights, {})
@@ -120,7 +120,7 @@ def test_statistics_are_of_every_observation_once() -> None:
     """Episodes in two parts teach a filter what whole ones do."""
     config = build_experiment_config(compose_experiment(CASES["filtered"], None))
     (plan,) = plan_modules(config).values()
-    weights = {module_id: parts.weights() for module_id, parts in build_parts(config).items()}
+    weights = weights_of(build_parts(config))
     rng = np.random.default_rng(0)
     obs = rng.normal(size=(11, 4)).astype(np.float32)
 

@@ -18,7 +18,7 @@ from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.episodes.single_agent_episode import SingleAgentEpisode
-from runner.offline.source import open_source
+from runner.offline.reading.source import open_source
 from runner.trainer import Trainer
 from tests.conftest import ROOT
 from tests.rllink.conftest import RawClient, episode, wait_until
@@ -159,7 +159,7 @@ def test_after_a_kill_every_episode_is_there_once(record: Callable[..., Recorded
     one.train()
     newer = one.trainer.env_runners._recording.get_state()  # type: ignore[union-attr]
     assert newer["report"]["episodes"] == 3  # on disk, and newer than the checkpoint: now the server is killed
-    one.trainer.env_runners._handles[0].runner.server.close()  # type: ignore[attr-defined]
+    one.trainer.env_runners.handles[0].runner.server.close()  # type: ignore[attr-defined]
 
     state, _ = load_checkpoint(tmp_path / "checkpoint")
     two = record(state=state)

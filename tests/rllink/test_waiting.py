@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.env_runners.env_runner import Sample
+from runner.env_runners.sample import Sample
 from runner.rllink.client import Client
 from tests.rllink.conftest import RawClient, Served, episode
 from tests.rllink.test_extensions import hello

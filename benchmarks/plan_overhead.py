@@ -1,0 +1,125 @@
+"""Microseconds that a plan adds to an iteration: operators, items and metrics around resources that do nothing."""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import bench_common as bc
+
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.handles import LocalHandle
+from runner.env_runners.sample import Sample
+from runner.learners.gradients import GroupGradients
+from runner.learners.learner_group import UpdateResult
+from runner.plans import Resources, RunMetrics, make_plan
+from runner.trainer import Trainer
+
+PLANS = {
+    "ppo": ("ppo_cartpole", []),
+    "a2c, 100 updates": ("a2c_cartpole", []),
+    "a3c, 100 gradients": ("a2c_cartpole", ["algorithm=a3c"]),
+    "concurrently, queue": (
+        "ppo_cartpole",
+        [
+            "algorithm.plan=[{Concurrently: {plans: [[ParallelRollouts,{Enqueue: {queue: q}}],"
+            "[{Dequeue: {queue: q}},TrainOneStep]], output_indexes: [1]}}]"
+        ],
+    ),
+}
+BUDGET_US = 100.0
+
+
+class IdleRunner:
+    """Answers each request with the same sample."""
+
+    def __init__(self, sample: Sample) -> None:
+        self._sample = sample
+
+    def sample(self, *_: Any) -> Sample:
+        return self._sample
+
+    def sample_gradients(self, *_: Any) -> Any:
+        from runner.env_runners.gradient_runner import GradientSample
+
+        return GradientSample(**vars(self._sample.without_rollout()), gradients=GroupGradients())
+
+    def close(self) -> None:
+        pass
+
+
+class IdleLearners:
+    """Updates nothing."""
+
+    num_restarts = 0
+
+    def __init__(self, learners: Any) -> None:
+        self._weights = learners.get_weights()
+        self.modules = learners.modules
+
+    def update(self, *_: Any) -> UpdateResult:
+        return UpdateResult({"default_policy": {"total_loss": 0.0}}, 0.0)
+
+    def apply(self, *_: Any) -> dict[str, dict[str, float]]:
+        return {"default_policy": {"total_loss": 0.0}}
+
+    def get_weights(self) -> Any:
+        return self._weights
+
+    def metrics(self) -> dict[str, int]:
+        return {}
+
+
+def results_of(experiment: str, overrides: list[str]) -> tuple[Callable[[], Any], RunMetrics]:
+    config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides]))
+    with Trainer(config) as trainer:
+        runners, learners = trainer.env_runners, IdleLearners(trainer.learners)
+        num_env_steps = 40 if experiment == "a2c_cartpole" else 4000
+        (sample,) = runners.sample(num_env_steps, True)
+    sample = Sample(sample.rollout, sample.finished, {"default_policy": {}})
+    group = EnvRunnerGroup(
+        lambda index, generation: LocalHandle(lambda *_: IdleRunner(sample), index, generation),
+        1,
+        {},
+        max_restarts=0,
+    )
+    metrics = RunMetrics(100)
+    resources = Resources(config, learners, metrics, group)  # type: ignore[arg-type]
+    results = make_plan(resources)
+    return lambda: next(results), metrics
+
+
+def microseconds(experiment: str, overrides: list[str], iterations: int) -> list[float]:
+    step, metrics = results_of(experiment, overrides)
+    times = []
+    for _ in range(iterations):
+        metrics.begin_iteration()
+        started = time.perf_counter()
+        step()
+        times.append((time.perf_counter() - started) * 1e6)
+    return times[iterations // 10 :]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--iterations", type=int, default=2000)
+    parser.add_argument("--quick", action="store_true")
+    args = parser.parse_args()
+    iterations = 50 if args.quick else args.iterations
+    rows = []
+    for name, (experiment, overrides) in PLANS.items():
+        times = microseconds(experiment, overrides, iterations)
+        updates = 100 if "100" in name else 1
+        median = statistics.median(times)
+        rows.append([name, f"{median:.1f}", f"{median / updates:.1f}"])
+    print(f"Median microseconds of {iterations} iterations; the bar for an iteration of ppo is {BUDGET_US:.0f}.\n")
+    print(bc.markdown_table(["plan", "an iteration", "an update"], rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Runs in folders that Hydra makes: one, or several of a sweep."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from runner.cli.arguments import Arguments
+from runner.cli.ci import Verdict
+from runner.cli.main import EXIT_INTERRUPTED, report_error
+from runner.cli.validate import Checked
+from runner.config.compose import compose_experiment, prepare_hydra
+from runner.config.errors import RunnerError, UserError
+from runner.config.loader import hydra_with_this_loader
+from runner.config.overrides import parse_overrides
+from runner.config.paths import conf_dir, search_dirs
+from runner.config.validation import build_experiment_config
+from runner.run_folder import opened_run_folder
+
+
+def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
+    """Run Hydra on a good command line. `checked` spares a single run its second composition."""
+    import hydra
+
+    codes: list[int] = []
+
+    def job(_: object) -> float | list[float | None] | None:
+        codes.append(_run_job(arguments, checked, verdict))
+        if arguments.is_multirun and codes[-1] == EXIT_INTERRUPTED:
+            raise SystemExit(EXIT_INTERRUPTED)  # no further runs of a sweep
+        return _objective(arguments) if arguments.is_multirun else None
+
+    prepare_hydra(arguments.config_dir)
+    run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
+    with _hydra_command_line(arguments), _overrides_as_typed(), hydra_with_this_loader():
+        try:
+            run()
+        except OSError as error:  # the job turns its own into messages: this is Hydra making the folder
+            raise UserError(f"the run dir cannot be made: {error}") from error
+    return max(codes, default=0)
+
+
+def _objective(arguments: Arguments) -> float | list[float | None] | None:
+    """Return the value of `sweep.metric` for other sweepers of Hydra; a list where it is a list."""
+    from hydra.core.hydra_config import HydraConfig
+
+    hydra_config = HydraConfig.get()
+    config = build_experiment_config(compose_experiment(list(hydra_config.overrides.task), arguments.config_dir))
+    file = Path(hydra_config.runtime.output_dir) / "result.json"
+    result = json.loads(file.read_text()) if file.exists() else {}  # it failed before it began
+    values = [result.get(name) for name in config.objectives]
+    return values[0] if len(values) == 1 else values
+
+
+def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
+    from hydra.core.hydra_config import HydraConfig
+
+    start_time_s = time.time()  # before torch is imported
+    hydra_config = HydraConfig.get()
+    try:
+        if checked is None:
+            composed = compose_experiment(list(hydra_config.overrides.task), arguments.config_dir)
+            checked = composed, build_experiment_config(composed)
+        composed, config = checked
+        with opened_run_folder(Path(hydra_config.runtime.output_dir)) as folder:
+            from runner.run import run_experiment
+
+            verdict.judge_run(config.experiment_name, folder.path)
+            return run_experiment(config, composed, folder, start_time_s=start_time_s)
+    except RunnerError as error:
+        verdict.note_error(error)
+        report_error(error, arguments.overrides)
+        return error.exit_code
+
+
+@contextmanager
+def _overrides_as_typed() -> Iterator[None]:
+    """Let Hydra log the overrides of each run of a sweep without the `++` that `_hydra_command_line` puts there."""
+
+    def take_away(record: logging.LogRecord) -> bool:
+        record.msg, record.args = re.sub(r"(?<=\s)\+\+", "", record.getMessage()), ()
+        return True
+
+    launcher = logging.getLogger("hydra._internal.core_plugins.basic_launcher")
+    launcher.addFilter(take_away)
+    try:
+        yield
+    finally:
+        launcher.removeFilter(take_away)
+
+
+@contextmanager
+def _hydra_command_line(arguments: Arguments) -> Iterator[None]:
+    """Put the overrides into `sys.argv`, which Hydra reads, in its spelling."""
+    lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
+    texts = [line.hydra_text for line in lines]
+    if arguments.is_multirun:
+        texts.append("--multirun")
+    if arguments.config_dir is not None:
+        texts.append(f"--config-dir={arguments.config_dir.resolve()}")
+    before, full_error = sys.argv, os.environ.get("HYDRA_FULL_ERROR")
+    sys.argv = [before[0], *texts]
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors come to us instead of being printed
+    try:
+        yield
+    finally:
+        sys.argv = before
+        if full_error is None:
+            del os.environ["HYDRA_FULL_ERROR"]

@@ -1,0 +1,87 @@
+"""Metrics that connector pieces declare in their class attribute `reports`.
+
+Declarations are read from source files, so that a check of metric names imports no piece.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.config.source_definitions import MAX_DEPTH, Definition, read_class_attribute, resolve
+from runner.config.source_modules import MissingNameError, UnknowableError
+
+REDUCTIONS = ("mean", "sum", "max", "last")
+_BASE = "runner.pipelines.piece.ConnectorPiece"
+
+# Metric -> its reduction over the calls, runners and learners of an iteration, and its meaning.
+Reports = Mapping[str, tuple[str, str]]
+
+
+def meaning_of(reports: Reports, name: str) -> str:
+    """Return the meaning of a metric, with its reduction."""
+    reduction, meaning = reports[name]
+    return f"{meaning} ({reduction} over the iteration)"
+
+
+def find_report_fault(reports: Any) -> str | None:
+    """Return what is wrong with the value of an attribute `reports`; None if nothing is."""
+    if not isinstance(reports, Mapping):
+        return f"reports is {reports!r}, not a dict of name: (reduction, meaning)"
+    for name, report in reports.items():
+        if not (isinstance(name, str) and name.isidentifier()):
+            return f"reports has the name {name!r}, which is no identifier"
+        is_pair = isinstance(report, tuple) and len(report) == 2 and all(isinstance(part, str) for part in report)
+        if not is_pair or report[0] not in REDUCTIONS:
+            return f"reports[{name!r}] is {report!r}, not a pair of {', '.join(REDUCTIONS)} and the meaning"
+    return None
+
+
+def reports_of_edits(edits: Sequence[Any]) -> dict[str, str]:
+    """Return metric -> meaning for the pieces that a list of edits leaves in a pipeline, read from their source.
+
+    Raises:
+        UnknowableError: the source of a piece does not tell.
+    """
+    placed: list[tuple[str, dict[str, Any]]] = []  # class name, block
+    for edit in edits:
+        if not isinstance(edit, Mapping):
+            continue
+        removed = edit.get("remove", edit.get("replace"))
+        index = next((index for index, (name, _) in enumerate(placed) if name == removed), None)
+        if index is not None:
+            del placed[index]
+        for key in ("prepend", "append", "piece"):
+            placed += [(str(block["_target_"]).rpartition(".")[2], block) for block in _blocks(edit.get(key))]
+    reports: dict[str, str] = {}
+    for _, block in placed:
+        declared = _declared(str(block["_target_"]))
+        reports |= {name: meaning_of(declared, name) for name in declared}
+    return reports
+
+
+def _blocks(block: Any) -> Iterator[dict[str, Any]]:
+    """Yield the block of a piece, or the blocks of the pieces of a nested pipeline too."""
+    if isinstance(block, dict) and "_target_" in block:
+        yield block
+        pieces = block.get("pieces")
+        for inner in pieces if isinstance(pieces, list) else ():  # another check tells of what is no list
+            yield from _blocks(inner)
+
+
+def _declared(path: str) -> Reports:
+    """Return the attribute `reports` of the piece at a dotted path; {} for a path that leads nowhere.
+
+    Raises:
+        UnknowableError: the source does not tell.
+    """
+    try:
+        found = resolve(path, MAX_DEPTH)
+    except MissingNameError:
+        return {}
+    if not isinstance(found, Definition):
+        return {}
+    reports = read_class_attribute(found, "reports", _BASE)
+    if find_report_fault(reports) is not None:
+        raise UnknowableError
+    return reports  # type: ignore[no-any-return]

@@ -1,0 +1,77 @@
+"""An env runner that computes gradients on what it samples, as A3C's workers do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.sample import Sample, Weights
+from runner.learners.gradients import GroupGradients
+from runner.learners.learner_group import LearnerGroup
+
+
+@dataclass(frozen=True)
+class GradientSample(Sample):
+    """A sample without its steps, and the gradients that were computed on them."""
+
+    gradients: GroupGradients = field(default_factory=GroupGradients)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the sample as nested dicts and lists of arrays and plain values."""
+        return {**super().get_state(), "gradients": self.gradients.get_state()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> GradientSample:
+        """Invert `get_state`."""
+        others = {name: value for name, value in state.items() if name != "gradients"}
+        return cls(**vars(Sample.from_state(others)), gradients=GroupGradients.from_state(state["gradients"]))
+
+
+class GradientRunner:
+    """An env runner with learners in its process, which compute gradients and apply none.
+
+    Args:
+        runner: samples; all other calls reach it, too.
+        learners: of the run's modules, with their learner pipelines.
+    """
+
+    def __init__(self, runner: EnvRunner, learners: LearnerGroup) -> None:
+        self._runner = runner
+        self._learners = learners
+
+    def sample_gradients(
+        self,
+        num_env_steps: int,
+        explore: bool,
+        weights: Weights,
+        shared_state: Mapping[str, Any],
+        weights_seq_no: int,
+        num_env_steps_sampled: int,
+    ) -> GradientSample:
+        """Sample, and compute the gradients of the loss at the weights that acted.
+
+        Args:
+            num_env_steps, explore, weights, shared_state, weights_seq_no: see `EnvRunner.sample`.
+            num_env_steps_sampled: by all runners so far, for schedules.
+
+        Raises:
+            LossNotFinite: a loss is not finite.
+        """
+        sample = self._runner.sample(num_env_steps, explore, weights, shared_state, weights_seq_no)
+        self._learners.set_weights(weights)
+        gradients = self._learners.gradients(sample.rollout, num_env_steps_sampled)
+        return GradientSample(**vars(sample.without_rollout()), gradients=gradients)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the states of runner, learner pipelines and losses."""
+        return {"runner": self._runner.get_state(), "learners": self._learners.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._runner.set_state(state["runner"])
+        self._learners.set_state(state["learners"])

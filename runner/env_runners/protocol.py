@@ -1,0 +1,70 @@
+"""What every env runner offers, whatever it steps: single agents, several agents, simulators, or one's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from runner.env_runners.sample import Sample, Weights
+from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
+from runner.rows.finished_episodes import FinishedEpisodes
+
+if TYPE_CHECKING:
+    from runner.offline.writing.recorder import Recorded
+
+
+@runtime_checkable
+class EnvRunner(Protocol):
+    """Steps environments with the modules' newest weights.
+
+    Arguments that are None leave a runner with what it had: weights of an earlier call or its first ones.
+    """
+
+    def sample(
+        self,
+        num_env_steps: int,
+        explore: bool = True,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
+    ) -> Sample:
+        """Step until at least `num_env_steps` env steps are made; running episodes are cut and go on next time.
+
+        Args:
+            num_env_steps: at most one less than the number of sub-environments more are made.
+            explore: sample actions; false: the distribution's mode.
+            weights: module id -> (P,) parameters to act with.
+            shared_state: by module id, the merged state of pieces that runners share.
+            weights_seq_no: number of the weights, which is recorded with the steps.
+        """
+
+    def evaluate(
+        self,
+        num_episodes: int,
+        explore: bool = False,
+        weights: Weights | None = None,
+        shared_state: Mapping[str, Any] | None = None,
+        weights_seq_no: int = 0,
+    ) -> FinishedEpisodes:
+        """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds."""
+
+    def set_weights(self, weights: Weights) -> None:
+        """Act with these parameters (module id -> vector) from now on."""
+
+    def address(self) -> str | None:
+        """Return `host:port` where simulators connect; None where environments are stepped here."""
+
+    def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
+        """Return the pipelines around a module."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that the next `sample` depends on, except the weights."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def finish_recording(self) -> Recorded:
+        """Finish the files of recorded episodes."""
+
+    def close(self) -> None:
+        """Close the environments; recorded episodes that are in no whole file are dropped."""

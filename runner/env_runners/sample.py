@@ -1,0 +1,108 @@
+"""What an env runner gives: sampled steps, and what is to be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem
+from runner.env_runners.sample_recording import ToRecord
+from runner.episodes import nested
+from runner.episodes.block_state import rollout_from_state, rollout_to_state
+from runner.episodes.columns import Rollout
+from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state, metrics_to_state
+from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+
+# Module id -> (P,) parameters.
+Weights = Mapping[str, npt.NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What one call of `sample` yields.
+
+    Attributes:
+        rollout: the sampled steps.
+        finished: the episodes that ended.
+        shared_state: by module id, the state of pieces that runners share (running means, for example), not merged.
+        counts: metric name -> what this runner has counted since it was made.
+        further_states: the same of this runner's other pipelines, which may have gone on from older merged states.
+        to_record: what recording needs besides, where the group records.
+        runner: number of the runner.
+        weights_seq_no: number of the weights that it acted with.
+        connector_metrics: metric of the run -> what pieces of the pipelines have reported for it.
+    """
+
+    rollout: Rollout
+    finished: FinishedEpisodes
+    shared_state: dict[str, Any]
+    counts: Mapping[str, int] = field(default_factory=dict)
+    further_states: Sequence[dict[str, Any]] = ()
+    to_record: ToRecord | None = None
+    runner: int = 0
+    weights_seq_no: int = 0
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+
+    def without_rollout(self) -> Self:
+        """Return the sample without its steps, whose number stays."""
+        return self._with(rollout=Rollout({}, self.rollout.num_env_steps))
+
+    def numbered(self, runner: int, weights_seq_no: int) -> Self:
+        """Return the sample with the numbers of its runner and of the weights that acted."""
+        if (self.runner, self.weights_seq_no) == (runner, weights_seq_no):
+            return self
+        return self._with(runner=runner, weights_seq_no=weights_seq_no)
+
+    def _with(self, **fields: Any) -> Self:
+        return type(self)(**{**vars(self), **fields})  # `replace` takes five times as long
+
+    def with_writable_rows(self) -> Self:
+        """Return the sample with arrays that may be written to; arrays out of Ray's object store may not."""
+        columns_of = [block.columns for block in self.rollout.blocks.values()]
+        if all(leaf.flags.writeable for columns in columns_of for leaf in nested.leaves(columns)):
+            return self
+        blocks = {
+            module_id: replace(block, columns=nested.map_leaves(_writable, dict(block.columns)))
+            for module_id, block in self.rollout.blocks.items()
+        }
+        return self._with(rollout=replace(self.rollout, blocks=blocks))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the sample as nested dicts and lists of arrays and plain values; without `to_record`."""
+        return {
+            "rollout": rollout_to_state(self.rollout),
+            "finished": _finished_to_state(self.finished),
+            "shared_state": self.shared_state,
+            "counts": dict(self.counts),
+            "further_states": list(self.further_states),
+            "runner": self.runner,
+            "weights_seq_no": self.weights_seq_no,
+            "connector_metrics": metrics_to_state(self.connector_metrics),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> Sample:
+        """Invert `get_state`."""
+        rollout, finished = rollout_from_state(state["rollout"]), _finished_from_state(state["finished"])
+        reported = metrics_from_state(state["connector_metrics"])
+        return cls(**{**state, "rollout": rollout, "finished": finished, "connector_metrics": reported})
+
+
+def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:
+    first = finished.outside.first
+    outside = {"count": finished.outside.count, "first": None if first is None else asdict(first)}
+    return {**vars(finished), "outside": outside}
+
+
+def _finished_from_state(state: Mapping[str, Any]) -> FinishedEpisodes:
+    first = state["outside"]["first"]
+    outside = OutsideObservations(int(state["outside"]["count"]), None if first is None else Problem(**first))
+    return FinishedEpisodes(**{**state, "outside": outside})
+
+
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.require(array, requirements="W")

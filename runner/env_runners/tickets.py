@@ -1,0 +1,119 @@
+"""Tickets: claims to the answers of calls to env runners, wherever they live."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from runner.interrupts import Interrupted, is_interrupted
+
+_LOOK_UP_S = 0.2
+_UNKNOWN = object()
+
+
+class Ticket(Protocol):
+    """A claim to the answer of one call.
+
+    Attributes:
+        reference: Ray's to the answer; None where the call runs in this process.
+    """
+
+    @property
+    def reference(self) -> Any: ...
+
+    def is_ready(self) -> bool:
+        """Whether `result` would not wait, because the call has been answered or has failed."""
+
+    def result(self) -> Any:
+        """Wait for the answer and return it.
+
+        Raises:
+            RunnerLost: the runner is gone.
+            RunnerError: the call failed in a way that a restart would not mend.
+        """
+
+
+class LocalTicket:
+    """A call in this process, which runs when its answer, or one of a later call, is asked for.
+
+    Args:
+        call: runs once.
+        queue: calls of the same runner that have not run, in their order; None: there are no others.
+    """
+
+    reference = None
+
+    def __init__(self, call: Callable[[], Any], queue: deque[LocalTicket] | None = None) -> None:
+        self._call = call
+        self._queue = deque() if queue is None else queue
+        self._queue.append(self)
+        self._answer: Any = _UNKNOWN
+        self._failure: Exception | None = None
+
+    def is_ready(self) -> bool:
+        """Whether the call can run: always."""
+        return True
+
+    def result(self) -> Any:
+        """Run the call, once, after the calls before it, and return its answer."""
+        while self._answer is _UNKNOWN and self._failure is None:
+            self._queue.popleft()._run()
+        if self._failure is not None:
+            raise self._failure
+        return self._answer
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except Exception as failure:  # told to who asks for this answer, not for a later one
+            self._failure = failure
+
+
+class RemoteTicket:
+    """A call of a Ray actor.
+
+    Args:
+        reference: of Ray, to the answer.
+        deadline_s: returns the `time.monotonic()` after which the actor counts as silent; None: it may take its time.
+        receive: waits for the answer at a reference and returns it.
+    """
+
+    def __init__(self, reference: Any, deadline_s: Callable[[], float | None], receive: Callable[[Any], Any]) -> None:
+        self.reference = reference
+        self._deadline_s = deadline_s
+        self._receive = receive
+        self._answer: Any = _UNKNOWN
+
+    def is_ready(self) -> bool:
+        """Whether the actor has answered, is gone, or has been silent for too long."""
+        import ray
+
+        if self._answer is not _UNKNOWN or ray.wait([self.reference], timeout=0)[0]:
+            return True
+        deadline_s = self._deadline_s()
+        return deadline_s is not None and time.monotonic() > deadline_s
+
+    def result(self) -> Any:
+        """Wait for the answer and return it."""
+        if self._answer is _UNKNOWN:
+            self._answer = self._receive(self.reference)
+        return self._answer
+
+
+def wait_any(tickets: Sequence[Ticket]) -> int:
+    """Wait until one of the tickets is ready; return the number of the first that is.
+
+    Raises:
+        Interrupted: an end was asked for meanwhile.
+    """
+    while True:
+        for number, ticket in enumerate(tickets):
+            if ticket.is_ready():
+                return number
+        if is_interrupted():
+            raise Interrupted
+        import ray
+
+        ray.wait([ticket.reference for ticket in tickets], timeout=_LOOK_UP_S)

@@ -1,0 +1,128 @@
+"""Column blocks and rollouts as plain values and arrays, for checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import Agents, Column, ColumnBlock, InfoRows, Lookback, Rollout
+
+
+def rollout_to_state(rollout: Rollout) -> dict[str, Any]:
+    """Return a rollout as nested dicts and lists of arrays and plain values.
+
+    Of infos, what checkpoints cannot hold is left out.
+    """
+    return {
+        "blocks": {module_id: block_to_state(block) for module_id, block in rollout.blocks.items()},
+        "num_env_steps": rollout.num_env_steps,
+        "leave_out": list(rollout.leave_out),
+    }
+
+
+def rollout_from_state(state: Mapping[str, Any]) -> Rollout:
+    """Invert `rollout_to_state`."""
+    blocks = {module_id: block_from_state(block) for module_id, block in state["blocks"].items()}
+    return Rollout(blocks, int(state["num_env_steps"]), tuple(state["leave_out"]))
+
+
+def block_to_state(block: ColumnBlock) -> dict[str, Any]:
+    """Return a block as nested dicts and lists of arrays and plain values."""
+    return {
+        "columns": dict(block.columns),
+        "lengths": block.lengths,
+        "is_terminated": block.is_terminated,
+        "is_truncated": block.is_truncated,
+        "t_started": block.t_started,
+        "episode_ids": list(block.episode_ids),
+        "lookback": None if block.lookback is None else _lookback_to_state(block.lookback, len(block)),
+        "infos": None if block.infos is None else _infos_to_state(block.infos, block.lengths),
+        "module_id": block.module_id,
+        "agents": None if block.agents is None else asdict(block.agents),
+    }
+
+
+def block_from_state(state: Mapping[str, Any]) -> ColumnBlock:
+    """Invert `block_to_state`."""
+    lookback, infos, agents = state["lookback"], state["infos"], state["agents"]
+    return ColumnBlock(
+        columns=state["columns"],
+        lengths=state["lengths"],
+        is_terminated=state["is_terminated"],
+        is_truncated=state["is_truncated"],
+        t_started=state["t_started"],
+        episode_ids=state["episode_ids"],
+        lookback=None if lookback is None else StoredLookback(lookback["columns"], lookback["num_before"]),
+        infos=None if infos is None else StoredInfos(infos),
+        module_id=state["module_id"],
+        agents=None if agents is None else Agents(**agents),
+    )
+
+
+def _lookback_to_state(lookback: Lookback, num_chunks: int) -> dict[str, Any]:
+    num_before = np.array([lookback.num_steps_before(chunk) for chunk in range(num_chunks)], np.int64)
+    rows = [lookback.columns_before(chunk) for chunk in np.flatnonzero(num_before).tolist()]
+    names = rows[0] if rows else ()
+    return {
+        "num_before": num_before,
+        "columns": {name: nested.concatenate([one[name] for one in rows]) for name in names},
+    }
+
+
+def _infos_to_state(infos: InfoRows, lengths: npt.NDArray[np.int64]) -> list[Any]:
+    rows = [infos.rows_of(chunk, 0, length + 1) for chunk, length in enumerate(lengths.tolist())]
+    return [None if one is None else [_storable(info) for info in one] for one in rows]
+
+
+def _storable(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an info without what a checkpoint cannot hold."""
+    return {key: value for key, value in info.items() if _is_key(key) and _is_storable(value)}
+
+
+def _is_storable(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return all(_is_key(key) and _is_storable(item) for key, item in value.items())
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_storable, value))
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    return value is None or isinstance(value, (bool, int, float, str, np.number, np.bool_))
+
+
+def _is_key(key: Any) -> bool:
+    return isinstance(key, str) and not key.startswith("$")
+
+
+@dataclass(frozen=True)
+class StoredLookback:
+    """The steps before the chunks of a block: `columns` hold them one chunk after the other, `num_before` (E,) each."""
+
+    columns: Mapping[str, Column]
+    num_before: npt.NDArray[np.int64]
+
+    def num_steps_before(self, chunk: int) -> int:
+        """Return how many steps before the chunk can be seen."""
+        return int(self.num_before[chunk])
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        """Return these steps, column by column."""
+        end = int(self.num_before[: chunk + 1].sum())
+        rows = slice(end - int(self.num_before[chunk]), end)
+        return {name: nested.take(column, rows) for name, column in self.columns.items()}
+
+
+@dataclass(frozen=True)
+class StoredInfos:
+    """The infos of each chunk's observations."""
+
+    rows: Sequence[list[dict[str, Any]] | None]
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones."""
+        rows = self.rows[chunk]
+        return None if rows is None else [{} for _ in range(num_before)] + rows[:num_rows]

@@ -1,0 +1,148 @@
+"""Parts of a rollout with equal numbers of rows, cut within episode chunks where needed.
+
+Dimension letters: R rows, E episode chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from runner.episodes import nested
+from runner.episodes.columns import OBS, Agents, Column, ColumnBlock, InfoRows, Rollout
+
+
+def split_rollout(rollout: Rollout, num_parts: int, num_lookback: int) -> list[Rollout]:
+    """Split the rows of each module into parts whose sizes differ by one at most, in order; columns are views.
+
+    A chunk that is cut is, in the part before the cut, a fragment that goes on: neither terminated nor truncated, with
+    the observation after its last row. In the part after the cut it has the rows before as lookback. A module with
+    fewer rows than parts is in no part. One part is the rollout itself.
+
+    Args:
+        rollout: what was sampled.
+        num_parts: at least 1.
+        num_lookback: past steps that a chunk after a cut can see at most.
+    """
+    if num_parts == 1:
+        return [rollout]
+    blocks: list[dict[str, ColumnBlock]] = [{} for _ in range(num_parts)]
+    for module_id, block in rollout.blocks.items():
+        if block.num_rows >= num_parts:
+            for part, (start, stop) in zip(blocks, _even_ranges(block.num_rows, num_parts), strict=True):
+                part[module_id] = take_rows(block, start, stop, num_lookback)
+    env_steps = _even_ranges(rollout.num_env_steps, num_parts)
+    return [
+        Rollout(part, stop - start, rollout.leave_out) for part, (start, stop) in zip(blocks, env_steps, strict=True)
+    ]
+
+
+def take_rows(block: ColumnBlock, start: int, stop: int, num_lookback: int) -> ColumnBlock:
+    """Return the rows `start` to `stop` (excluded) with the chunks that they are of, as views; see `split_rollout`.
+
+    Raises:
+        ValueError: there is no such row.
+    """
+    if not 0 <= start < stop <= block.num_rows:
+        raise ValueError(f"rows {start} to {stop} of a block of {block.num_rows}")
+    offsets = block.offsets
+    first = int(np.searchsorted(offsets, start, side="right")) - 1
+    last = int(np.searchsorted(offsets, stop, side="left")) - 1
+    chunks, obs_rows = slice(first, last + 1), slice(start + first, stop + last + 1)
+    starts = np.maximum(offsets[chunks], start)
+    lengths = np.minimum(offsets[first + 1 : last + 2], stop) - starts
+    is_whole_end = np.arange(first, last + 1) < last
+    is_whole_end[-1] = stop == offsets[last + 1]
+    num_before = start - int(offsets[first])  # steps of the first chunk before the part
+    return ColumnBlock(
+        columns={
+            name: nested.take(column, obs_rows if name == OBS else slice(start, stop))
+            for name, column in block.columns.items()
+        },
+        lengths=lengths,
+        is_terminated=block.is_terminated[chunks] & is_whole_end,
+        is_truncated=block.is_truncated[chunks] & is_whole_end,
+        t_started=block.t_started[chunks] + starts - offsets[chunks],
+        episode_ids=block.episode_ids[chunks],
+        lookback=_lookback(block, chunks, num_before, num_lookback),
+        infos=block.infos and _infos(block.infos, first, num_before, lengths.tolist()),
+        module_id=block.module_id,
+        agents=block.agents and _agents(block.agents, chunks, obs_rows),
+    )
+
+
+def _even_ranges(num_rows: int, num_parts: int) -> list[tuple[int, int]]:
+    ends = [num_rows * (part + 1) // num_parts for part in range(num_parts)]
+    return list(zip([0, *ends], ends, strict=False))
+
+
+def _agents(agents: Agents, chunks: slice, obs_rows: slice) -> Agents:
+    return Agents(agents.agent_ids[chunks], agents.multi_agent_episode_ids[chunks], agents.env_t[obs_rows])
+
+
+def _lookback(block: ColumnBlock, chunks: slice, num_before: int, num_lookback: int) -> _StoredSteps | None:
+    """Return the steps before each chunk of a part, `num_before` of which are in the block, for its first chunk."""
+    before: dict[int, Mapping[str, Column]] = {}
+    for chunk in range(chunks.start, chunks.stop) if block.lookback else ():
+        assert block.lookback is not None
+        if block.lookback.num_steps_before(chunk):
+            before[chunk - chunks.start] = block.lookback.columns_before(chunk)
+    if num_before:
+        earlier = before.pop(0, None)
+        if num_lookback:
+            before[0] = _steps_before_cut(block, chunks.start, num_before, num_lookback, earlier)
+    return _StoredSteps(before) if before else None
+
+
+def _steps_before_cut(
+    block: ColumnBlock, chunk: int, num_before: int, num_lookback: int, earlier: Mapping[str, Column] | None
+) -> Mapping[str, Column]:
+    """Return the steps before a cut: rows of the chunk, after the newest steps before the chunk where they are few."""
+    num_rows = min(num_before, num_lookback)
+    stop, obs_stop = int(block.offsets[chunk]) + num_before, int(block.first_obs_rows[chunk]) + num_before
+    rows = {
+        name: nested.take(column, slice(end - num_rows, end))
+        for name, column in block.columns.items()
+        for end in (obs_stop if name == OBS else stop,)
+    }
+    num_earlier = num_lookback - num_rows
+    if earlier is None or num_earlier == 0:
+        return rows
+    newest = {name: nested.take(column, slice(-num_earlier, None)) for name, column in earlier.items()}
+    return {name: nested.concatenate([newest[name], rows[name]]) for name in newest}
+
+
+def _infos(infos: InfoRows, first: int, num_before: int, lengths: Sequence[int]) -> _StoredInfos:
+    rows = []
+    for number, length in enumerate(lengths):
+        skipped = 0 if number else num_before
+        of_chunk = infos.rows_of(first + number, 0, skipped + length + 1)
+        rows.append(None if of_chunk is None else of_chunk[skipped:])
+    return _StoredInfos(rows)
+
+
+@dataclass(frozen=True)
+class _StoredSteps:
+    """The lookback of a part, by chunk; it holds on to no other rows, so that a part is small when it is sent."""
+
+    before: Mapping[int, Mapping[str, Column]]
+
+    def num_steps_before(self, chunk: int) -> int:
+        return nested.row_count(self.before[chunk][OBS]) if chunk in self.before else 0
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        return self.before[chunk]
+
+
+@dataclass(frozen=True)
+class _StoredInfos:
+    """The infos of a part, by chunk."""
+
+    rows: Sequence[list[dict[str, Any]] | None]
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        rows = self.rows[chunk]
+        return None if rows is None else [{}] * num_before + rows[:num_rows]

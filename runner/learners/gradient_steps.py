@@ -1,0 +1,132 @@
+"""Gradient steps of a network: its parameters as one vector, and the optimiser that moves them.
+
+Dimension letters: P parameters that are learned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.errors import ConfigError, Problem
+from runner.learners.allocation import keep_freed_memory
+from runner.learners.gradients import Gradients
+from runner.learners.optimizers import make_optimizer
+from runner.learners.schedules import scheduled_value
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import MultiRLModule
+from runner.modules.rl_module import RLModule
+
+
+class GradientSteps:
+    """Clipped steps along gradients, with the learning rates of a configuration.
+
+    Args:
+        network: on the learner's device; a module, or all modules of a run.
+        config: learning rates, optimiser, clipping.
+
+    Attributes:
+        gradient: (P,) that `backward` adds to.
+    """
+
+    def __init__(self, network: RLModule | MultiRLModule, config: AlgorithmConfig) -> None:
+        keep_freed_memory()
+        self._network, self._config = network, config
+        self._weights = FlatParameters(network)
+        self.gradient = self._weights.gradient
+        optimizers, groups = config.optimizers, self._weights.groups
+        self.lr_fields = list(optimizers.values())
+        named = None if len(optimizers) == 1 else list(optimizers)
+        parts = [slice(None)] if named is None else [groups[name] for name in named]
+        self._optimizer = make_optimizer(config.optimizer, self._weights, network, named)
+        self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
+        norm_names = [f"gradients_{name}_optimizer_global_norm" for name in optimizers]
+        self._gradients = list(zip(norm_names, (self.gradient[part] for part in parts), strict=True))
+
+    def learning_rates(self, num_env_steps: int) -> list[float]:
+        """Return the learning rate of each optimiser after so many env steps."""
+        return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self.lr_fields]
+
+    def step(self, lrs: Sequence[float]) -> dict[str, Tensor]:
+        """Clip the gradient and take a step; returns the norm of each optimiser's gradient before clipping."""
+        grad_clip, norms = self._config.grad_clip, {}
+        for name, gradient in self._gradients:
+            norms[name] = norm = torch.linalg.vector_norm(gradient)
+            if grad_clip is not None:
+                gradient.mul_((grad_clip / (norm + 1e-6)).clamp_(max=1.0))
+        self._optimizer.step(*lrs)
+        return norms
+
+    def add(self, gradients: Gradients) -> None:
+        """Add a gradient of other learners to the gradient of the next step.
+
+        Raises:
+            ValueError: it is of another network.
+        """
+        if gradients.vector.shape != tuple(self.gradient.shape):
+            got, expected = gradients.vector.size, self.gradient.numel()
+            raise ValueError(f"a gradient has {got} values, this module learns {expected} parameters")
+        self.gradient.add_(torch.from_numpy(np.require(gradients.vector, requirements="W")).to(self.gradient.device))
+
+    def metrics(self, lrs: Sequence[float]) -> dict[str, float]:
+        """Return the learning rates as metrics."""
+        return dict(zip(self._lr_names, lrs, strict=True))
+
+    # -- parameters ------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network."""
+        return self._weights.parameter.device
+
+    def get_weights(self) -> npt.NDArray[np.float32]:
+        """Return all parameters, frozen ones and float buffers too, as one vector."""
+        return self._weights.to_numpy()
+
+    def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
+        """Take over the vector of `get_weights`.
+
+        Raises:
+            ValueError: another number of parameters.
+        """
+        self._weights.load(weights)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return parameters by name, and the optimiser."""
+        module = {name: value.clone() for name, value in self._network.state_dict().items()}
+        return {"module": module, "optimizer": self._optimizer.get_state()}
+
+    def set_state(self, state: Mapping[str, Any], has_same_parameters: bool = True) -> None:
+        """Go on from a state of `get_state`; where other parameters were learned, with a new optimiser.
+
+        Raises:
+            ConfigError: the parameters are of another network.
+        """
+        self._check_same_network(state["module"])
+        with torch.no_grad():
+            parameters = self._network.state_dict()
+            for name, value in state["module"].items():
+                parameters[name].copy_(torch.as_tensor(value))
+        if has_same_parameters:
+            self._optimizer.set_state(state["optimizer"])
+
+    def _check_same_network(self, parameters: Mapping[str, Any]) -> None:
+        expected = {name: tuple(value.shape) for name, value in self._network.state_dict().items()}
+        saved = {name: tuple(value.shape) for name, value in parameters.items()}
+        if expected == saved:
+            return
+        differing = sorted(name for name in {*expected, *saved} if expected.get(name) != saved.get(name))
+        problem = Problem(
+            "the checkpoint's network is not the one that this configuration describes",
+            where="module",
+            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
+            allowed="; ".join(f"{name} {expected.get(name, 'missing')}" for name in differing)
+            + " in this configuration",
+        )
+        raise ConfigError([problem])

@@ -1,0 +1,204 @@
+"""The learner of modules that share parameters: one step moves all of them.
+
+Dimension letters: P parameters that are learned, all modules together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.learners.gradient_steps import GradientSteps
+from runner.learners.gradients import Gradients
+from runner.learners.loss import Loss
+from runner.learners.minibatches import Minibatch
+from runner.learners.module_update import LearnerUpdate, ModuleUpdate, Record, weighted_sums
+from runner.learners.peers import Alone, Peers
+from runner.learners.row_outputs import RowOutputs
+from runner.modules.multi_rl_module import JointPass, MultiRLModule, member_of
+
+# Module id -> column -> tensor.
+TrainBatches = Mapping[str, Mapping[str, Any]]
+
+
+@dataclass(frozen=True)
+class ModuleLearning:
+    """How one of the modules learns: its loss, its configuration, and the stream that shuffles its rows."""
+
+    loss: Loss
+    config: AlgorithmConfig
+    stream: np.random.Generator
+
+
+class JointLearner:
+    """Updates the modules of a `MultiRLModule` together: the k-th minibatches of all modules are one step.
+
+    Its loss is the sum of the modules' losses. A module with fewer minibatches, or without rows, adds no
+    gradient to the other steps; the optimiser's moments (Adam's, for example) move its own parameters in them, too.
+
+    Args:
+        together: on the learner's device; parameters that no trained module uses are frozen.
+        trained: module id -> how it learns, for the modules that are trained.
+        config: learning rate, optimiser and clipping of all.
+        peers: learners that update the same modules on other rows; None: there are none.
+    """
+
+    def __init__(
+        self,
+        together: MultiRLModule,
+        trained: Mapping[str, ModuleLearning],
+        config: AlgorithmConfig,
+        peers: Peers | None = None,
+    ) -> None:
+        self.module = together
+        self._peers: Peers = peers or Alone()
+        self._steps = GradientSteps(together, config)
+        self._updates = {
+            module_id: ModuleUpdate(
+                member_of(together, module_id), of_one.loss, of_one.config, of_one.stream, self.device, self._peers
+            )
+            for module_id, of_one in trained.items()
+        }
+
+    def update(self, batches: TrainBatches, num_env_steps: int) -> dict[str, LearnerUpdate]:
+        """Update the modules that have a batch; see `Learner.update`.
+
+        Returns:
+            By module id, what the update gave.
+        """
+        lrs = self._steps.learning_rates(num_env_steps)
+        updates = self._begin(batches, num_env_steps)
+        records: dict[str, list[Record]] = {module_id: [] for module_id in updates}
+        rows = {module_id: update.new_rows() for module_id, update in updates.items()}
+        cut = [update.minibatches.of_update(batches[module_id]) for module_id, update in updates.items()]
+        for together in zip_longest(*cut):
+            minibatches = {id_: one for id_, one in zip(updates, together, strict=True) if one is not None}
+            by_module = self._backward(minibatches, rows)
+            norms = self._steps.step(lrs)
+            for module_id, record in by_module.items():
+                updates[module_id].end_step(minibatches[module_id].num_rows_of_all)
+                records[module_id].append(record | norms)
+        of_steps = self._steps.metrics(lrs)
+        ended = {}
+        for module_id, update in updates.items():
+            means = update.means(records[module_id], self._steps.lr_fields)
+            metrics = update.end(means, of_steps, len(records[module_id]))
+            ended[module_id] = LearnerUpdate(metrics, rows[module_id])
+        return ended
+
+    def gradients(self, batches: TrainBatches, num_env_steps: int) -> dict[str, Gradients]:
+        """Compute the gradient of each module's loss for all P parameters; no parameter changes.
+
+        The gradient of the sum of the losses is the sum of these; see `Learner.gradients`.
+        """
+        found = {}
+        for module_id, update in self._begin(batches, num_env_steps).items():
+            rows, minibatch = update.new_rows(), update.minibatches.whole(batches[module_id])
+            if minibatch is not None:
+                record = self._backward({module_id: minibatch}, {module_id: rows})[module_id]
+                metrics = update.means([record], self._steps.lr_fields)
+                vector = self._steps.gradient.cpu().numpy().copy()
+                found[module_id] = Gradients(vector, metrics, rows.in_order(), minibatch.num_rows)
+        return found
+
+    def apply(self, gradients: Mapping[str, Gradients], num_env_steps: int) -> dict[str, dict[str, float]]:
+        """Take one step along the sum of the modules' gradients, clipped; see `Learner.apply`.
+
+        Returns:
+            Metrics by module id.
+        """
+        lrs = self._steps.learning_rates(num_env_steps)
+        updates = self._begin(gradients, num_env_steps)
+        if not updates:
+            return {}
+        self._steps.gradient.zero_()
+        for module_id in updates:
+            self._steps.add(gradients[module_id])
+        norms = self._steps.step(lrs)
+        metrics = {}
+        for module_id, update in updates.items():
+            of_module = gradients[module_id]
+            update.end_step(of_module.num_rows)
+            reported = {**of_module.metrics, **update.means([norms], self._steps.lr_fields)}
+            metrics[module_id] = update.end(reported, self._steps.metrics(lrs), 1)
+        return metrics
+
+    def update_targets(self, tau: float) -> None:
+        """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
+        for update in self._updates.values():
+            update.module.update_targets(tau)
+
+    def _begin(self, module_ids: Iterable[str], num_env_steps: int) -> dict[str, ModuleUpdate]:
+        """Prepare the losses of some modules, and return these modules' updates; others are not trained."""
+        found = {module_id: update for module_id, update in self._updates.items() if module_id in module_ids}
+        for update in found.values():
+            update.loss.before_update(num_env_steps)
+        return found
+
+    def _backward(self, minibatches: Mapping[str, Minibatch], rows: Mapping[str, RowOutputs]) -> dict[str, Record]:
+        """Compute the gradient of the sum of losses, the mean over the peers; returns each module's metrics."""
+        self._steps.gradient.zero_()
+        records: dict[str, list[tuple[Record, float]]] = {module_id: [] for module_id in minibatches}
+        for together in zip_longest(*(minibatch.microbatches() for minibatch in minibatches.values())):
+            parts = {id_: one for id_, one in zip(minibatches, together, strict=True) if one is not None}
+            joint_pass = JointPass(self.module, {module_id: columns for module_id, (columns, _) in parts.items()})
+            losses = []
+            for module_id, (columns, share) in parts.items():
+                module = member_of(self.module, module_id, joint_pass)
+                minibatch = minibatches[module_id]
+                metrics = self._updates[module_id].loss(module, columns, minibatch.is_last_epoch)
+                losses.append(share * metrics.total_loss)
+                records[module_id].append((rows[module_id].without_rows(metrics, minibatch), share))
+            total = torch.stack(losses).sum()
+            total.backward()  # type: ignore[no-untyped-call]
+        self._peers.mean(self._steps.gradient)
+        return {module_id: weighted_sums(of_module) for module_id, of_module in records.items()}
+
+    # -- state ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the modules."""
+        return self._steps.device
+
+    def get_weights(self) -> npt.NDArray[np.float32]:
+        """Return the parameters of all modules as one vector, for env runners."""
+        return self._steps.get_weights()
+
+    def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
+        """Take over the parameters of `get_weights`; raises `ValueError` for another number of them."""
+        self._steps.set_weights(weights)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return parameters, optimiser, and the state of each module's update."""
+        return {**self._steps.get_state(), **self._by_name(ModuleUpdate.get_state), **self.get_unshared_state()}
+
+    def get_unshared_state(self) -> dict[str, Any]:
+        """Return the state that may differ from the peers: losses and random streams."""
+        return self._by_name(ModuleUpdate.get_unshared_state)
+
+    def _by_name(self, get_state: Callable[[ModuleUpdate], dict[str, Any]]) -> dict[str, Any]:
+        """Return name -> module id -> value, from the states of the modules."""
+        found: dict[str, dict[str, Any]] = {}
+        for module_id, update in self._updates.items():
+            for name, value in get_state(update).items():
+                found.setdefault(name, {})[module_id] = value
+        return found
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`; where other modules were trained, with a new optimiser.
+
+        Raises:
+            ConfigError: the parameters are of another network.
+        """
+        self._steps.set_state(state, has_same_parameters=state["loss"].keys() == self._updates.keys())
+        for module_id, update in self._updates.items():
+            if module_id in state["loss"]:
+                update.set_state({name: state[name][module_id] for name in (*update.get_state(), "loss", "stream")})

@@ -1,0 +1,271 @@
+"""The cutting of a train batch into minibatches: by rows, or by whole sequences for a module with memory.
+
+Dimension letters: B rows, S sequences, L their length, V env steps with a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate, chain
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.episodes import nested
+from runner.learners.peers import Peers
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
+
+Units = npt.NDArray[np.int64]
+
+
+class _Units(Protocol):
+    """What of a train batch stays whole when it is cut: rows, or sequences.
+
+    Attributes:
+        columns: column -> (units, ...) tensor, nested where the space is.
+        numbers: of the units with a loss, in the batch's order.
+        num_rows: env steps with a loss in all of them.
+    """
+
+    columns: dict[str, Any]
+    numbers: Units
+    num_rows: int
+
+    def num_parts(self, numbers: Units, max_rows: int | None) -> int:
+        """Return into how many parts these units are cut so that a part has about `max_rows` env steps at most."""
+
+    def rows_in(self, numbers: Units) -> int:
+        """Return the env steps of these units."""
+
+    def places(self, numbers: Units) -> Units:
+        """Return, for each env step of these units, its number among all env steps with a loss."""
+
+    def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
+        """Return columns of units as a loss takes them."""
+
+
+class _Rows:
+    """Rows (B, ...) of a module without memory."""
+
+    def __init__(self, batch: Mapping[str, Any], reads: Sequence[str]) -> None:
+        self.columns = {name: batch[name] for name in reads}
+        self.numbers = np.arange(nested.row_count(self.columns))
+        if LOSS_MASK in batch:
+            self.numbers = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
+        self.num_rows = len(self.numbers)
+
+    def num_parts(self, numbers: Units, max_rows: int | None) -> int:
+        return num_minibatches(len(numbers), max_rows)
+
+    def rows_in(self, numbers: Units) -> int:
+        return len(numbers)
+
+    def places(self, numbers: Units) -> Units:
+        return np.searchsorted(self.numbers, numbers)
+
+    def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
+        return columns
+
+
+class _Sequences:
+    """Sequences (S, L, ...) of a module with memory; see `at_env_steps` for what a loss gets."""
+
+    def __init__(self, batch: Mapping[str, Any], reads: Sequence[str], inputs: Sequence[str]) -> None:
+        self._reads, self._inputs = reads, inputs
+        self.columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *reads))}
+        self._lengths: Units = batch[LOSS_MASK].sum(1).cpu().numpy()  # env steps of each sequence
+        self.numbers = np.flatnonzero(self._lengths)  # a sequence of a bootstrap row alone has nothing to learn from
+        self.num_rows = int(self._lengths.sum())
+
+    def num_parts(self, numbers: Units, max_rows: int | None) -> int:
+        num_parts = num_minibatches(self.rows_in(numbers), max_rows)
+        return num_minibatches(len(numbers), -(-len(numbers) // num_parts)) if num_parts else 0
+
+    def rows_in(self, numbers: Units) -> int:
+        return int(self._lengths[numbers].sum())
+
+    def places(self, numbers: Units) -> Units:
+        starts = np.cumsum(self._lengths) - self._lengths
+        return np.concatenate([np.arange(starts[one], starts[one] + self._lengths[one]) for one in numbers])
+
+    def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
+        return at_env_steps(columns, self._inputs, self._reads)
+
+
+@dataclass(slots=True, eq=False)  # one is made for each gradient step; frozen ones take longer to make
+class Minibatch:
+    """The rows of one gradient step.
+
+    Attributes:
+        num_rows: env steps in it.
+        num_rows_of_all: env steps in the minibatches of all peers that are stepped on together.
+        is_last_epoch: whether the pass over the batch is the last one.
+    """
+
+    num_rows: int
+    num_rows_of_all: int
+    is_last_epoch: bool
+    _units: _Units
+    _numbers: Units
+    _sizes: Sequence[int]  # units of each microbatch
+    _columns: Sequence[dict[str, Any]]  # of each microbatch
+
+    def microbatches(self) -> Iterator[tuple[dict[str, Any], float]]:
+        """Yield the columns as a loss takes them, in parts whose gradients add up, and each part's share of the rows.
+
+        Without `microbatch_size` there is one part, whose share is 1.
+        """
+        if len(self._columns) == 1:
+            yield self._units.for_loss(self._columns[0]), 1.0
+            return
+        for columns, part in zip(self._columns, _parts(self._numbers, self._sizes), strict=True):
+            yield self._units.for_loss(columns), self._units.rows_in(part) / self.num_rows
+
+    def places(self) -> Units:
+        """Return (num_rows,) the number of each row among the batch's rows with a loss."""
+        return self._units.places(self._numbers)
+
+
+class Minibatches:
+    """Cuts the train batches of one module, as `minibatching`, `minibatch_size` and `microbatch_size` say.
+
+    Args:
+        module: with memory it learns from whole sequences.
+        reads: columns that the loss reads.
+        config: of the algorithm.
+        stream: shuffles.
+        device: of the module.
+        peers: have as many minibatches, since they step together.
+    """
+
+    def __init__(
+        self,
+        module: RLModule,
+        reads: Sequence[str],
+        config: AlgorithmConfig,
+        stream: np.random.Generator,
+        device: torch.device,
+        peers: Peers,
+    ) -> None:
+        self._module, self._config = module, config
+        self._reads = tuple(dict.fromkeys((*reads, *module.inputs)))
+        self._stream, self._device, self._peers = stream, device, peers
+
+    def of_update(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
+        """Yield minibatches of nearly equal size, in `num_epochs` passes over the rows with a loss.
+
+        Shuffled rows are gathered once an epoch and column, rows in time order once; a minibatch is a view. There is
+        no minibatch if a learner has no row.
+        """
+        units = self._units(batch)
+        sizes = self._sizes(units, self._config.minibatch_size)
+        if not sizes:
+            return
+        rows_of_all = (
+            even_sizes(self._peers.total(units.num_rows), len(sizes)) if self._peers.num_learners > 1 else None
+        )
+        in_order = None if self._config.minibatching == "shuffled" else list(self._cut(units, units.numbers, sizes))
+        for epoch in range(self._config.num_epochs):
+            is_last = epoch == self._config.num_epochs - 1
+            cut = in_order or self._cut(units, self._stream.permutation(units.numbers), sizes)
+            for number, (units_of_one, part_sizes, columns) in enumerate(cut):
+                num_rows = units.rows_in(units_of_one)
+                of_all = num_rows if rows_of_all is None else rows_of_all[number]
+                yield Minibatch(num_rows, of_all, is_last, units, units_of_one, part_sizes, columns)
+
+    def whole(self, batch: Mapping[str, Any]) -> Minibatch | None:
+        """Return all rows with a loss as one minibatch, in their order; None if a learner has no row."""
+        units = self._units(batch)
+        sizes = self._sizes(units, None)
+        for numbers, part_sizes, columns in self._cut(units, units.numbers, sizes) if sizes else ():
+            return Minibatch(units.num_rows, units.num_rows, True, units, numbers, part_sizes, columns)
+        return None
+
+    def _units(self, batch: Mapping[str, Any]) -> _Units:
+        if self._module.is_stateful:
+            return _Sequences(batch, self._reads, self._module.inputs)
+        return _Rows(batch, self._reads)
+
+    def _sizes(self, units: _Units, max_rows: int | None) -> list[int]:
+        """Agree with the peers on the number of minibatches: the most that one needs, with a unit in each for all."""
+        num_units = len(units.numbers)
+        num_parts = self._peers.most(units.num_parts(units.numbers, max_rows) if num_units else 0)
+        fewest_units = -self._peers.most(-num_units)
+        return even_sizes(num_units, min(num_parts, fewest_units))
+
+    def _cut(
+        self, units: _Units, numbers: Units, sizes: list[int]
+    ) -> Iterator[tuple[Units, list[int], list[dict[str, Any]]]]:
+        """Gather units and yield each minibatch: its units' numbers, and sizes and columns of its microbatches."""
+        if len(sizes) == 1 and self._config.microbatch_size is None:
+            order = torch.from_numpy(numbers).to(self._device)
+            yield numbers, sizes, [{name: _taken(column, order) for name, column in units.columns.items()}]
+            return
+        minibatches = _parts(numbers, sizes)
+        part_sizes = self._microbatch_sizes(units, minibatches)
+        order = torch.from_numpy(numbers).to(self._device)
+        all_sizes = list(chain.from_iterable(part_sizes))
+        columns = [_split(column, order, all_sizes) for column in units.columns.values()]
+        parts = (dict(zip(units.columns, part, strict=True)) for part in zip(*columns, strict=True))
+        for of_one, sizes_of_one in zip(minibatches, part_sizes, strict=True):
+            yield of_one, sizes_of_one, [next(parts) for _ in sizes_of_one]
+
+    def _microbatch_sizes(self, units: _Units, minibatches: Sequence[Units]) -> list[list[int]]:
+        limit = self._config.microbatch_size
+        if limit is None:
+            return [[len(numbers)] for numbers in minibatches]
+        return [even_sizes(len(numbers), units.num_parts(numbers, limit)) for numbers in minibatches]
+
+
+def _parts(rows: Any, sizes: Sequence[int]) -> list[Any]:
+    """Return rows as consecutive parts of these sizes, views."""
+    return [nested.take(rows, slice(end - size, end)) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+
+
+def _taken(column: Any, order: Tensor) -> Any:
+    """Take the rows `order` of a column."""
+    if isinstance(column, Tensor):
+        return column.index_select(0, order)
+    return nested.map_leaves(lambda leaf: leaf.index_select(0, order), column)
+
+
+def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
+    """Take the rows `order` of a column, split into parts of these sizes."""
+    if isinstance(column, Tensor):
+        return torch.split(_taken(column, order), sizes)
+    return _parts(_taken(column, order), sizes)
+
+
+def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Sequence[str]) -> dict[str, Any]:
+    """Make a minibatch for a module with memory from columns (S, L, ...).
+
+    Columns that the module reads (`inputs`) stay in sequences. Other columns of the loss become rows of env steps
+    (V, ...), numbered by `step_rows`, so that no loss sees a padded row.
+    """
+    step_rows = sequences[LOSS_MASK].flatten().nonzero().squeeze(-1)
+    others = {
+        name: nested.map_leaves(partial(_rows_at, step_rows), sequences[name]) for name in reads if name not in inputs
+    }
+    return {**sequences, **others, STEP_ROWS: step_rows}
+
+
+def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
+    """Take rows of (S, L, ...) by their index into (S * L)."""
+    return column.flatten(0, 1).index_select(0, step_rows)
+
+
+def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:
+    """Return the fewest minibatches with at most `minibatch_size` rows."""
+    return 1 if minibatch_size is None else -(-num_rows // minibatch_size)
+
+
+def even_sizes(num_rows: int, num_parts: int) -> list[int]:
+    """Return the row counts of `num_parts` parts, which differ by one at most."""
+    return [num_rows // num_parts + (index < num_rows % num_parts) for index in range(num_parts)]

@@ -1,0 +1,129 @@
+"""The optimisers of a module's parameters, from the configuration.
+
+Dimension letters: P parameters.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.optimizer import OptimizerConfig
+from runner.learners.flat_adam import FlatAdam
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import MultiRLModule
+from runner.modules.rl_module import RLModule
+
+_CLASSES = {"adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "sgd": torch.optim.SGD}
+
+
+class Optimizer(Protocol):
+    """Steps parameters along their gradients, each group with a learning rate."""
+
+    def step(self, *lrs: float) -> None:
+        """Take a step, with a learning rate for each group."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return copies of what it keeps, tensors and plain values."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+
+class TorchOptimizer:
+    """An optimiser of torch, as a learner uses it."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+
+    def step(self, *lrs: float) -> None:
+        """Take a step along the gradient, with a learning rate for each group."""
+        for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
+            group["lr"] = lr
+        self._optimizer.step()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return number of the parameter -> name -> value, copied; hyperparameters come from the configuration."""
+        state: dict[int, Mapping[str, Any]] = self._optimizer.state_dict()["state"]
+        return {
+            str(number): {name: _copied(value) for name, value in values.items() if value is not None}
+            for number, values in state.items()
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        values = {
+            int(number): {name: _as_state(value) for name, value in of_one.items()} for number, of_one in state.items()
+        }
+        groups = self._optimizer.state_dict()["param_groups"]
+        self._optimizer.load_state_dict({"state": values, "param_groups": groups})
+
+
+def make_optimizer(
+    config: OptimizerConfig, weights: FlatParameters, module: RLModule | MultiRLModule, groups: Sequence[str] | None
+) -> Optimizer:
+    """Make the optimiser that the configuration names.
+
+    Adam is one kernel on the flat parameters; adamw, rmsprop and sgd, which treat each parameter alike, are torch's on
+    slices of them. A class of `_target_` gets the module's parameters in their shapes, since it may depend on these.
+
+    Args:
+        config: with options that the optimiser has.
+        weights: of the module.
+        module: whose parameters are views of `weights`.
+        groups: parameter groups that have learning rates of their own; None: one of all parameters.
+
+    Raises:
+        ConfigError: the class cannot be made, or is no optimiser that steps along given gradients.
+    """
+    parts = [slice(None)] if groups is None else [weights.groups[name] for name in groups]
+    options: dict[str, Any] = {_TORCH_NAMES.get(name, name): value for name, value in config.given_options().items()}
+    if "betas" in options:
+        options["betas"] = tuple(options["betas"])
+    if config._target_ is not None:
+        named = module.parameter_groups()
+        all_of = [parameter for group in named.values() for parameter in group]
+        return TorchOptimizer(_made(config, [all_of] if groups is None else [named[name] for name in groups]))
+    if config.name == "adam":
+        return FlatAdam(weights.parameter, parts, **options)
+    vectors = [{"params": [_part(weights, part)]} for part in parts]
+    return TorchOptimizer(_CLASSES[config.name](vectors, lr=0.0, **options))
+
+
+_TORCH_NAMES = {"epsilon": "eps"}
+
+
+def _part(weights: FlatParameters, part: slice) -> nn.Parameter:
+    """Return a slice of the parameters as a leaf whose gradient is the slice of their gradient."""
+    vector = nn.Parameter(weights.parameter.detach()[part])
+    vector.grad = weights.gradient[part]
+    return vector
+
+
+def _made(config: OptimizerConfig, groups: Sequence[Sequence[nn.Parameter]]) -> torch.optim.Optimizer:
+    optimizer_class = import_target(str(config._target_), "algorithm.optimizer._target_", torch.optim.Optimizer)
+    needs_closure = inspect.signature(optimizer_class.step).parameters.get("closure")
+    if needs_closure is not None and needs_closure.default is inspect.Parameter.empty:
+        what = f"{config._target_} evaluates the loss several times a step, and a learner computes one gradient"
+        raise ConfigError([Problem(what, "algorithm.optimizer._target_", allowed="torch.optim.RAdam, for example")])
+    try:
+        optimizer: torch.optim.Optimizer
+        optimizer = optimizer_class([{"params": group} for group in groups], lr=0.0, **config.arguments)
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = f"{config._target_} cannot be made: {error}"
+        raise ConfigError([Problem(what, "algorithm.optimizer.arguments", str(config.arguments))]) from error
+    return optimizer
+
+
+def _copied(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else value
+
+
+def _as_state(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) else torch.as_tensor(value).clone()

@@ -1,0 +1,51 @@
+"""What a loss reports for each row, in the order of the batch's rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import LossMetrics
+from runner.learners.minibatches import Minibatch
+
+
+class RowOutputs:
+    """Collects the fields of loss records that have a row axis, over the minibatches of the last epoch.
+
+    Args:
+        names: of these fields; without any nothing is collected.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._names = names
+        self._parts: dict[str, list[Tensor]] = {name: [] for name in names}
+        self._minibatches: list[Minibatch] = []
+
+    def without_rows(self, metrics: LossMetrics, minibatch: Minibatch) -> dict[str, Any]:
+        """Return the metrics of a microbatch, with the fields for rows taken out and kept."""
+        record = vars(metrics)
+        if not self._names:
+            return record
+        if minibatch.is_last_epoch:
+            if not self._minibatches or self._minibatches[-1] is not minibatch:
+                self._minibatches.append(minibatch)
+            for name in self._names:
+                self._parts[name].append(record[name].detach())
+        return {name: value for name, value in record.items() if name not in self._names}
+
+    def in_order(self) -> dict[str, npt.NDArray[Any]]:
+        """Return name -> (V, ...), one value for each row with a loss."""
+        if not self._minibatches:
+            return {}
+        places = np.concatenate([minibatch.places() for minibatch in self._minibatches])
+        rows = {}
+        for name, parts in self._parts.items():
+            values = torch.cat(parts).cpu().numpy()
+            rows[name] = np.empty_like(values)
+            rows[name][places] = values
+        return rows

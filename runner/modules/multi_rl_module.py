@@ -1,0 +1,190 @@
+"""A module of modules: all modules of a run, evaluated together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from runner.modules.rl_module import RLModule
+
+# Module id -> the module's batch, or its outputs.
+Batches = Mapping[str, Mapping[str, Any]]
+Outputs = dict[str, dict[str, Any]]
+
+# Stands for a module id where parameters or states are of all modules together.
+ALL_MODULES = "__all_modules__"
+
+
+class MultiRLModule(nn.Module):
+    """The modules of a run by id, evaluated together; this one evaluates each module by itself.
+
+    A class of one's own may let modules share parts (`one.encoder = other.encoder`), may have parts besides them (a
+    critic for all), and overrides the passes in which modules are evaluated together. A pass gets the batches of the
+    modules that take part, perhaps of one alone; rows of different modules do not belong together.
+
+    Args:
+        modules: module id -> module, made as `module` and `multi_agent.modules` say.
+
+    Attributes:
+        train_inputs: columns of each module's train batch that `forward_train` and `compute_values` read besides the
+            module's `inputs`.
+    """
+
+    train_inputs: tuple[str, ...] = ()
+
+    def __init__(self, modules: Mapping[str, RLModule]) -> None:
+        super().__init__()
+        self._by_id = dict(modules)
+        for module_id, module in self._by_id.items():
+            self.add_module(_registered_name(module_id), module)
+
+    def __getitem__(self, module_id: str) -> RLModule:
+        return self._by_id[module_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._by_id)
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def items(self) -> Iterable[tuple[str, RLModule]]:
+        """Return (module id, module) of each module."""
+        return self._by_id.items()
+
+    def forward_inference(self, batches: Batches) -> Outputs:
+        """Return the outputs of each module for acting greedily; see `RLModule.forward_inference`."""
+        return {module_id: self._by_id[module_id].forward_inference(batch) for module_id, batch in batches.items()}
+
+    def forward_exploration(self, batches: Batches) -> Outputs:
+        """Return the outputs of each module for acting and exploring; see `RLModule.forward_exploration`."""
+        return {module_id: self._by_id[module_id].forward_exploration(batch) for module_id, batch in batches.items()}
+
+    def forward_train(self, batches: Batches) -> Outputs:
+        """Return the outputs of each module for its loss; see `RLModule.forward_train`."""
+        return {module_id: self._by_id[module_id].forward_train(batch) for module_id, batch in batches.items()}
+
+    def compute_values(self, batches: Batches) -> dict[str, Tensor]:
+        """Return the values of each module's observations; see `RLModule.compute_values`."""
+        return {module_id: self._by_id[module_id].compute_values(batch) for module_id, batch in batches.items()}
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Return the parameter groups of all modules, joined by name; other parameters that are learned: `default`."""
+        groups: dict[str, list[nn.Parameter]] = {}
+        seen: set[nn.Parameter] = set()
+        named = [pair for module in self._by_id.values() for pair in module.parameter_groups().items()]
+        for name, parameters in (*named, ("default", list(self.parameters()))):
+            new = [one for one in dict.fromkeys(parameters) if one.requires_grad and one not in seen]
+            if new:
+                groups.setdefault(name, []).extend(new)
+                seen.update(new)
+        return groups
+
+    def freeze_untrained(self, trained: Iterable[str]) -> None:
+        """Freeze the parameters that belong to modules only, none of which is trained."""
+        trained = set(trained)
+        of_modules = {one for module in self._by_id.values() for one in module.parameters()}
+        of_trained = {one for module_id in trained for one in self._by_id[module_id].parameters()}
+        parts = [part for name, part in self.named_children() if not name.startswith("[")]
+        beside = {one for part in parts for one in part.parameters()} | set(self.parameters(recurse=False))
+        for parameter in of_modules - of_trained - beside:
+            parameter.requires_grad_(False)
+
+
+def _registered_name(module_id: str) -> str:
+    """Return a name for state dicts, which torch admits for any id and no attribute has."""
+    return f"[{module_id.replace('.', '%2E')}]"
+
+
+def parameters_by_module(learners: Mapping[str, Any]) -> dict[str, Any]:
+    """Return module id -> parameters by name, from the state of each learner of a group."""
+    if ALL_MODULES not in learners:
+        return {module_id: state["module"] for module_id, state in learners.items()}
+    found: dict[str, Any] = {}
+    for name, value in learners[ALL_MODULES]["module"].items():
+        owner, _, rest = name.partition("].")
+        if name.startswith("[") and rest:
+            found.setdefault(owner[1:].replace("%2E", "."), {})[rest] = value
+    return found
+
+
+def member_of(together: MultiRLModule, module_id: str, joint_pass: JointPass | None = None) -> RLModule:
+    """Return one of the modules, whose passes are passes of the MultiRLModule; see `_Member`."""
+    return cast(RLModule, _Member(together, module_id, joint_pass))
+
+
+def modules_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RLModule]:
+    """Return the modules by id, of modules by id or of a MultiRLModule under its key."""
+    found: dict[str, RLModule] = {}
+    for key, network in networks.items():
+        found |= dict(network.items()) if isinstance(network, MultiRLModule) else {key: network}
+    return found
+
+
+class _Member:
+    """One module of a `MultiRLModule`, with the methods of an RLModule: its passes are the MultiRLModule's.
+
+    Args:
+        together: the MultiRLModule.
+        module_id: of this module.
+        joint_pass: a training pass of the batches of several modules; None: each pass is of one batch.
+    """
+
+    def __init__(self, together: MultiRLModule, module_id: str, joint_pass: JointPass | None = None) -> None:
+        self._together = together
+        self._id = module_id
+        self._module = together[module_id]
+        self._joint_pass = joint_pass
+        self.inputs = tuple(dict.fromkeys((*self._module.inputs, *together.train_inputs)))
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        """The class of the module: a member is an instance of it."""
+        return self._module.__class__
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def forward_inference(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """See `RLModule`."""
+        return self._together.forward_inference({self._id: batch})[self._id]
+
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """See `RLModule`."""
+        return self._together.forward_exploration({self._id: batch})[self._id]
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """See `RLModule`; a batch of the joint pass is evaluated with the others, where gradients are wanted."""
+        joint = self._joint_pass if torch.is_grad_enabled() else None  # what it gives is kept for the losses
+        if joint is not None and joint.batches.get(self._id) is batch:
+            return joint.outputs()[self._id]
+        return self._together.forward_train({self._id: batch})[self._id]
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        """See `RLModule`."""
+        return self._together.compute_values({self._id: batch})[self._id]
+
+    def outputs_at_steps(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """See `RLModule`."""
+        return self._module.at_steps(self.forward_train(batch), batch)
+
+
+class JointPass:
+    """A training pass of the batches of several modules at once, made when the first loss asks for it.
+
+    Attributes:
+        batches: module id -> batch.
+    """
+
+    def __init__(self, together: MultiRLModule, batches: Batches) -> None:
+        self._together = together
+        self.batches = batches
+        self._outputs: Outputs | None = None
+
+    def outputs(self) -> Outputs:
+        """Return the outputs of all modules."""
+        if self._outputs is None:
+            self._outputs = self._together.forward_train(self.batches)
+        return self._outputs

@@ -1,0 +1,1 @@
+"""Columns of recorded data, and how each format stores them: decoded without pickle."""

@@ -1,0 +1,258 @@
+"""Our format of episodes: Parquet with one row an episode (chunk) and columns of lists.
+
+| column                                      | type               | holds                                           |
+|---------------------------------------------|--------------------|-------------------------------------------------|
+| eps_id                                      | string             | chunks of one episode share theirs              |
+| agent_id, module_id, multi_agent_episode_id | string             | null with a single agent                        |
+| t_started, length                           | int64              | time step of the first row; env steps           |
+| terminated, truncated                       | bool               |                                                 |
+| episode_return                              | float64            | sum of the rewards of this row                  |
+| obs                                         | list, length + 1   | the last one is the observation after the end   |
+| actions, rewards, each extra model output   | list, length       |                                                 |
+| infos                                       | list of JSON text  | length + 1, null where empty; only if there are |
+| env_t                                       | list of int64      | length + 1, env time step; several agents only  |
+
+A nested column is one column a leaf, keys joined with `/` (`obs/position`). The metadata `runner.episodes` of the
+schema say how they fit together (`runner.offline.codecs.layout`). Any Arrow tool reads it, and a slice needs no
+decoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.episodes import nested
+from runner.episodes.columns import DEFAULT_MODULE_ID, REWARDS, Agents, ColumnBlock
+from runner.episodes.nested import Array, StateError
+from runner.offline.codecs.arrow_columns import concat_arrays, not_null, value_type, values_from_arrow, values_to_arrow
+from runner.offline.codecs.infos import RecordedInfos, infos_to_arrow
+from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of, rows_per_chunk
+
+METADATA_KEY = b"runner.episodes"
+INFOS = "infos"
+_ENV_T = "env_t"
+# Columns that every reader needs, whatever an algorithm reads.
+KEYS = ("eps_id", "t_started", "length", "terminated", "truncated")
+_OF_AGENTS = ("agent_id", "module_id", "multi_agent_episode_id")
+_INFO_TYPE = pa.list_(not_null("item", pa.string()))
+_ENV_T_TYPE = pa.list_(not_null("item", pa.int64()))
+
+
+def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool) -> pa.Schema:
+    """Return the schema of a file."""
+    fields = [
+        not_null("eps_id", pa.string()),
+        *(pa.field(name, pa.string()) for name in _OF_AGENTS),
+        not_null("t_started", pa.int64()),
+        not_null("terminated", pa.bool_()),
+        not_null("truncated", pa.bool_()),
+        not_null("length", pa.int64()),
+        pa.field("episode_return", pa.float64()),
+    ]
+    for leaf in layout.leaves():
+        type_ = value_type(leaf)
+        if type_ is not None:
+            fields.append(not_null(leaf.column, pa.list_(not_null("item", type_))))
+    if has_infos:
+        fields.append(pa.field(INFOS, _INFO_TYPE))
+    if has_agents:
+        fields.append(not_null(_ENV_T, _ENV_T_TYPE))
+    return pa.schema(fields, {METADATA_KEY: layout.to_json()})
+
+
+def episodes_to_table(
+    block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
+) -> pa.Table:
+    """Return the episodes of a block, a row each; lookback is left out. Arrays are not copied.
+
+    Args:
+        block: of E chunks.
+        spaces, env_name: kept in the metadata.
+        layout: instead of both: a layout of other blocks that this one must fit.
+
+    Raises:
+        TypeError: a column cannot be recorded (arrays of objects).
+        ValueError: the block does not fit `layout`.
+    """
+    if layout is None:
+        layout = layout_of(block, spaces, env_name)
+    infos = infos_to_arrow(_info_rows(block))
+    schema = episodes_schema(layout, infos is not None, block.agents is not None)
+    ends = np.concatenate(([0], np.cumsum(block.lengths)))
+    arrays: dict[str, pa.Array] = {
+        "eps_id": pa.array(list(block.episode_ids), pa.string()),
+        **_agent_columns(block),
+        "t_started": pa.array(block.t_started),
+        "terminated": pa.array(block.is_terminated),
+        "truncated": pa.array(block.is_truncated),
+        "length": pa.array(block.lengths),
+        "episode_return": _returns(block, ends),
+        INFOS: infos,
+    }
+    for name, tree in layout.columns.items():
+        offsets = _list_offsets(ends, rows_per_chunk(name))
+        pairs: list[tuple[Leaf, Array]] = []
+        nested.map_leaves(lambda leaf, array, pairs=pairs: pairs.append((leaf, array)), tree, block.columns[name])
+        for leaf, array in pairs:
+            if value_type(leaf) is not None:
+                type_ = schema.field(leaf.column).type
+                values = values_to_arrow(np.asarray(array), leaf)
+                arrays[leaf.column] = pa.ListArray.from_arrays(offsets, values, type=type_)
+    if block.agents is not None:
+        env_t = pa.array(np.ascontiguousarray(block.agents.env_t, np.int64))
+        arrays[_ENV_T] = pa.ListArray.from_arrays(_list_offsets(ends, 1), env_t, type=_ENV_T_TYPE)
+    return pa.Table.from_arrays([arrays[name] for name in schema.names], schema=schema)
+
+
+def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock:
+    """Return the episodes of a table (or of any slice of one) as a block; arrays are views of Arrow's memory where
+    possible.
+
+    Args:
+        table: with the columns that are always read and the layout's; others, and their order, do not matter.
+        layout: what the columns hold; None: as the table's metadata say, as far as these columns are in the table.
+
+    Raises:
+        ValueError: the table does not hold what the layout says.
+    """
+    if layout is None:
+        layout = present_columns(read_layout(table.schema), table.column_names)
+    missing = [name for name in KEYS if name not in table.column_names]
+    if missing:
+        raise ValueError(f"columns of the episode format are missing: {', '.join(missing)}")
+    lengths = _numbers(table["length"], np.int64)
+
+    def read(name: str, tree: Any) -> Any:
+        return nested.map_leaves(lambda leaf: _read_leaf(table, leaf, lengths, rows_per_chunk(name)), tree)
+
+    columns = {name: read(name, tree) for name, tree in layout.columns.items()}
+    infos = table[INFOS].combine_chunks() if INFOS in table.column_names else None
+    return ColumnBlock(
+        columns=columns,
+        lengths=lengths,
+        is_terminated=_numbers(table["terminated"], np.bool_),
+        is_truncated=_numbers(table["truncated"], np.bool_),
+        t_started=_numbers(table["t_started"], np.int64),
+        episode_ids=table["eps_id"].to_pylist(),
+        infos=None if infos is None or infos.null_count == len(infos) else RecordedInfos(infos),
+        module_id=layout.module_id or DEFAULT_MODULE_ID,
+        agents=_read_agents(table, lengths),
+    )
+
+
+def read_layout(schema: pa.Schema) -> Layout:
+    """Return the layout in the metadata of a schema; raises `StateError` where there is none, or none that can be
+    read."""
+    content = (schema.metadata or {}).get(METADATA_KEY)
+    if content is None:
+        raise StateError(f"no metadata {METADATA_KEY.decode()} in the schema")
+    return Layout.from_json(content)
+
+
+def is_episodes(schema: pa.Schema) -> bool:
+    """Return whether a file with this schema holds episodes in our format."""
+    return METADATA_KEY in (schema.metadata or {})
+
+
+def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
+    """Return the layout of the columns of which every leaf is among the `names` of a file's columns."""
+    present = set(names)
+
+    def is_present(leaf: Leaf) -> bool:
+        return value_type(leaf) is None or leaf.column in present
+
+    kept = {name for name, tree in layout.columns.items() if all(is_present(leaf) for leaf in nested.leaves(tree))}
+    return layout.selected(kept)
+
+
+def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
+    """Return the columns of a file that a reader of `layout` needs."""
+    names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS] if with_infos else [])]
+    names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
+    return [name for name in schema.names if name in names]
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def _list_offsets(ends: npt.NDArray[np.int64], rows_per_chunk: int) -> pa.Array:
+    offsets = ends + rows_per_chunk * np.arange(len(ends))
+    if offsets[-1] > np.iinfo(np.int32).max:
+        raise ValueError(f"{offsets[-1]} rows do not fit one table; split the block")
+    return pa.array(offsets.astype(np.int32))
+
+
+def _returns(block: ColumnBlock, ends: npt.NDArray[np.int64]) -> pa.Array:
+    rewards = block.columns.get(REWARDS)
+    if not isinstance(rewards, np.ndarray) or rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
+        return pa.nulls(len(block), pa.float64())
+    if not len(rewards):
+        return pa.array(np.zeros(len(block)))
+    # reduceat takes a row for an empty chunk, which then is set to 0.
+    starts = np.minimum(ends[:-1], len(rewards) - 1)
+    sums = np.add.reduceat(rewards.astype(np.float64), starts) if len(starts) else np.zeros(0)
+    return pa.array(np.where(block.lengths == 0, 0.0, sums))
+
+
+def _info_rows(block: ColumnBlock) -> list[list[dict[str, Any]] | None]:
+    if block.infos is None:
+        return []
+    if isinstance(block.infos, RecordedInfos) and block.infos.texts.null_count == len(block):
+        return []
+    return [block.infos.rows_of(chunk, 0, int(length) + 1) for chunk, length in enumerate(block.lengths)]
+
+
+def _agent_columns(block: ColumnBlock) -> dict[str, pa.Array]:
+    if block.agents is None:
+        return {name: pa.nulls(len(block), pa.string()) for name in _OF_AGENTS}
+    return {
+        "agent_id": pa.array([str(agent) for agent in block.agents.agent_ids], pa.string()),
+        "module_id": pa.array([block.module_id] * len(block), pa.string()),
+        "multi_agent_episode_id": pa.array(list(block.agents.multi_agent_episode_ids), pa.string()),
+    }
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def _numbers(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
+    if column.null_count:
+        raise ValueError("the episode format has no empty values in t_started, length, terminated, truncated")
+    numbers: npt.NDArray[Any] = column.to_numpy().astype(dtype, copy=False)
+    return numbers
+
+
+def _read_leaf(table: pa.Table, leaf: Leaf, lengths: npt.NDArray[np.int64], rows_per_chunk: int) -> Array:
+    expected = lengths + rows_per_chunk
+    if value_type(leaf) is None:
+        return np.zeros((int(expected.sum()), *leaf.shape), leaf.dtype)
+    column = table[leaf.column]
+    if not pa.types.is_list(column.type) and not pa.types.is_large_list(column.type):
+        raise ValueError(f"{leaf.column} holds {column.type}, expected lists")
+    counts = pc.list_value_length(column)
+    if counts.null_count or not np.array_equal(counts.to_numpy(), expected):
+        wrong = np.flatnonzero(pc.fill_null(counts, -1).to_numpy() != expected)[0]
+        found, steps = counts[int(wrong)].as_py(), int(lengths[wrong])
+        raise ValueError(f"{leaf.column} has {found} rows in an episode of {steps} steps (row {wrong})")
+    parts = [values_from_arrow(chunk.flatten(), leaf) for chunk in column.chunks if len(chunk)]
+    return concat_arrays(parts, leaf)
+
+
+def _read_agents(table: pa.Table, lengths: npt.NDArray[np.int64]) -> Agents | None:
+    names = set(table.column_names)
+    if not {"agent_id", "multi_agent_episode_id"} <= names or table["agent_id"].null_count == table.num_rows:
+        return None
+    if _ENV_T in names:
+        leaf = Leaf(np.dtype(np.int64), (), _ENV_T)
+        env_t = _read_leaf(table, leaf, lengths, 1)
+    else:  # every agent acts in every env step
+        starts = np.repeat(_numbers(table["t_started"], np.int64), lengths + 1)
+        first = np.concatenate(([0], np.cumsum(lengths + 1)[:-1]))
+        env_t = starts + np.arange(len(starts)) - np.repeat(first, lengths + 1)
+    return Agents(table["agent_id"].to_pylist(), table["multi_agent_episode_id"].to_pylist(), env_t)

@@ -1,0 +1,349 @@
+"""HDF5 files in D4RL's layout: one array a field, with the steps of all episodes one after the other.
+
+`observations`, `actions`, `rewards` (N rows each), `terminals` and `timeouts` (a step ended its episode), and where
+there are any `next_observations`, `infos/...`. Nested observations are groups. An episode also ends where a row's next
+observation is not the following row's observation; without `next_observations` that cannot be seen. Episodes are read
+a block at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import list_names, nearest_match
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
+from runner.episodes.nested import Array
+from runner.offline.codecs.trajectories import (
+    ReadCounts,
+    Spans,
+    Steps,
+    build_block,
+    check_new_obs,
+    check_rewards,
+    rows_equal,
+)
+from runner.offline.files.data_error import Place, data_error, import_extra
+from runner.offline.files.unpacking import check_size
+
+SIGNATURE = b"\x89HDF\r\n\x1a\n"
+MAX_STEPS = 2**16
+_NAMES = {OBS: "observations", ACTIONS: "actions", REWARDS: "rewards"}
+_NEXT, _TERMINALS, _TIMEOUTS, _INFOS = "next_observations", "terminals", "timeouts", "infos"
+_LOGP = "action_log_probs"  # in `infos`; the one of them that is an output of the policy
+_MAX_DEPTH = 32
+
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def recognises(path: str | Path) -> bool:
+    """Return whether this is an HDF5 file, by its first bytes."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(SIGNATURE)) == SIGNATURE
+    except OSError:
+        return False
+
+
+def count_steps(file: str | Path | BinaryIO, name: str | None = None) -> int:
+    """Return N, the steps in the file, from its header alone."""
+    with open_file(file, name) as (root, place):
+        return len(_dataset(root, _NAMES[REWARDS], place))
+
+
+def blocks(
+    file: str | Path | BinaryIO,
+    max_steps: int = MAX_STEPS,
+    *,
+    name: str | None = None,
+    counts: ReadCounts | None = None,
+    with_infos: bool = False,
+    extra: Collection[str] | None = None,
+) -> Iterator[ColumnBlock]:
+    """Yield the episodes of a file in blocks of about `max_steps` steps; longer ones come in chunks of as many.
+
+    Args:
+        file: a path, or a file that is open for reading and can seek.
+        max_steps: of a block.
+        name: of the file, for errors and episode ids; None: its path.
+        counts: is added to.
+        with_infos: whether to read `infos/...`; they become a dict for each step when somebody asks for them.
+        extra: names of columns beside `obs`, `actions` and `rewards` that are read; None: all.
+
+    Raises:
+        DataError: h5py is missing, the file is damaged, or a field is missing or does not fit.
+    """
+    counts = counts if counts is not None else ReadCounts()
+    with open_file(file, name) as (root, place):
+        layout = _Layout.read(root, place, with_infos).selected(extra)
+        ends, is_terminated, is_truncated = _find_ends(layout, place, counts, max_steps)
+        prefix = "/".join(Path(place.file or "data").with_suffix("").parts[-2:])
+        for spans, ids in _group(ends, max_steps, prefix):
+            yield _read_block(layout, spans, ids, (is_terminated, is_truncated), counts, place)
+    counts.log(place.file or "data")
+
+
+@contextmanager
+def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[Any, Place]]:
+    """Open the file's root group, with its place for errors; h5py's errors become `DataError`s."""
+    place = Place(name or (str(file) if isinstance(file, (str, Path)) else getattr(file, "name", None)), unit="step")
+    h5py = import_extra("h5py", place, "reading HDF5 files")
+    try:
+        root = h5py.File(file, "r")
+    except FileNotFoundError:
+        raise data_error("there is no such file", place) from None
+    except (OSError, RuntimeError) as error:
+        raise data_error(f"an HDF5 file is damaged, or is none: {error}", place) from None
+    with root:
+        try:
+            yield root, place
+        except (OSError, RuntimeError, KeyError) as error:
+            raise data_error(f"an HDF5 file is damaged: {error}", place) from None
+
+
+# --- the fields -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The datasets of a file, not read yet; `num_steps` rows each."""
+
+    columns: dict[str, Any]
+    next_obs: Any | None
+    terminals: Any | None
+    timeouts: Any | None
+    infos: dict[str, Any]
+    num_steps: int
+
+    @classmethod
+    def read(cls, root: Any, place: Place, with_infos: bool) -> _Layout:
+        rewards = _dataset(root, _NAMES[REWARDS], place)
+        num_steps = len(rewards) if rewards.shape else 0
+        if not num_steps:
+            raise data_error("there is no step in this file", place.of("rewards"))
+        columns = {column: _tree(root, name, place) for column, name in _NAMES.items()}
+        known = {*_NAMES.values(), _NEXT, _TERMINALS, _TIMEOUTS, _INFOS}
+        for name in root:
+            if name not in known and _is_plain(root, name, num_steps):
+                columns[name] = root[name]
+        infos = root[_INFOS] if _INFOS in root and _is_inside(root, _INFOS) else {}
+        if _is_plain(infos, _LOGP, num_steps):
+            columns["action_logp"] = infos[_LOGP]
+        layout = cls(
+            columns=columns,
+            next_obs=_tree(root, _NEXT, place) if _NEXT in root else None,
+            terminals=_dataset(root, _TERMINALS, place) if _TERMINALS in root else None,
+            timeouts=_dataset(root, _TIMEOUTS, place) if _TIMEOUTS in root else None,
+            infos={key: infos[key] for key in infos if _is_plain(infos, key, num_steps)} if with_infos else {},
+            num_steps=num_steps,
+        )
+        layout.check(place)
+        return layout
+
+    def selected(self, extra: Collection[str] | None) -> _Layout:
+        """Return the layout without the columns that nobody reads."""
+        if extra is None:
+            return self
+        return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
+
+    def check(self, place: Place) -> None:
+        """Check that every field has as many rows as there are rewards."""
+        fields = {**self.columns, _NEXT: self.next_obs, _TERMINALS: self.terminals, _TIMEOUTS: self.timeouts}
+        for column, tree in fields.items():
+            for leaf in () if tree is None else nested.leaves(tree):
+                check_dataset(leaf, place.of(leaf.name.lstrip("/") or column))
+                if leaf.shape[:1] != (self.num_steps,):
+                    got = f"shape {leaf.shape}"
+                    where = place.of(leaf.name.lstrip("/") or column)
+                    raise data_error(f"expected a row for each of the {self.num_steps} rewards", where, got=got)
+        for name, leaf in self.infos.items():
+            check_dataset(leaf, place.of(name))
+        if self.terminals is None:
+            near = nearest_match(_TERMINALS, self.columns)
+            raise data_error("there is no field terminals, which says where episodes end", place, nearest=near)
+
+
+def check_dataset(item: Any, place: Place) -> None:
+    """Refuse a dataset that declares far more than the file stores: what was never written counts as zeros."""
+    check_size(int(item.nbytes), int(item.id.get_storage_size()), place)
+
+
+def _dataset(root: Any, name: str, place: Place) -> Any:
+    """Return a dataset of plain numbers, not read yet."""
+    leaf = _tree(root, name, place)
+    if isinstance(leaf, (dict, tuple)):
+        raise data_error("expected an array, got a group", place.of(name))
+    return leaf
+
+
+def _tree(group: Any, name: str, place: Place, depth: int = 0) -> Any:
+    """Return the datasets under a name: one, or nested as the groups are."""
+    import h5py
+
+    if name not in group:
+        got, near = list_names(group, name), nearest_match(name, group)
+        raise data_error(f"there is no field {name}", place, got=got, nearest=near)
+    if not _is_inside(group, name):
+        raise data_error("a link to another file is not followed", place.of(name))
+    item = group[name]
+    where = place.of(str(item.name).lstrip("/"))
+    if isinstance(item, h5py.Dataset):
+        if item.dtype.kind not in "biufcS" or item.is_virtual or item.external:
+            raise data_error("expected an array of numbers in this file", where, got=str(item.dtype))
+        return item
+    if not isinstance(item, h5py.Group) or depth > _MAX_DEPTH or not len(item):
+        raise data_error("expected an array, or a group of arrays", where)
+    parts = {key: _tree(item, key, place, depth + 1) for key in item}
+    indices = [f"_index_{index}" for index in range(len(parts))]  # Minari's tuples
+    return tuple(parts[key] for key in indices) if set(indices) == set(parts) else parts
+
+
+def _is_inside(group: Any, name: str) -> bool:
+    """Return whether a name leads to something of the same file."""
+    import h5py
+
+    return isinstance(group.get(name, getlink=True), h5py.HardLink)
+
+
+def _is_plain(group: Any, name: str, num_steps: int) -> bool:
+    """Return whether there is an array of numbers with a row a step under that name."""
+    import h5py
+
+    if name not in group or not _is_inside(group, name):
+        return False
+    item = group[name]
+    if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external:
+        return False
+    return item.dtype.kind in "biuf" and bool(item.shape) and item.shape[0] == num_steps
+
+
+def read_rows(tree: Any, start: int, stop: int) -> Column:
+    """Return rows of datasets as arrays, in native byte order."""
+
+    def read(leaf: Any) -> Array:
+        rows: Array = leaf[start:stop]
+        return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+
+    return nested.map_leaves(read, tree)
+
+
+def read_flags(leaf: Any, start: int, stop: int, place: Place) -> BoolArray:
+    """Return (rows,) bool of a dataset of bools, or of the numbers 0 and 1."""
+    values = leaf[start:stop].reshape(-1)
+    if len(values) != stop - start:
+        raise data_error("expected one flag a step", place.of(leaf.name.lstrip("/")), got=f"shape {leaf.shape}")
+    wrong = np.flatnonzero((values != 0) & (values != 1))
+    if len(wrong):
+        row = int(wrong[0])
+        where = place.at(start + row).of(leaf.name.lstrip("/"))
+        raise data_error("an end flag is true or false", where, got=str(values[row]))
+    return np.asarray(values, np.bool_)
+
+
+# --- the episodes ---------------------------------------------------------------------------------
+
+
+def _find_ends(
+    layout: _Layout, place: Place, counts: ReadCounts, max_steps: int
+) -> tuple[IntArray, BoolArray, BoolArray]:
+    """Return where episodes end (the row after the last one), and the flags of all steps: two bytes a step are held."""
+    size = layout.num_steps
+    is_terminated = read_flags(layout.terminals, 0, size, place)
+    is_truncated = np.zeros(size, np.bool_) if layout.timeouts is None else read_flags(layout.timeouts, 0, size, place)
+    is_end = is_terminated | is_truncated
+    if layout.next_obs is not None:
+        for start in range(0, size - 1, max_steps):
+            stop = min(start + max_steps, size - 1)
+            following, said = (
+                read_rows(layout.columns[OBS], start + 1, stop + 1),
+                read_rows(layout.next_obs, start, stop),
+            )
+            check_new_obs(following, said, place.of(_NEXT))
+            fits = rows_equal(said, following)
+            breaks = np.flatnonzero(~fits & ~is_end[start:stop]) + start
+            is_truncated[breaks] = is_end[breaks] = True
+            counts.breaks += len(breaks) if layout.timeouts is not None else 0  # else how the file says it
+    elif not is_end.any():
+        what = "no episode ends in this file: no step has terminals or timeouts, and there are no next_observations"
+        raise data_error(what, place.of(_TERMINALS))
+    is_end[-1] = True
+    is_truncated[-1] |= not is_terminated[-1]  # nothing follows
+    return np.flatnonzero(is_end) + 1, is_terminated, is_truncated
+
+
+def _group(
+    ends: IntArray, max_steps: int, prefix: str
+) -> Iterator[tuple[tuple[int, int, IntArray, IntArray], list[str]]]:
+    """Yield episodes of about `max_steps` in all: first and last row to read, ends and first time steps, ids.
+
+    A chunk that does not end its episode needs the row after it for its last observation.
+    """
+    starts = np.concatenate(([0], ends[:-1]))
+    first = 0
+    while first < len(ends):
+        last = max(first + 1, int(np.searchsorted(ends, starts[first] + max_steps, side="right")))
+        if last == first + 1 and ends[first] - starts[first] > max_steps:
+            start, end, id_ = int(starts[first]), int(ends[first]), f"{prefix}/{starts[first]}"
+            for at in range(start, end, max_steps):
+                stop = min(at + max_steps, end)
+                yield (at, stop, np.array([stop]), np.array([at - start])), [id_]
+        else:
+            ids = [f"{prefix}/{start}" for start in starts[first:last].tolist()]
+            chunk_ends = ends[first:last]
+            yield (int(starts[first]), int(ends[last - 1]), chunk_ends, np.zeros(len(chunk_ends), np.int64)), ids
+        first = last
+
+
+def _read_block(
+    layout: _Layout,
+    spans: tuple[int, int, IntArray, IntArray],
+    ids: list[str],
+    flags: tuple[BoolArray, BoolArray],
+    counts: ReadCounts,
+    place: Place,
+) -> ColumnBlock:
+    start, stop, ends, t_started = spans
+    is_terminated, is_truncated = (flag[start:stop] for flag in flags)
+    columns = {name: read_rows(tree, start, stop) for name, tree in layout.columns.items()}
+    rewards = columns[REWARDS].reshape(-1)
+    if len(rewards) != stop - start:
+        raise data_error("expected one reward a step", place.of("rewards"), got=f"shape {columns[REWARDS].shape}")
+    check_rewards(rewards, lambda step: place.at(start + step).of("rewards"))
+    columns[REWARDS] = rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
+    new_obs = None if layout.next_obs is None else read_rows(layout.next_obs, start, stop)
+    is_cut = not (is_terminated[-1] or is_truncated[-1]) and stop < layout.num_steps
+    if is_cut and new_obs is None:  # a chunk of a long episode: the row after it has its last observation
+        after = read_rows(layout.columns[OBS], stop, stop + 1)
+        new_obs = nested.concatenate((nested.take(columns[OBS], slice(1, None)), after))
+    steps = Steps(columns, is_terminated, is_truncated, new_obs)
+    starts = np.concatenate(([0], ends[:-1] - start))
+    block = build_block(steps, Spans(starts, ends - start - starts, t_started, ids), counts)
+    if not layout.infos or not len(block):
+        return block
+    lengths = ends - start - starts
+    is_kept = lengths > (0 if new_obs is not None else ~is_terminated[ends - start - 1])  # as in `build_block`
+    infos = {key: leaf[start:stop] for key, leaf in layout.infos.items()}
+    return replace(block, infos=ColumnInfos(infos, starts[is_kept], lengths[is_kept]))
+
+
+@dataclass(frozen=True)
+class ColumnInfos:
+    """Infos that are arrays with a row a step: a dict for each observation but the last when somebody asks."""
+
+    columns: Mapping[str, Array]
+    starts: IntArray  # (E,) first row of each chunk in the columns
+    num_rows: IntArray  # (E,) rows of each chunk there
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """See `InfoRows`."""
+        first, known = int(self.starts[chunk]), min(int(self.num_rows[chunk]), num_rows)
+        infos = [{key: column[row] for key, column in self.columns.items()} for row in range(first, first + known)]
+        return [{} for _ in range(num_before)] + infos + [{} for _ in range(num_rows - known)]

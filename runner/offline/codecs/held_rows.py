@@ -1,0 +1,152 @@
+"""Rows of steps that are held until their episode is complete."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runner.episodes import nested
+from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlock
+from runner.episodes.nested import Array
+from runner.offline.codecs.infos import RecordedInfos
+
+# A column of a block beside its data: the number that each row had among the rows it was made of.
+ROW = "\0row"
+IntArray = npt.NDArray[np.int64]
+
+
+class NumberedIds(Sequence[str]):
+    """Ids made of a number each, when somebody asks for them."""
+
+    def __init__(self, prefix: str, numbers: IntArray) -> None:
+        self._prefix, self._numbers = prefix, numbers
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return NumberedIds(self._prefix, self._numbers[index])
+        return f"{self._prefix}{self._numbers[index]}"
+
+
+@dataclass(frozen=True)
+class HeldRows:
+    """Rows that are held, all arrays of R rows: their data, and the number of the episode that each belongs to."""
+
+    data: dict[str, Column]  # columns of a block, "\0new_obs", "\0infos", ...
+    episode: IntArray
+    t: IntArray
+    is_terminated: npt.NDArray[np.bool_]
+    is_truncated: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.episode)
+
+    def take(self, index: Any) -> HeldRows:
+        """Return some of the rows."""
+        values = {field.name: getattr(self, field.name)[index] for field in fields(self) if field.name != "data"}
+        return HeldRows({name: nested.take(column, index) for name, column in self.data.items()}, **values)
+
+    def joined_with(self, other: HeldRows) -> HeldRows:
+        """Return these rows, then the others."""
+        values = {
+            field.name: np.concatenate((getattr(self, field.name), getattr(other, field.name)))
+            for field in fields(self)
+            if field.name != "data"
+        }
+        data = {name: nested.concatenate((column, other.data[name])) for name, column in self.data.items()}
+        return HeldRows(data, **values)
+
+    def num_bytes(self) -> int:
+        """Return the memory of the data."""
+        return sum(leaf.nbytes for column in self.data.values() for leaf in nested.leaves(column))
+
+
+def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | None) -> ColumnBlock:
+    """Return the block with infos, agents and env time steps of its rows; its column `ROW` says which they are."""
+    columns = dict(block.columns)
+    obs_rows = _ObsRows.of(block, columns.pop(ROW), rows)
+    agents = obs_rows.agents()
+    return replace(
+        block,
+        columns=columns,
+        infos=obs_rows.infos(),
+        agents=agents,
+        module_id=DEFAULT_MODULE_ID if module_id is None or agents is None else module_id,
+    )
+
+
+@dataclass(frozen=True)
+class _ObsRows:
+    """The held row that each of a block's R + E observations comes from.
+
+    Attributes:
+        block, rows: the block and what it was made of.
+        row: (R + E,) number of the row.
+        is_next: (R + E,) the observation is that row's next one, not its own.
+        first: (E,) the first row of each chunk.
+    """
+
+    block: ColumnBlock
+    rows: HeldRows
+    row: IntArray
+    is_next: npt.NDArray[np.bool_]
+    first: IntArray
+
+    @classmethod
+    def of(cls, block: ColumnBlock, row: IntArray, rows: HeldRows) -> _ObsRows:
+        """Make it from the (R,) rows that the block's steps were."""
+        ends = block.offsets[1:]
+        last = row[ends - 1]
+        # Where a step was dropped for want of its next observation, its own observation is the final one.
+        has_next = rows.is_terminated[last] | ("\0new_obs" in rows.data)
+        obs_row = np.insert(row, ends, np.where(has_next, last, last + 1))
+        is_next = np.zeros(len(obs_row), np.bool_)
+        is_next[ends + np.arange(len(block))] = has_next
+        return cls(block, rows, obs_row, is_next, row[block.offsets[:-1]])
+
+    def infos(self) -> RecordedInfos | None:
+        """Return the infos of all observations; None if all are empty."""
+        texts = self._values("\0infos", "\0new_infos")
+        if texts is None:
+            return None
+        if "\0new_infos" not in self.rows.data:
+            texts[self.is_next] = None
+        filled = ["{}" if text is None else text for text in texts.tolist()]
+        if all(text == "{}" for text in filled):
+            return None
+        offsets = self.block.offsets + np.arange(len(self.block) + 1)
+        return RecordedInfos(
+            pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(filled, pa.string()))
+        )
+
+    def agents(self) -> Agents | None:
+        """Return agent and env time steps of each chunk; None with a single agent."""
+        data = self.rows.data
+        if "\0agent" not in data:
+            return None
+        env_t = self._values("\0env_t", "\0new_env_t")
+        if env_t is None:  # an agent that acts in every env step
+            env_t = self.rows.t[self.row] + self.is_next
+        elif "\0new_env_t" not in data:
+            env_t = env_t + self.is_next
+        whole = data.get("\0whole")
+        whole_ids = list(self.block.episode_ids) if whole is None else whole[self.first].tolist()
+        return Agents(data["\0agent"][self.first].tolist(), whole_ids, env_t.astype(np.int64))
+
+    def _values(self, name: str, next_name: str) -> Array | None:
+        """Return what the rows hold under a name; of rows that hold what comes after the step, the next
+        observations."""
+        values, following = self.rows.data.get(name), self.rows.data.get(next_name)
+        if values is None:
+            return None
+        rows = np.asarray(values[self.row])
+        if following is not None:
+            rows[self.is_next] = following[self.row[self.is_next]]
+        return rows

@@ -1,0 +1,339 @@
+"""RLlib's episode files: column `item`, each row the msgpack of a `SingleAgentEpisode`'s state.
+
+A field of the state is a buffer: `data` (a list of items, or arrays when the episode was finalized), `lookback` (how
+many of its rows lie before the chunk) and its space. Rows of several buffers become one column; no step is looked at
+alone, except by C code. Object arrays, which msgpack-numpy pickles, are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.config.errors import nearest_match
+from runner.episodes import nested
+from runner.episodes.columns import (
+    ACTIONS,
+    DEFAULT_MODULE_ID,
+    OBS,
+    REWARDS,
+    Agents,
+    Column,
+    ColumnBlock,
+    InfoRows,
+    Lookback,
+)
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.numpy_msgpack import (
+    EncodedArrayError,
+    decode_items,
+    decode_tree,
+    is_encoded,
+    read_space,
+)
+from runner.offline.codecs.trajectories import ReadCounts, check_rewards
+from runner.offline.files.data_error import Place, data_error
+
+ITEM = "item"
+_STATE_NAMES = {"observations": OBS, "actions": ACTIONS, "rewards": REWARDS}
+_FLAGS = ("is_terminated", "is_truncated")
+
+
+@dataclass(frozen=True)
+class PastSteps:
+    """The steps before the chunks of a block, as they were stored with them."""
+
+    columns: Sequence[Mapping[str, Column]]  # of each chunk
+    lengths: Sequence[int]
+
+    def num_steps_before(self, chunk: int) -> int:
+        """See `Lookback`."""
+        return self.lengths[chunk]
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        """See `Lookback`."""
+        return self.columns[chunk]
+
+
+@dataclass(frozen=True)
+class EpisodeInfos:
+    """Infos of each chunk's observations; None where all are empty."""
+
+    rows: Sequence[list[dict[str, Any]] | None]
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """See `InfoRows`."""
+        infos = self.rows[chunk]
+        return None if infos is None else [{} for _ in range(num_before)] + infos[:num_rows]
+
+
+@dataclass(frozen=True)
+class _Episode:
+    """One row: the chunk's rows of each column, the rows before it, and what else its state says."""
+
+    columns: dict[str, Column]
+    past: dict[str, Column]
+    num_before: int
+    length: int
+    infos: list[dict[str, Any]] | None
+    flags: tuple[bool, bool]
+    t_started: int
+    id_: str
+    agent_id: str | None
+    module_id: str | None
+    multi_agent_episode_id: str | None
+
+
+def recognises(schema: pa.Schema) -> bool:
+    """Return whether a file with these columns holds RLlib's episodes."""
+    if ITEM not in schema.names:
+        return False
+    type_ = schema.field(ITEM).type
+    return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
+
+
+def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None) -> ColumnBlock:
+    """Return the episode chunks in the rows of `table`, with their time steps, lookback, infos and ids.
+
+    Chunks without a step are left out and counted.
+
+    Raises:
+        DataError: a row cannot be read, or does not fit the others; it names file, row and field.
+    """
+    place = place or Place(row=0)
+    counts = counts if counts is not None else ReadCounts()
+    rows = [(row, _read_episode(_unpack(item, place.at(row)), place.at(row))) for row, item in _items(table, place)]
+    episodes = [episode for _, episode in rows if episode.length]
+    counts.trajectories_dropped += len(rows) - len(episodes)
+    if not episodes:
+        raise data_error("there is no episode with a step in these rows", place)
+    names = list(episodes[0].columns)
+    for row, episode in rows:
+        if episode.length and set(episode.columns) != set(names):
+            odd = ", ".join(sorted(set(episode.columns) ^ set(names)))
+            raise data_error(f"only some episodes have {odd}", place.at(row))
+    return ColumnBlock(
+        columns={name: _concatenate(rows, name, place) for name in names},
+        lengths=np.array([episode.length for episode in episodes], np.int64),
+        is_terminated=np.array([episode.flags[0] for episode in episodes], np.bool_),
+        is_truncated=np.array([episode.flags[1] for episode in episodes], np.bool_),
+        t_started=np.array([episode.t_started for episode in episodes], np.int64),
+        episode_ids=[episode.id_ for episode in episodes],
+        lookback=_lookback_of(episodes),
+        infos=_infos_of(episodes),
+        **_agents_of(episodes, place),
+    )
+
+
+def read_spaces(table: pa.Table, place: Place | None = None) -> Spaces:
+    """Return the spaces in the first row's state, as far as there are any."""
+    place = place or Place(row=0)
+    _, item = next(_items(table.slice(0, 1), place))
+    state = _unpack(item, place)
+    read = []
+    for name, field in (("_observation_space", "observations"), ("_action_space", "actions")):
+        buffer = state.get(field)
+        plain = state.get(name) or (buffer.get("space") if isinstance(buffer, dict) else None)
+        try:
+            read.append(read_space(plain))
+        except EncodedArrayError as error:
+            raise data_error(str(error), place.of(f"{ITEM}.{name}")) from None
+    return Spaces(*read)
+
+
+def _items(table: pa.Table, place: Place) -> Any:
+    if ITEM not in table.column_names:
+        near = nearest_match(ITEM, table.column_names)
+        raise data_error(f"there is no column {ITEM}", place, got=", ".join(table.column_names), nearest=near)
+    for row, item in enumerate(table[ITEM].to_pylist()):
+        if not isinstance(item, bytes):
+            raise data_error("expected bytes", place.at(row).of(ITEM), got=type(item).__name__)
+        yield row, item
+
+
+def _unpack(item: bytes, place: Place) -> dict[str, Any]:
+    import msgpack
+
+    try:
+        state = msgpack.unpackb(item, strict_map_key=False)
+    except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
+        what = str(error) or type(error).__name__
+        raise data_error(f"an episode is damaged: no msgpack: {what:.200}", place.of(ITEM)) from None
+    if not isinstance(state, dict) or not _STATE_NAMES.keys() <= state.keys():
+        got = ", ".join(map(str, state))[:200] if isinstance(state, dict) else type(state).__name__
+        allowed = f"a SingleAgentEpisode's state with {', '.join(_STATE_NAMES)}"
+        raise data_error("a row is no episode of RLlib's", place.of(ITEM), got=got, allowed=allowed)
+    return state
+
+
+def _read_episode(state: dict[str, Any], place: Place) -> _Episode:
+    rewards, num_before = _read_buffer(state["rewards"], "rewards", place)
+    num_rows = 0 if rewards is None else nested.row_count(rewards)
+    if not 0 <= num_before <= num_rows:
+        raise data_error(f"a lookback of {num_before} steps in {num_rows}", place.of(f"{ITEM}.rewards"))
+    buffers = {"observations": state["observations"], "actions": state["actions"]}
+    outputs = state.get("extra_model_outputs") or {}
+    if not isinstance(outputs, dict):
+        raise data_error("expected a dict", place.of(f"{ITEM}.extra_model_outputs"), got=type(outputs).__name__)
+    buffers |= {f"extra_model_outputs.{_as_text(key)}": buffer for key, buffer in outputs.items()}
+    whole: dict[str, Any] = {REWARDS: rewards}
+    for field, buffer in buffers.items():
+        column, before = _read_buffer(buffer, field, place)
+        expected = num_rows + (field == "observations")
+        got = 0 if column is None else nested.row_count(column)
+        if num_rows and (got != expected or before != num_before):
+            what = f"{got} rows, {before} of them lookback, for {num_rows} rewards with {num_before} of lookback"
+            raise data_error(f"the fields of an episode do not fit together: {what}", place.of(f"{ITEM}.{field}"))
+        whole[_STATE_NAMES.get(field, field.removeprefix("extra_model_outputs."))] = column
+    whole = {name: whole[name] for name in (OBS, ACTIONS, REWARDS, *whole)}
+    length = num_rows - num_before
+    if num_rows and not (isinstance(rewards, np.ndarray) and rewards.dtype.kind in "biuf" and rewards.ndim == 1):
+        raise data_error("expected one number a step", place.of(f"{ITEM}.rewards"))
+    if isinstance(rewards, np.ndarray):
+        check_rewards(rewards, lambda step: place.of(f"{ITEM}.rewards[{step}]"))
+    kept = whole if length else {}
+    return _Episode(
+        columns={name: nested.take(column, slice(num_before, None)) for name, column in kept.items()},
+        past={name: nested.take(column, slice(0, num_before)) for name, column in kept.items()},
+        num_before=num_before,
+        length=length,
+        infos=_read_infos(state.get("infos"), num_before, length, place) if length else None,
+        flags=(_read_flag(state, _FLAGS[0], place), _read_flag(state, _FLAGS[1], place)),
+        t_started=_read_number(state, "t_started", place),
+        id_=_as_text(state.get("id_")) or f"{place}",
+        agent_id=_as_text(state.get("agent_id")),
+        module_id=_as_text(state.get("module_id")),
+        multi_agent_episode_id=_as_text(state.get("multi_agent_episode_id")),
+    )
+
+
+def _read_buffer(buffer: Any, field: str, place: Place) -> tuple[Column | None, int]:
+    """Return a buffer's column (None: it is empty) and how many of its rows are lookback."""
+    where = place.of(f"{ITEM}.{field}")
+    if not isinstance(buffer, dict) or "data" not in buffer:
+        raise data_error("expected a buffer with its data", where, got=type(buffer).__name__)
+    data, lookback = buffer["data"], buffer.get("lookback", 0)
+    if type(lookback) is not int:
+        raise data_error("a lookback is a number of steps", where, got=type(lookback).__name__)
+    try:
+        if not isinstance(data, list) or _is_tuple(buffer):
+            return _check_rows(_as_columns(decode_tree(data)), where), lookback
+        return (decode_items(data) if data else None), lookback
+    except EncodedArrayError as error:
+        raise data_error(f"{field} cannot be read: {error}", where) from None
+
+
+def _is_tuple(buffer: dict[str, Any]) -> bool:
+    """Return whether `data` is a tuple of columns, which msgpack stores as a list."""
+    return bool(buffer.get("finalized")) and all(is_encoded(part) or isinstance(part, dict) for part in buffer["data"])
+
+
+def _as_columns(tree: Any) -> Any:
+    """Return lists of arrays as the tuples that they were."""
+    if isinstance(tree, dict):
+        return {key: _as_columns(branch) for key, branch in tree.items()}
+    return tuple(_as_columns(part) for part in tree) if isinstance(tree, list) else tree
+
+
+def _check_rows(column: Any, place: Place) -> Column:
+    try:
+        nested.check_columns(column)
+    except (TypeError, ValueError) as error:
+        raise data_error(f"an episode is damaged: {error}", place) from None
+    return column
+
+
+def _read_infos(buffer: Any, num_before: int, length: int, place: Place) -> list[dict[str, Any]] | None:
+    if buffer is None:
+        return None
+    where = place.of(f"{ITEM}.infos")
+    data = buffer.get("data") if isinstance(buffer, dict) else None
+    if is_encoded(data):
+        raise data_error("infos cannot be read: object arrays are not read, as that would run code in the file", where)
+    if not isinstance(data, list):
+        raise data_error("expected a buffer with a list of infos", where, got=type(buffer).__name__)
+    if not any(data):
+        return None
+    infos = data[num_before:]
+    if len(infos) != length + 1:
+        raise data_error(f"{len(infos)} infos for {length + 1} observations", where)
+    try:
+        return [decode_tree(info) if isinstance(info, dict) else {} for info in infos]
+    except EncodedArrayError as error:
+        raise data_error(f"infos cannot be read: {error}", where) from None
+
+
+def _read_flag(state: dict[str, Any], name: str, place: Place) -> bool:
+    try:
+        value = decode_tree(state.get(name, False))
+    except EncodedArrayError as error:
+        raise data_error(f"{name} cannot be read: {error}", place.of(f"{ITEM}.{name}")) from None
+    if not isinstance(value, (bool, np.bool_)):
+        raise data_error("expected true or false", place.of(f"{ITEM}.{name}"), got=type(value).__name__)
+    return bool(value)
+
+
+def _read_number(state: dict[str, Any], name: str, place: Place) -> int:
+    try:
+        value = decode_tree(state.get(name) or 0)
+    except EncodedArrayError as error:
+        raise data_error(f"{name} cannot be read: {error}", place.of(f"{ITEM}.{name}")) from None
+    if not isinstance(value, (int, np.integer)) or not 0 <= value < 2**62:
+        raise data_error("expected a time step", place.of(f"{ITEM}.{name}"), got=repr(value)[:40])
+    return int(value)
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None:
+        return None
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: Place) -> Column:
+    parts = [(row, episode.columns[name]) for row, episode in rows if episode.length]
+    _, first = parts[0]
+    for row, part in parts:
+        try:
+            same = all(nested.leaves(nested.map_leaves(_is_like, first, part)))
+        except ValueError as error:
+            raise data_error(f"episodes differ: {error}", place.at(row).of(name)) from None
+        if not same:
+            got, expected = (", ".join(f"{a.dtype} {a.shape[1:]}" for a in nested.leaves(c)) for c in (part, first))
+            raise data_error("episodes differ", place.at(row).of(name), got=got, allowed=f"{expected}, as in row 0")
+    return nested.concatenate([part for _, part in parts])
+
+
+def _is_like(a: Any, b: Any) -> bool:
+    same_kind = a.dtype == b.dtype or a.dtype.kind == b.dtype.kind or {a.dtype.kind, b.dtype.kind} <= set("iuf")
+    return bool(a.shape[1:] == b.shape[1:] and same_kind)
+
+
+def _lookback_of(episodes: Sequence[_Episode]) -> Lookback | None:
+    if not any(episode.num_before for episode in episodes):
+        return None
+    return PastSteps([episode.past for episode in episodes], [episode.num_before for episode in episodes])
+
+
+def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:
+    infos = [episode.infos for episode in episodes]
+    return EpisodeInfos(infos) if any(rows is not None for rows in infos) else None
+
+
+def _agents_of(episodes: Sequence[_Episode], place: Place) -> dict[str, Any]:
+    """Return `agents` and `module_id` of the block, where the states name them."""
+    modules = sorted({episode.module_id for episode in episodes if episode.module_id is not None})
+    if len(modules) > 1:
+        raise data_error("episodes of several modules in one file are not read", place, got=", ".join(modules))
+    if any(episode.agent_id is None for episode in episodes):
+        return {"module_id": modules[0]} if modules else {}
+    env_t = [np.arange(episode.length + 1) + episode.t_started for episode in episodes]
+    agents = Agents(
+        agent_ids=[episode.agent_id or "" for episode in episodes],
+        multi_agent_episode_ids=[episode.multi_agent_episode_id or episode.id_ for episode in episodes],
+        env_t=np.concatenate(env_t),
+    )
+    return {"agents": agents, "module_id": modules[0] if modules else DEFAULT_MODULE_ID}

@@ -1,0 +1,247 @@
+"""RLlib's tables: columns that it packs (pickle, LZ4, base64) and Ray's tensor columns, as plain Arrow columns.
+
+RLlib writes one row a step. Columns named in `output_compress_columns` (`obs` and `new_obs`) hold each array as base64
+text of an LZ4 frame of a pickle; arrays of other columns are Ray Data's tensor type, which is a list with its shape in
+the field's metadata. Here both become numbers, or fixed-size lists nested as deep as the array has dimensions; a packed
+dict or tuple becomes one column a leaf, `obs/position` or `obs/0`.
+"""
+
+from __future__ import annotations
+
+import binascii
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from runner.episodes.nested import Array
+from runner.offline.codecs.numpy_unpickler import PickleRefused, unpickle
+from runner.offline.codecs.pickled_columns import unpickle_rows
+from runner.offline.files.data_error import Place, data_error, import_extra
+from runner.offline.files.unpacking import check_size, most_bytes, too_large
+
+_LZ4_MAGIC = "BCJNG"  # base64 of the first bytes of every LZ4 frame
+# The frame: magic (4 bytes), flags, block size, content size (8), checksum, then blocks with their sizes (4).
+_LZ4_BLOCK_START = 19
+_LZ4_HAS_SIZE = 0x08
+_LZ4_FLAGS, _LZ4_USUAL = 0xDF, 0x48  # version 1, content size, no checksums, no dictionary
+_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+_EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
+
+
+def recognises(table: pa.Table) -> bool:
+    """Return whether there is a packed or a tensor column in these rows (one is enough to tell)."""
+    return any(_tensor_shape(field) is not None or is_packed(table[field.name]) for field in table.schema)
+
+
+def is_packed(column: pa.ChunkedArray) -> bool:
+    """Return whether a column holds packed arrays, by its first value."""
+    return first_packed(column) is not None
+
+
+def first_packed(column: pa.ChunkedArray) -> str | None:
+    """Return the first value if it is a packed array, else None."""
+    if not _is_text(column.type):
+        return None
+    try:
+        first = next((value.as_py() for chunk in column.chunks for value in chunk[:1]), None)
+    except UnicodeDecodeError:
+        return None
+    text = first.decode("latin1") if isinstance(first, bytes) else first
+    return text if text is not None and text.startswith(_LZ4_MAGIC) else None
+
+
+def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: Place | None = None) -> pa.Table:
+    """Return the table with its packed and tensor columns as plain ones.
+
+    Args:
+        table: rows of RLlib's.
+        columns: names of columns to unpack where they are packed; None: every packed one.
+        place: file and first row, for errors.
+
+    Raises:
+        DataError: a value is no packed array, or one that does not fit the others.
+    """
+    place = place or Place(row=0)
+    fields: list[pa.Field] = []
+    arrays: list[pa.ChunkedArray | pa.Array] = []
+    for index, field in enumerate(table.schema):
+        column, where = table.column(index), place.of(field.name)
+        if (columns is None or field.name in columns) and is_packed(column):
+            parts = _leaf_arrays(unpack_column(column, where), field.name, where)
+        else:
+            parts = [(field.name, _plain_tensor(column, field, where))]
+        fields += [pa.field(name, array.type) for name, array in parts]
+        arrays += [array for _, array in parts]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def unpack_column(column: pa.ChunkedArray, place: Place) -> Any:
+    """Return the arrays of a packed column: one array (rows, ...), or nested ones.
+
+    Raises:
+        DataError: see `unpack_table`.
+    """
+    try:
+        return unpickle_rows(unpack_bytes(column.to_pylist(), place))
+    except PickleRefused as error:
+        raise data_error(f"a packed array cannot be read: {error}", place.at(error.row or 0)) from None
+    except UnicodeDecodeError as error:
+        raise data_error(f"a packed array is damaged: no base64 text: {error}", place) from None
+
+
+def unpack_value(text: str | bytes, place: Place) -> Any:
+    """Return what one packed value holds; `DataError` if that is anything but arrays."""
+    try:
+        return unpickle(unpack_bytes([text], place)[0])
+    except PickleRefused as error:
+        raise data_error(f"a packed array cannot be read: {error}", place) from None
+
+
+def unpack_bytes(texts: Sequence[str | bytes | None], place: Place) -> list[bytes]:
+    """Return the pickles in these texts."""
+    frame = import_extra("lz4.frame", place, "reading columns that RLlib has packed")
+    block = import_extra("lz4.block", place, "reading columns that RLlib has packed")
+    blobs: list[bytes] = []
+    packed: list[bytes] = []
+    for row, text in enumerate(texts):
+        try:
+            packed.append(binascii.a2b_base64(text or "", strict_mode=True))
+        except (binascii.Error, ValueError) as error:
+            raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
+    num_packed = sum(map(len, packed))
+    claimed = 0
+    for row, content in enumerate(packed):  # before anything is unpacked
+        claimed += _claimed_size(content)
+        check_size(claimed, num_packed, place.at(row))
+    left = most_bytes(num_packed)
+    for row, content in enumerate(packed):
+        try:
+            blobs.append(_decompress(content, frame, block, left))
+            left -= len(blobs[-1])
+        except TooMuchError:
+            raise too_large(num_packed, place.at(row)) from None
+        except ValueError as error:
+            raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
+        except (RuntimeError, EOFError, MemoryError, block.LZ4BlockError) as error:
+            raise data_error(f"a packed array is damaged: no LZ4 frame: {error}", place.at(row)) from None
+    return blobs
+
+
+class TooMuchError(Exception):
+    """A frame holds more than is left of what may be unpacked."""
+
+
+def _claimed_size(packed: bytes) -> int:
+    """Return what the header of an LZ4 frame says; 0 where it says nothing."""
+    has_size = len(packed) >= _LZ4_BLOCK_START and packed[4] & _LZ4_HAS_SIZE
+    return int.from_bytes(packed[6:14], "little") if has_size else 0
+
+
+def _decompress(packed: bytes, frame: Any, block: Any, most: int) -> bytes:
+    """Return the content of an LZ4 frame, of `most` bytes at most. The usual one is a header with the content's size
+    and one block, which is read ten times as fast without the machinery of frames."""
+    size = _claimed_size(packed)
+    if size > min(255 * len(packed), most):
+        raise ValueError(f"{len(packed)} bytes claim to hold {size}")
+    if not size:
+        return _decompress_frame(packed, frame, most)
+    word = int.from_bytes(packed[15:19], "little")
+    end = _LZ4_BLOCK_START + (word & 0x7FFFFFFF)
+    is_usual = packed[4] & _LZ4_FLAGS == _LZ4_USUAL and packed[end:] == b"\0\0\0\0"
+    if not is_usual or word & 0x80000000 or not size:
+        return _decompress_frame(packed, frame, most)
+    content: bytes = block.decompress(packed[_LZ4_BLOCK_START:end], uncompressed_size=size)
+    if len(content) != size:
+        raise ValueError(f"{len(content)} bytes of an LZ4 frame of {size}")
+    return content
+
+
+def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
+    """Return the content of any LZ4 frame."""
+    machine = frame.LZ4FrameDecompressor()
+    content: bytes = machine.decompress(packed, max_length=most + 1)
+    if len(content) > most:
+        raise TooMuchError
+    if not machine.eof:
+        raise RuntimeError("it breaks off")
+    return content
+
+
+# --- Arrow columns --------------------------------------------------------------------------------
+
+
+def array_to_arrow(values: Array, place: Place) -> pa.Array:
+    """Return (rows, ...) -> numbers or text for no further dimension, else fixed-size lists nested as deep."""
+    if values.dtype.kind == "S":
+        return pa.array(values.tolist(), pa.binary())
+    if values.dtype.kind == "c":
+        raise data_error("complex numbers have no Arrow type", place, got=str(values.dtype))
+    if values.dtype.kind == "U" and values.ndim > 1:
+        raise data_error("arrays of text are no column of a table", place, got=f"shape {values.shape}")
+    array: pa.Array = pa.array(values.tolist() if values.dtype.kind == "U" else values.reshape(-1))
+    for size in reversed(values.shape[1:]):
+        if size == 0:
+            raise data_error("arrays without elements are no column of a table", place, got=f"shape {values.shape}")
+        array = pa.FixedSizeListArray.from_arrays(array, size)
+    return array
+
+
+def _leaf_arrays(column: Any, name: str, place: Place) -> list[tuple[str, pa.Array]]:
+    if isinstance(column, (dict, tuple)):
+        items: Iterable[tuple[Any, Any]] = column.items() if isinstance(column, dict) else enumerate(column)
+        return [part for key, branch in items for part in _leaf_arrays(branch, f"{name}/{_escape(key)}", place)]
+    return [(name, array_to_arrow(column, place))]
+
+
+def _escape(key: Any) -> str:
+    return str(key).replace("%", "%25").replace("/", "%2F") or "%"
+
+
+def _tensor_shape(field: pa.Field) -> bytes | None:
+    """Return the metadata of a tensor column, which say its shape; None for others. Once Ray is imported, it has a
+    type."""
+    if isinstance(field.type, pa.BaseExtensionType):
+        known = field.type.extension_name in _TENSORS
+        return bytes(field.type.__arrow_ext_serialize__()) if known else None
+    metadata = field.metadata or {}
+    known = metadata.get(_EXTENSION_NAME, b"").decode("latin1") in _TENSORS
+    return metadata.get(_EXTENSION_METADATA, b"") if known else None
+
+
+def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: Place) -> pa.ChunkedArray | pa.Array:
+    serialized = _tensor_shape(field)
+    if serialized is None:
+        if isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name.startswith("ray."):
+            raise data_error("a column of Python objects, or of arrays of various shapes, is not read", place)
+        return column
+    shape = _read_shape(serialized, place)
+    array = column.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # no chunk, or more than fit one
+        array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], field.type)
+    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
+    values, size_of_row = storage.flatten(), int(np.prod(shape, dtype=np.int64))
+    sizes = np.diff(storage.offsets.to_numpy())
+    if storage.null_count or values.null_count or (sizes != size_of_row).any():
+        raise data_error(f"a tensor column does not hold shape {shape} in every row", place)
+    for size in reversed(shape):
+        values = pa.FixedSizeListArray.from_arrays(values, size)
+    return values
+
+
+def _read_shape(serialized: bytes, place: Place) -> tuple[int, ...]:
+    """Return the shape in a tensor column's metadata: JSON, or a pickled tuple in files of Ray 2.49 to 2.54."""
+    try:
+        shape = unpickle(serialized) if serialized[:1] == b"\x80" else json.loads(serialized)
+    except (PickleRefused, ValueError) as error:
+        raise data_error(f"the shape of a tensor column cannot be read: {error}", place) from None
+    if not isinstance(shape, (list, tuple)) or not all(type(size) is int and size > 0 for size in shape):
+        raise data_error("the shape of a tensor column cannot be read", place, got=repr(shape)[:80])
+    return tuple(shape)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+    return any(test(type_) for test in tests)

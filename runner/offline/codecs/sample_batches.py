@@ -1,0 +1,373 @@
+"""SampleBatches of RLlib's old API stack: JSON lines, or tables, with one batch of many steps a row.
+
+A column is a list with one item a step, or packed text (pickle, LZ4, base64) of one array for the whole batch. A line
+of the type MultiAgentBatch is read if it has one policy. Rows become trajectories by `eps_id` and `t`; without ids each
+batch (each `unroll_id` in it) is cut where a step ends an episode, and the next batch is not taken to continue it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runner.config.errors import nearest_match
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, concat_blocks
+from runner.episodes.nested import Array
+from runner.offline.codecs.rllib_tables import first_packed, unpack_value
+from runner.offline.codecs.step_columns import column_to_arrays
+from runner.offline.codecs.trajectories import ReadCounts, Steps, check_new_obs, check_rewards, group_steps
+from runner.offline.files.data_error import Place, data_error
+
+MAX_TABLE_BYTES = 2**24
+_READ_BYTES = 2**20
+_TYPE = re.compile(rb'"type"\s*:\s*"(SampleBatch|MultiAgentBatch)"')
+_NEW_OBS, _POLICY_BATCHES, _TEXT = "new_obs", "policy_batches", "text"
+_OWN = {OBS, ACTIONS, REWARDS, _NEW_OBS, "dones", "terminateds", "truncateds", "eps_id", "t", "infos"}
+# What the old stack keeps beside the steps, or has computed from them: no outputs of a module.
+_LEFT_OUT = {
+    *("type", "count", "unroll_id", "agent_index", "env_id", "seq_lens", "batch_indexes"),
+    *(
+        "prev_actions",
+        "prev_rewards",
+        "prev_obs",
+        "advantages",
+        "value_targets",
+        "returns",
+        "weights",
+        "values_bootstrapped",
+    ),
+}
+_PER_SEQUENCE = re.compile(r"state_(in|out)_\d+")
+
+
+class ByteStream(Protocol):
+    """A file that is open for reading bytes."""
+
+    def read(self, size: int, /) -> bytes:
+        """Return the next bytes, at most `size`; empty at the end."""
+
+
+def recognises(head: bytes) -> bool:
+    """Return whether a file that starts so has lines of SampleBatches."""
+    return head.lstrip()[:1] == b"{" and _TYPE.search(head) is not None
+
+
+def recognises_schema(schema: pa.Schema) -> bool:
+    """Return whether a table with these columns has a SampleBatch a row."""
+    names = set(schema.names)
+    if _POLICY_BATCHES in names:
+        return True
+    lists = [name for name in (REWARDS, ACTIONS) if name in names and _is_list(schema.field(name).type)]
+    return {OBS, ACTIONS} <= names and REWARDS in lists
+
+
+def read_tables(
+    stream: ByteStream, place: Place | None = None, max_bytes: int = MAX_TABLE_BYTES
+) -> Iterator[tuple[Place, pa.Table]]:
+    """Yield the lines of a JSON file as tables of about `max_bytes` of text, each with the place of its first line.
+
+    Raises:
+        DataError: a line is no JSON object; it names the line.
+    """
+    place = place or Place(row=0, unit="line")
+    first = 0
+    held: list[bytes] = []
+    num_bytes = 0
+    for line in _lines(stream):
+        held.append(line)
+        num_bytes += len(line)
+        if num_bytes >= max_bytes:
+            yield from _parse(held, place.at(first))
+            first += len(held)
+            held, num_bytes = [], 0
+    if held:
+        yield from _parse(held, place.at(first))
+
+
+def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None) -> ColumnBlock:
+    """Return the trajectories in these batches.
+
+    A chunk that neither ends nor goes on in these rows keeps both flags false: it may go on in other rows.
+
+    Args:
+        table: a batch a row, as columns or as the one column `text` of JSON lines (`ray.data.read_text`).
+        place: the file and the first row, for errors.
+        counts: is added to.
+
+    Raises:
+        DataError: columns are missing, damaged, or do not fit together; it names file, row and field.
+    """
+    place = place or Place(row=0)
+    if table.column_names == [_TEXT]:
+        return _decode_text(table, place, counts)
+    table = _single_policy(table, place)
+    for name in (OBS, ACTIONS, REWARDS):
+        if name not in table.column_names:
+            near = nearest_match(name, table.column_names)
+            raise data_error(f"a SampleBatch has no {name}", place, got=", ".join(table.column_names), nearest=near)
+    reader = _BatchReader(table, place)
+    rewards = reader.numbers(REWARDS)
+    check_rewards(rewards, lambda step: place.at(reader.batch_of(step)).of(REWARDS))
+    is_terminated = reader.flags("terminateds") if reader.has("terminateds") else reader.flags("dones")
+    columns = {
+        OBS: reader.column(OBS),
+        ACTIONS: reader.column(ACTIONS),
+        REWARDS: rewards.astype(np.float64, copy=False),
+    }
+    for name in table.column_names:
+        if name not in _OWN | _LEFT_OUT and not _PER_SEQUENCE.fullmatch(name) and reader.has(name):
+            columns[name] = reader.column(name)
+    new_obs = reader.column(_NEW_OBS) if reader.has(_NEW_OBS) else None
+    if new_obs is not None:
+        check_new_obs(columns[OBS], new_obs, place.of(_NEW_OBS))
+    has_ids = reader.has("eps_id")
+    steps = Steps(
+        columns=columns,
+        is_terminated=is_terminated,
+        is_truncated=reader.flags("truncateds"),
+        new_obs=new_obs,
+        episode_ids=reader.ids() if has_ids else None,
+        t=reader.integers("t") if reader.has("t") else None,
+        infos=reader.infos(),
+        segments=None if has_ids else reader.segments(),
+    )
+    return group_steps(steps, counts if counts is not None else ReadCounts())
+
+
+def _decode_text(table: pa.Table, place: Place, counts: ReadCounts | None) -> ColumnBlock:
+    lines = table[_TEXT].to_pylist()
+    if not all(isinstance(line, str) for line in lines):
+        raise data_error("expected a line of JSON a row", place.of(_TEXT))
+    parts = [decode(part, where, counts) for where, part in _parse(lines, place)]
+    if not parts:
+        raise data_error("there is no SampleBatch in these lines", place)
+    return concat_blocks(parts)
+
+
+class _BatchReader:
+    """Reads the columns of batches, R steps in all."""
+
+    def __init__(self, table: pa.Table, place: Place) -> None:
+        self._table, self._place = table, place
+        self._sizes: npt.NDArray[np.int64] | None = None  # steps of each batch
+        self._sized_by = ""
+
+    def has(self, name: str) -> bool:
+        """Return whether the batches have that column."""
+        return name in self._table.column_names and self._table[name].null_count < self._table.num_rows
+
+    def column(self, name: str) -> Column:
+        """Return (R, ...) what the column holds."""
+        column, place = self._table[name].combine_chunks(), self._place.of(name)
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks)
+        if column.null_count:
+            row = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0])
+            raise data_error("only some batches have this column", place.at(row))
+        if first_packed(pa.chunked_array([column])) is not None:
+            parts = [self._unpacked(text, place.at(row)) for row, text in enumerate(column.to_pylist())]
+            self._check_sizes(np.array([nested.row_count(part) for part in parts]), name)
+            return _concatenate(parts, place)
+        if not _is_list(column.type):
+            raise data_error("expected a list with an item for each step", place, got=str(column.type))
+        self._check_sizes(column.value_lengths().to_numpy(zero_copy_only=False), name)
+        items = column.flatten()
+        return column_to_arrays(items, pa.field(name, items.type), Place(place.file, None, name, unit="step"))
+
+    def numbers(self, name: str) -> Array:
+        """Return (R,) numbers."""
+        values = self.column(name)
+        if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "biuf":
+            raise data_error("expected one number a step", self._place.of(name))
+        return values
+
+    def integers(self, name: str) -> npt.NDArray[np.int64]:
+        """Return (R,) integers."""
+        values = self.numbers(name)
+        if values.dtype.kind == "f":
+            raise data_error("expected integers", self._place.of(name), got=str(values.dtype))
+        return values.astype(np.int64)
+
+    def flags(self, name: str) -> npt.NDArray[np.bool_]:
+        """Return (R,) bools, of 0 and 1 too; false where the batches do not have them."""
+        if not self.has(name):
+            return np.zeros(int(self.sizes.sum()), np.bool_)
+        values = self.numbers(name)
+        wrong = np.flatnonzero((values != 0) & (values != 1))
+        if len(wrong):
+            place = self._place.at(self.batch_of(int(wrong[0]))).of(name)
+            raise data_error("an end flag is true or false", place, got=str(values[wrong[0]]))
+        return values.astype(np.bool_)
+
+    def ids(self) -> Array:
+        """Return (R,) episode ids, which tell several agents of one episode apart."""
+        ids = self.column("eps_id")
+        if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iuSU":
+            raise data_error("expected one id a step", self._place.of("eps_id"))
+        agents = self.integers("agent_index") if self.has("agent_index") else None
+        if agents is None or not agents.any():
+            return ids
+        pairs = zip(ids.tolist(), agents.tolist(), strict=True)
+        return np.array([f"{episode}/{agent}" for episode, agent in pairs])
+
+    def segments(self) -> npt.NDArray[np.int64]:
+        """Return (R,) number of the batch, and of the unroll in it: what steps without ids belong to."""
+        batch = np.repeat(np.arange(len(self.sizes)), self.sizes)
+        if not self.has("unroll_id"):
+            return batch
+        unroll = self.integers("unroll_id")
+        changes = np.concatenate(([False], (np.diff(batch) != 0) | (np.diff(unroll) != 0)))[: len(batch)]
+        return np.cumsum(changes)
+
+    def infos(self) -> list[dict[str, Any]] | None:
+        """Return (R,) infos, None where all are empty."""
+        if not self.has("infos"):
+            return None
+        column, place = self._table["infos"], self._place.of("infos")
+        rows: list[Any] = []
+        for row, value in enumerate(column.to_pylist()):
+            batch = unpack_value(value, place.at(row)) if isinstance(value, (str, bytes)) else value
+            if not isinstance(batch, list) or len(batch) != self.sizes[row]:
+                raise data_error("expected a list with an info for each step", place.at(row))
+            rows += [_without_none(info) if isinstance(info, dict) else {} for info in batch]
+        return rows if any(rows) else None
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """Steps of each batch."""
+        assert self._sizes is not None
+        return self._sizes
+
+    def _unpacked(self, text: str | bytes, place: Place) -> Column:
+        value = unpack_value(text, place)
+        try:
+            column = nested.stack(value) if isinstance(value, list) else value
+            nested.check_columns(column)
+        except (TypeError, ValueError) as error:
+            raise data_error(f"a packed batch holds no arrays: {error}", place) from None
+        return column
+
+    def _check_sizes(self, sizes: npt.NDArray[Any], name: str) -> None:
+        if self._sizes is None:
+            self._sizes, self._sized_by = sizes.astype(np.int64), name
+        wrong = np.flatnonzero(sizes != self._sizes)
+        if len(wrong):
+            row = int(wrong[0])
+            allowed = f"{int(self._sizes[row])}, as {self._sized_by} has"
+            what = "a batch's columns must have one length"
+            raise data_error(what, self._place.at(row).of(name), got=f"{int(sizes[row])} steps", allowed=allowed)
+
+    def batch_of(self, step: int) -> int:
+        """Return the batch that holds the step."""
+        return int(np.searchsorted(np.cumsum(self.sizes), step, side="right"))
+
+
+def _concatenate(parts: Sequence[Column], place: Place) -> Column:
+    for row, part in enumerate(parts):
+        try:
+            same = all(nested.leaves(nested.map_leaves(_is_like, parts[0], part)))
+        except ValueError as error:
+            raise data_error(f"batches differ: {error}", place.at(row)) from None
+        if not same:
+            got, allowed = (
+                ", ".join(f"{leaf.dtype} {leaf.shape[1:]}" for leaf in nested.leaves(p)) for p in (part, parts[0])
+            )
+            raise data_error("batches differ", place.at(row), got=got, allowed=f"{allowed}, as in the first")
+    return nested.concatenate(parts)
+
+
+def _is_like(a: Array, b: Array) -> bool:
+    return bool(a.shape[1:] == b.shape[1:] and a.dtype.kind == b.dtype.kind)
+
+
+def _without_none(info: dict[str, Any]) -> dict[str, Any]:
+    """Return an info without the keys that only other rows have, which Arrow adds."""
+    return {key: value for key, value in info.items() if value is not None}
+
+
+def _single_policy(table: pa.Table, place: Place) -> pa.Table:
+    """Return the columns of the only policy of MultiAgentBatches; other tables as they are."""
+    if _POLICY_BATCHES not in table.column_names:
+        return table
+    batches = table[_POLICY_BATCHES].combine_chunks()
+    if isinstance(batches, pa.ChunkedArray) or not pa.types.is_struct(batches.type) or batches.null_count:
+        raise data_error("SampleBatches and MultiAgentBatches are mixed", place.of(_POLICY_BATCHES))
+    names = [batches.type.field(index).name for index in range(batches.type.num_fields)]
+    if len(names) != 1:
+        raise data_error("batches of several policies are not read", place.of(_POLICY_BATCHES), got=", ".join(names))
+    policy = batches.field(0)
+    if not pa.types.is_struct(policy.type) or policy.null_count:
+        raise data_error("a MultiAgentBatch holds no SampleBatch", place.of(_POLICY_BATCHES), got=str(policy.type)[:80])
+    fields = [policy.type.field(index).name for index in range(policy.type.num_fields)]
+    return pa.Table.from_arrays(policy.flatten(), names=fields)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
+# --- JSON lines -----------------------------------------------------------------------------------
+
+
+def _lines(stream: ByteStream) -> Iterator[bytes]:
+    """Yield lines with their line ends, as the file has them."""
+    rest: list[bytes] = []
+    while chunk := stream.read(_READ_BYTES):
+        *whole, tail = chunk.split(b"\n")
+        for line in whole:
+            rest.append(line)
+            yield b"".join([*rest, b"\n"])
+            rest = []
+        if tail:
+            rest.append(tail)
+    if rest:
+        yield b"".join(rest)
+
+
+def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, pa.Table]]:
+    """Yield a table for each run of lines whose columns have one type.
+
+    By Python's parser: pyarrow 25 crashes the process where a line is no object (`null`), and makes arrays of
+    unequal length of some damaged lines.
+    """
+    first, signature = 0, None
+    run: list[dict[str, Any]] = []
+    for number, line in enumerate(lines):
+        if not line.strip():
+            continue
+        try:
+            batch = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            hint = "; the file is truncated" if isinstance(line, bytes) and not line.endswith(b"\n") else ""
+            raise data_error(f"a line is no JSON: {error!s:.200}{hint}", place.at(number)) from None
+        if not isinstance(batch, dict):
+            raise data_error("a line is no JSON object", place.at(number), got=type(batch).__name__)
+        types = {name: type(value) for name, value in batch.items()}
+        if run and types.keys() != run[0].keys():
+            odd = ", ".join(sorted(types.keys() ^ run[0].keys()))
+            raise data_error(f"only some batches have {odd}", place.at(number))
+        if run and types != signature:
+            yield _as_table(run, place.at(first))
+            run = []
+        if not run:
+            first, signature = number, types
+        run.append(batch)
+    if run:
+        yield _as_table(run, place.at(first))
+
+
+def _as_table(batches: list[dict[str, Any]], place: Place) -> tuple[Place, pa.Table]:
+    columns = {}
+    for name in batches[0]:
+        try:
+            columns[name] = pa.array([batch[name] for batch in batches])
+        except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
+            raise data_error(f"values of various types: {error!s:.200}", place.of(name)) from None
+    return place, pa.table(columns)

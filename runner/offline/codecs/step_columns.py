@@ -1,0 +1,197 @@
+"""Columns of tables that others wrote, as arrays: whatever Arrow type holds rows of one shape.
+
+Numbers, bools and text; lists of any depth and size; tensors of pyarrow and of Ray Data; structs as dicts; text that is
+a JSON list (CSV files).
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.episodes import nested
+from runner.episodes.columns import Column
+from runner.episodes.nested import Array
+from runner.offline.files.data_error import Place, data_error
+
+_RAY_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
+_EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
+
+
+def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place: Place) -> Column:
+    """Return a column as an array (rows, ...), or nested arrays for structs; read-only where it is a view.
+
+    Args:
+        column: one column of a table.
+        field: its field, whose metadata may say that it holds tensors.
+        place: file and first row, for messages.
+
+    Raises:
+        DataError: empty values, rows of unequal shape, or a type that is none of numbers, bools and text.
+    """
+    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if isinstance(array, pa.ChunkedArray):  # several chunks of more than 2 GiB of text
+        array = pa.concat_arrays(array.chunks)
+    shape = _tensor_shape(array.type, field)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    values = _to_arrays(array, place)
+    if shape is not None and isinstance(values, np.ndarray):
+        values = values.reshape(len(values), *shape)
+    return values
+
+
+def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None:
+    """Return the shape of a row of a tensor column; Ray's type is unknown to pyarrow in a process without Ray."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return tuple(type_.shape)
+    if getattr(type_, "extension_name", None) in _RAY_TENSORS:
+        return tuple(int(size) for size in type_.shape)
+    metadata = field.metadata or {}
+    if metadata.get(_EXTENSION_NAME, b"").decode() not in _RAY_TENSORS:
+        return None
+    try:
+        return tuple(int(size) for size in json.loads(metadata[_EXTENSION_METADATA]))
+    except (KeyError, TypeError, ValueError):
+        return None
+
+
+def _to_arrays(array: pa.Array, place: Place) -> Column:
+    type_ = array.type
+    if pa.types.is_dictionary(type_):
+        array = array.dictionary_decode()
+        type_ = array.type
+    if array.null_count:
+        row = pc.index(pc.is_null(array), True).as_py()
+        raise data_error("a value is missing", place.at(row))
+    if pa.types.is_struct(type_):
+        return _struct_to_arrays(array, place)
+    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+        return _lists_to_array(array, place)
+    if pa.types.is_string(type_) or pa.types.is_large_string(type_):
+        return _text_to_array(array, place)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return np.array(array.to_pylist() or [b""], np.bytes_)[: len(array)]
+    if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        values: Array = array.to_numpy(zero_copy_only=False)
+        return values
+    if pa.types.is_decimal(type_):
+        return _to_arrays(array.cast(pa.float64()), place)
+    raise data_error(f"values of type {type_} cannot be trained on", place, allowed="numbers, bools, text, lists")
+
+
+def _struct_to_arrays(array: pa.Array, place: Place) -> Column:
+    type_ = array.type
+    names = [type_.field(index).name for index in range(type_.num_fields)]
+    if names == ["data", "shape"]:  # Ray's tensors whose shape may differ from row to row
+        shapes = _to_arrays(array.field(1), place)
+        if len(shapes) and not (shapes == shapes[0]).all():
+            row = int(np.flatnonzero((shapes != shapes[0]).any(axis=1))[0])
+            raise _unequal(shapes[0].tolist(), shapes[row].tolist(), place.at(row))
+        data = _to_arrays(array.field(0), place)
+        return data.reshape(len(array), *shapes[0].tolist()) if len(shapes) else data
+    return {
+        name: _to_arrays(part, place.of(f"{place.column}.{name}"))
+        for name, part in zip(names, array.flatten(), strict=True)
+    }
+
+
+def _lists_to_array(array: pa.Array, place: Place) -> Column:
+    rows = len(array)
+    if pa.types.is_fixed_size_list(array.type):
+        size = array.type.list_size
+    else:
+        sizes = pc.list_value_length(array).to_numpy(zero_copy_only=False)
+        size = int(sizes[0]) if rows else 0
+        if rows and (sizes != size).any():
+            row = int(np.flatnonzero(sizes != size)[0])
+            raise _unequal([size], [int(sizes[row])], place.at(row))
+    items = array.flatten()
+    try:
+        values = _to_arrays(items, Place(unit="item")) if size else np.zeros(0)
+    except Exception as error:
+        raise _in_row(error, items, size, place) from None
+    if isinstance(values, dict):
+        return nested.map_leaves(lambda leaf: leaf.reshape(rows, size, *leaf.shape[1:]), values)
+    return values.reshape(rows, size, *values.shape[1:])
+
+
+def _in_row(error: Exception, items: pa.Array, size: int, place: Place) -> Exception:
+    """Turn the error of an item into an error of the row that holds it."""
+    from runner.offline.files.data_error import DataError
+
+    if not isinstance(error, DataError):
+        return error
+    problem = error.problems[0]
+    words = (problem.where or "").split()
+    item = int(words[words.index("item") + 1].rstrip(",")) if "item" in words else 0
+    row = item // max(size, 1)
+    return data_error(problem.what, place.at(row), got=problem.got, allowed=problem.allowed)
+
+
+def _text_to_array(array: pa.Array, place: Place) -> Column:
+    numbers = _flat_lists(array)
+    if numbers is not None:
+        return numbers
+    texts = array.to_pylist()
+    if not texts or not texts[0].startswith("["):
+        return np.array(texts or [""], np.str_)[: len(texts)]
+    try:
+        rows = json.loads(f"[{','.join(texts)}]")
+    except ValueError:
+        row = next((i for i, text in enumerate(texts) if not _is_json(text)), 0)
+        raise data_error("a list of numbers is expected", place.at(row), got=texts[row][:80]) from None
+    try:
+        return np.array(rows)
+    except ValueError:
+        shapes = [np.shape(row) if _is_regular(row) else None for row in rows]
+        row = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
+        raise _unequal(shapes[0], shapes[row], place.at(row)) from None
+
+
+def _flat_lists(texts: pa.Array) -> Array | None:
+    """Return (rows, K) of texts that are all a list of K numbers, ten times as fast as by JSON; None for any others."""
+    if not len(texts) or not texts[0].as_py().startswith("["):
+        return None
+    if not all(pc.all(pc.equal(pc.count_substring(texts, bracket), 1)).as_py() for bracket in "[]"):
+        return None
+    items = pc.split_pattern(pc.utf8_trim(texts, " []"), ",")
+    sizes = pc.min_max(pc.list_value_length(items)).as_py()
+    if sizes["min"] != sizes["max"]:
+        return None
+    words = pc.ascii_trim_whitespace(items.flatten())
+    is_integer = words[0].as_py().lstrip("-").isdigit()  # a cast that fails takes long
+    for type_ in (*([pa.int64()] if is_integer else []), pa.float64()):
+        with suppress(pa.ArrowInvalid):
+            values: Array = words.cast(type_).to_numpy(zero_copy_only=False)
+            return values.reshape(len(texts), sizes["min"])
+    return None
+
+
+def _is_json(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), list)
+    except ValueError:
+        return False
+
+
+def _is_regular(row: Any) -> bool:
+    try:
+        np.shape(row)
+    except ValueError:
+        return False
+    return True
+
+
+def _unequal(first: Any, other: Any, place: Place) -> Exception:
+    what = "rows of one column must have one shape"
+    return data_error(what, place, got=f"shape {_show(other)}", allowed=f"{_show(first)}, the shape of the first row")
+
+
+def _show(shape: Any) -> str:
+    return "irregular" if shape is None else str(list(shape))

@@ -1,0 +1,420 @@
+"""Tables: one row a step. Ours have metadata and are read back exactly; others by column names and the user's schema.
+
+| column                                      | holds                                                             |
+|---------------------------------------------|-------------------------------------------------------------------|
+| eps_id, t                                   | the episode, and the time step in it                              |
+| agent_id, module_id, multi_agent_episode_id | null with a single agent                                          |
+| obs, actions, rewards, extra model outputs  | a value, a fixed-size list, or bytes for two dimensions and more  |
+| new_obs                                     | the observation after the step                                    |
+| terminateds, truncateds                     | the step ended the episode                                        |
+| infos, new_infos                            | JSON text; new_infos only in the last row; only if there are any  |
+| env_t, new_env_t                            | env time step of both observations; several agents only           |
+
+Nested columns are one column a leaf (`obs/position`). The metadata `runner.steps` of the schema describe the columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
+from runner.episodes.nested import Array
+from runner.offline.codecs.arrow_columns import not_null, value_type, values_from_arrow, values_to_arrow
+from runner.offline.codecs.infos import info_to_json
+from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of
+from runner.offline.codecs.space_checks import describe_column
+from runner.offline.codecs.step_columns import column_to_arrays
+from runner.offline.codecs.table_schema import TableSchema, top_level_names
+from runner.offline.files.data_error import Place, data_error
+
+METADATA_KEY = b"runner.steps"
+NEW_OBS = "new_obs"
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+def block_to_steps(
+    block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
+) -> pa.Table:
+    """Return the steps of a block, a row each; lookback is left out.
+
+    Raises:
+        TypeError: a column cannot be recorded.
+        ValueError: the block does not fit `layout`.
+    """
+    if layout is None:
+        layout = layout_of(block, spaces, env_name)
+    rows, chunk = block.num_rows, np.repeat(np.arange(len(block)), block.lengths)
+    obs_rows = np.arange(rows) + chunk
+    last = block.last_row_mask() if rows else np.zeros(0, np.bool_)
+    t = np.arange(rows) - np.repeat(block.offsets[:-1] - block.t_started, block.lengths)
+    ids = _id_columns(block, chunk)
+    fields, arrays = list(ids), list(ids.values())
+
+    def add(field: pa.Field, array: pa.Array) -> None:
+        fields.append(field)
+        arrays.append(array)
+
+    add(not_null("t", pa.int64()), pa.array(t))
+    for name, tree in layout.columns.items():
+        for leaf, array in _pairs(tree, block.columns[name]):
+            if value_type(leaf) is not None:
+                values = array[obs_rows] if name == OBS else array
+                add(not_null(leaf.column, value_type(leaf)), values_to_arrow(values, leaf))
+    for leaf, array in _pairs(layout.columns[OBS], block.columns[OBS]):
+        if value_type(leaf) is not None:
+            column = new_obs_column(leaf)
+            add(not_null(column, value_type(leaf)), values_to_arrow(array[obs_rows + 1], leaf))
+    add(not_null("terminateds", pa.bool_()), pa.array(last & block.is_terminated[chunk]))
+    add(not_null("truncateds", pa.bool_()), pa.array(last & block.is_truncated[chunk]))
+    infos = _info_texts(block)
+    if infos is not None:
+        add(pa.field("infos", pa.string()), infos[0])
+        add(pa.field("new_infos", pa.string()), infos[1])
+    if block.agents is not None:
+        add(not_null("env_t", pa.int64()), pa.array(np.asarray(block.agents.env_t)[obs_rows]))
+        add(not_null("new_env_t", pa.int64()), pa.array(np.asarray(block.agents.env_t)[obs_rows + 1]))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields, {METADATA_KEY: layout.to_json()}))
+
+
+def new_obs_column(leaf: Leaf) -> str:
+    """Return the column with the observations after the steps that goes with a column of `obs`."""
+    return NEW_OBS + leaf.column.removeprefix(OBS)
+
+
+def read_steps_layout(schema: pa.Schema) -> Layout | None:
+    """Return the layout in the metadata of a table; None for a table of others. Raises `StateError` if it is
+    damaged."""
+    content = (schema.metadata or {}).get(METADATA_KEY)
+    return None if content is None else Layout.from_json(content)
+
+
+def _pairs(tree: Any, column: Column) -> list[tuple[Leaf, Array]]:
+    pairs: list[tuple[Leaf, Array]] = []
+    nested.map_leaves(lambda leaf, array: pairs.append((leaf, np.asarray(array))), tree, column)
+    return pairs
+
+
+def _id_columns(block: ColumnBlock, chunk: npt.NDArray[np.int64]) -> dict[pa.Field, pa.Array]:
+    """Return the columns that say whose steps the rows are; the ids of agents are null with a single agent."""
+    agents = block.agents
+    texts = {
+        "agent_id": None if agents is None else agents.agent_ids,
+        "module_id": None if agents is None else [block.module_id] * len(block),
+        "multi_agent_episode_id": None if agents is None else agents.multi_agent_episode_ids,
+    }
+    episode = {not_null("eps_id", pa.string()): _text_of(block.episode_ids, chunk)}
+    return episode | {pa.field(name, pa.string()): _text_of(values, chunk) for name, values in texts.items()}
+
+
+def _text_of(texts: Any, chunk: npt.NDArray[np.int64]) -> pa.Array:
+    if texts is None:
+        return pa.nulls(len(chunk), pa.string())
+    values = pa.array([str(text) for text in texts], pa.string())
+    return values.take(pa.array(chunk))
+
+
+def _info_texts(block: ColumnBlock) -> tuple[pa.Array, pa.Array] | None:
+    """Return `infos` and `new_infos` of all rows; None where there are none."""
+    if block.infos is None:
+        return None
+    texts: list[str | None] = []
+    finals: list[str | None] = []
+    for chunk, length in enumerate(block.lengths.tolist()):
+        infos = block.infos.rows_of(chunk, 0, length + 1)
+        if infos is None or not any(infos):
+            texts += [None] * length
+            finals += [None] * length
+            continue
+        texts += [info_to_json(info) if info else None for info in infos[:length]]
+        finals += [None] * (length - 1) + [info_to_json(infos[length]) if infos[length] else None]
+    if all(text is None for text in texts) and all(text is None for text in finals):
+        return None
+    return pa.array(texts, pa.string()), pa.array(finals, pa.string())
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """Rows of a table as arrays, R rows each; what the table does not have is None.
+
+    Attributes:
+        columns: `obs`, `actions`, `rewards`, extra model outputs.
+        new_obs: the observations after the steps.
+        eps_ids, agent_ids, module_ids, multi_agent_episode_ids: text.
+        t: time step within the episode.
+        is_terminated, is_truncated: the step ended the episode.
+        infos, new_infos: JSON text or None each.
+        env_t, new_env_t: env time step of both observations.
+    """
+
+    columns: dict[str, Column]
+    new_obs: Column | None
+    eps_ids: pa.Array | None
+    agent_ids: pa.Array | None
+    module_ids: pa.Array | None
+    multi_agent_episode_ids: pa.Array | None
+    t: npt.NDArray[np.int64] | None
+    is_terminated: npt.NDArray[np.bool_]
+    is_truncated: npt.NDArray[np.bool_]
+    infos: Array | None
+    new_infos: Array | None
+    env_t: Array | None
+    new_env_t: Array | None
+
+    def __len__(self) -> int:
+        return len(self.is_terminated)
+
+
+def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, place: Place) -> StepRows:
+    """Return the rows of a table.
+
+    Args:
+        table: some rows of a file.
+        schema: which column is what.
+        layout: of a table of ours; None: the columns speak for themselves.
+        place: the file and the first row, for messages.
+
+    Raises:
+        DataError: a column does not hold what it must; rewards that are not finite.
+    """
+    reader = _StepReader(table, schema, layout, place)
+    columns = {OBS: reader.column(OBS), ACTIONS: reader.column(ACTIONS), REWARDS: reader.rewards()}
+    columns |= {name: reader.extra(name, column) for name, column in schema.extra.items()}
+    is_terminated, is_truncated = reader.end_flags()
+    rows = StepRows(
+        columns={name: column for name, column in columns.items() if column is not None},
+        new_obs=reader.column(NEW_OBS) if schema.has_next_obs else None,
+        eps_ids=reader.text("eps_id"),
+        agent_ids=reader.text("agent_id"),
+        module_ids=reader.text("module_id"),
+        multi_agent_episode_ids=reader.text("multi_agent_episode_id"),
+        t=reader.time_steps(),
+        is_terminated=is_terminated,
+        is_truncated=is_truncated,
+        infos=reader.infos("infos"),
+        new_infos=reader.infos("new_infos"),
+        env_t=reader.integers("env_t"),
+        new_env_t=reader.integers("new_env_t"),
+    )
+    _check_rewards(rows, place.of(schema.names.get(REWARDS, REWARDS)))
+    return rows
+
+
+def read_keys(table: pa.Table, schema: TableSchema, place: Place) -> StepRows:
+    """Return what tells to which trajectory the rows of a table belong, without their data; rewards are looked at.
+
+    Raises:
+        DataError: as in `read_steps`, of these columns.
+    """
+    has_rewards = schema.names.get(REWARDS) in table.column_names
+    names = {name: column for name, column in schema.names.items() if column in table.column_names}
+    reader = _StepReader(table, TableSchema(names, {}), None, place)
+    is_terminated, is_truncated = reader.end_flags()
+    rows = StepRows(
+        columns={REWARDS: reader.rewards()} if has_rewards else {},
+        new_obs=None,
+        eps_ids=reader.text("eps_id"),
+        agent_ids=reader.text("agent_id"),
+        module_ids=None,
+        multi_agent_episode_ids=None,
+        t=reader.time_steps(),
+        is_terminated=is_terminated,
+        is_truncated=is_truncated,
+        infos=None,
+        new_infos=None,
+        env_t=None,
+        new_env_t=None,
+    )
+    if has_rewards:
+        _check_rewards(rows, place.of(schema.names[REWARDS]))
+    return rows
+
+
+class _StepReader:
+    """Reads the columns of one table."""
+
+    def __init__(self, table: pa.Table, schema: TableSchema, layout: Layout | None, place: Place) -> None:
+        self.table, self.schema, self.layout, self.place = table, schema, layout, place
+
+    def _place(self, name: str) -> Place:
+        return self.place.of(self.schema.names[name])
+
+    def column(self, name: str) -> Column:
+        """Return obs, new_obs or actions."""
+        file_name = self.schema.names[name]
+        tree = None if self.layout is None else self.layout.columns.get(OBS if name == NEW_OBS else name)
+        if tree is None:
+            return self._foreign(file_name)
+        return self._ours(tree, is_new_obs=name == NEW_OBS)
+
+    def extra(self, name: str, file_name: str) -> Column | None:
+        """Return an extra model output; None if the column is empty, or its values are none that a model has."""
+        if self.layout is not None and name in self.layout.columns:
+            return self._ours(self.layout.columns[name])
+        if file_name in self.table.column_names and _is_empty(self.table[file_name]):
+            return None
+        return self._foreign(file_name)
+
+    def rewards(self) -> Array:
+        """Return (R,) floats; zeros where the table has none."""
+        if REWARDS not in self.schema.names:
+            return np.zeros(self.table.num_rows, np.float32)
+        rewards = self.column(REWARDS)
+        place = self._place(REWARDS)
+        if isinstance(rewards, np.ndarray) and rewards.shape[1:] == (1,):
+            rewards = rewards[:, 0]
+        if not isinstance(rewards, np.ndarray) or rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
+            raise data_error("a reward is one number a step", place, got=describe_column(rewards))
+        return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
+
+    def end_flags(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return (R,) bools: terminated (`dones` are taken for it), truncated; false where the table has none."""
+        nothing = np.zeros(self.table.num_rows, np.bool_)
+        is_terminated, is_truncated = self.flags("terminateds"), self.flags("truncateds")
+        if is_terminated is None:
+            is_terminated = self.flags("dones")
+        return nothing if is_terminated is None else is_terminated, nothing if is_truncated is None else is_truncated
+
+    def flags(self, name: str) -> npt.NDArray[np.bool_] | None:
+        """Return (R,) bool, of bools or of the numbers 0 and 1."""
+        if name not in self.schema.names:
+            return None
+        values = self._foreign(self.schema.names[name])
+        place = self._place(name)
+        if isinstance(values, np.ndarray) and values.shape[1:] == (1,):
+            values = values[:, 0]
+        if not isinstance(values, np.ndarray) or values.ndim != 1:
+            raise data_error("an end flag is true or false", place)
+        if values.dtype.kind == "U":
+            values = np.char.lower(values) == "true"
+        wrong = np.flatnonzero((values != 0) & (values != 1))
+        if len(wrong):
+            row = int(wrong[0])
+            raise data_error("an end flag is true or false", place.at(row), got=str(values[row]))
+        flags: npt.NDArray[np.bool_] = values.astype(np.bool_)
+        return flags
+
+    def integers(self, name: str) -> npt.NDArray[np.int64] | None:
+        """Return (R,) int64."""
+        if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
+            return None
+        values = self._foreign(self.schema.names[name])
+        if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
+            raise data_error(f"{name} is an integer", self._place(name))
+        with np.errstate(invalid="ignore"):  # NaN
+            integers = values.astype(np.int64)
+        wrong = np.flatnonzero(integers != values)
+        if len(wrong):
+            row = int(wrong[0])
+            raise data_error(f"{name} is an integer", self._place(name).at(row), got=str(values[row]))
+        return integers
+
+    def time_steps(self) -> npt.NDArray[np.int64] | None:
+        """Return (R,) int64, from 0."""
+        t = self.integers("t")
+        if t is None:
+            return None
+        wrong = np.flatnonzero(t < 0)
+        if len(wrong):
+            row = int(wrong[0])
+            raise data_error("t counts the steps of an episode from 0", self._place("t").at(row), got=str(t[row]))
+        return t
+
+    def text(self, name: str) -> pa.Array | None:
+        """Return (R,) text; integers become text."""
+        if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
+            return None
+        column = self.table[self.schema.names[name]]
+        place = self._place(name)
+        try:
+            values = column.cast(pa.string()).combine_chunks()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            raise data_error(f"{name} is text or a number", place, got=str(column.type)) from None
+        if values.null_count:
+            row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+            raise data_error("a value is missing", place.at(row))
+        return values
+
+    def infos(self, name: str) -> Array | None:
+        """Return (R,) objects: JSON text, or None."""
+        if self.schema.names.get(name) not in self.table.column_names:
+            return None
+        if _is_empty(self.table[self.schema.names[name]]):
+            return None
+        column = self.table[self.schema.names[name]]
+        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
+            texts = [None if not info else info_to_json(_as_info(info)) for info in column.to_pylist()]
+            return np.array(texts, object)
+        values: Array = column.to_numpy()
+        return np.asarray(values, object)
+
+    def _ours(self, tree: Any, is_new_obs: bool = False) -> Column:
+        def read(leaf: Leaf) -> Array:
+            if value_type(leaf) is None:
+                return np.zeros((self.table.num_rows, *leaf.shape), leaf.dtype)
+            name = new_obs_column(leaf) if is_new_obs else leaf.column
+            try:
+                column = self.table[name].combine_chunks()
+                return values_from_arrow(column, leaf)
+            except (ValueError, KeyError) as error:
+                raise data_error(str(error).strip("'\""), self.place.of(name)) from None
+
+        return nested.map_leaves(read, tree)
+
+    def _foreign(self, name: str) -> Column:
+        if name in self.table.column_names:
+            field = self.table.schema.field(name)
+            return column_to_arrays(self.table[name], field, self.place.of(name))
+        parts = {
+            column.partition("/")[2]: column_to_arrays(
+                self.table[column], self.table.schema.field(column), self.place.of(column)
+            )
+            for column in self.table.column_names
+            if column.startswith(f"{name}/")
+        }
+        return _nest(parts)
+
+
+def _nest(parts: Mapping[str, Array]) -> Column:
+    """Nest `{"a": x, "b/0": y, "b/1": z}` -> `{"a": x, "b": (y, z)}`."""
+    heads = top_level_names(parts)
+    branches: dict[str, Column] = {}
+    for head in heads:
+        inner = {name.partition("/")[2]: part for name, part in parts.items() if name.startswith(f"{head}/")}
+        branches[head] = _nest(inner) if inner else parts[head]
+    if heads == [str(index) for index in range(len(heads))]:
+        return tuple(branches.values())
+    return {_unescape(head): branch for head, branch in branches.items()}
+
+
+def _unescape(key: str) -> str:
+    return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
+
+
+def _as_info(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {"info": value}
+
+
+def _is_empty(column: pa.ChunkedArray) -> bool:
+    return len(column) > 0 and column.null_count == len(column)
+
+
+def _check_rewards(rows: StepRows, place: Place) -> None:
+    rewards = rows.columns[REWARDS]
+    wrong = np.flatnonzero(~np.isfinite(rewards))
+    if not len(wrong):
+        return
+    row = int(wrong[0])
+    episode = "" if rows.eps_ids is None else f" in episode {rows.eps_ids[row]}"
+    step = "" if rows.t is None else f", step {rows.t[row]}"
+    raise data_error(f"a reward is not finite{episode}{step}", place.at(row), got=str(rewards[row]))

@@ -1,0 +1,328 @@
+"""Rows of single steps -> trajectories: which rows follow each other, and what was observed after the last one.
+
+Dimension letters: R rows, E trajectories.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, InfoRows
+from runner.episodes.nested import Array
+from runner.offline.files.data_error import Place, data_error
+
+_log = logging.getLogger(__name__)
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass
+class ReadCounts:
+    """What reading had to decide, added up over a data set.
+
+    Attributes:
+        final_obs_repeated: trajectories that terminate and lack the observation after the last step, which no value is
+            taken from: the observation before it stands there.
+        final_steps_dropped: trajectories that do not terminate and lack it: they are truncated one step earlier.
+        trajectories_dropped: trajectories of no step, or of that one step only.
+        breaks: places where the next row's observation is not what this row's next observation says.
+        gaps: places where a time step of an episode is missing.
+    """
+
+    final_obs_repeated: int = 0
+    final_steps_dropped: int = 0
+    trajectories_dropped: int = 0
+    breaks: int = 0
+    gaps: int = 0
+
+    def add(self, other: ReadCounts) -> None:
+        """Add what was counted elsewhere."""
+        for name, count in vars(other).items():
+            setattr(self, name, getattr(self, name) + count)
+
+    def log(self, name: str) -> None:
+        """Tell what was counted, if anything was."""
+        texts = {
+            "trajectories that terminate have no last observation: the one before is repeated": self.final_obs_repeated,
+            "trajectories that do not terminate have no last observation: they end a step earlier": (
+                self.final_steps_dropped
+            ),
+            "trajectories without a complete step are left out": self.trajectories_dropped,
+            "times a row's next observation is not the next row's observation: trajectories end there": self.breaks,
+            "times a step of an episode is missing: trajectories end there": self.gaps,
+        }
+        for text, count in texts.items():
+            if count:
+                _log.warning("%s: %d %s", name, count, text)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """R steps in the order of the file.
+
+    Attributes:
+        columns: `obs`, `actions`, `rewards` and extra model outputs, R rows each.
+        is_terminated: (R,) the step led to a terminal state.
+        is_truncated: (R,) the step was the last one before a limit.
+        new_obs: the observations after the steps, R rows; None where only the next row tells.
+        episode_ids: (R,) of text or integers.
+        t: (R,) time step within the episode.
+        infos: (R,) dicts, each along with the observation before the step.
+        segments: (R,) rows that differ here do not follow each other.
+    """
+
+    columns: Mapping[str, Column]
+    is_terminated: BoolArray
+    is_truncated: BoolArray
+    new_obs: Column | None = None
+    episode_ids: Array | None = None
+    t: IntArray | None = None
+    infos: Sequence[dict[str, Any]] | None = None
+    segments: IntArray | None = None
+
+
+@dataclass(frozen=True)
+class Spans:
+    """E trajectories of consecutive rows: where each starts, its steps, its first time step, its id."""
+
+    starts: IntArray
+    lengths: IntArray
+    t_started: IntArray
+    ids: Sequence[str]
+
+
+@dataclass(frozen=True)
+class StepInfos:
+    """Infos of a block's steps; the observation after a chunk's last step has none."""
+
+    rows: Sequence[dict[str, Any]]  # R
+    offsets: IntArray  # (E + 1,)
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """See `InfoRows`."""
+        infos = list(self.rows[int(self.offsets[chunk]) : int(self.offsets[chunk + 1])])
+        if not any(infos):
+            return None
+        infos += [{} for _ in range(num_rows - len(infos))]
+        return [{} for _ in range(num_before)] + infos[:num_rows]
+
+
+def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
+    """Return trajectories of these rows, in the order of their first rows.
+
+    Rows follow each other while the episode id stays, `t` grows by one, no end flag comes between, and `new_obs` (where
+    there is one) is the next row's observation. With ids and `t`, parts of an episode that lie apart are joined.
+    """
+    num_rows = len(steps.is_terminated)
+    code = _codes(steps.episode_ids, num_rows)
+    follows = _follows(steps, code, counts)
+    starts = np.flatnonzero(~follows)
+    lengths = np.diff(np.append(starts, num_rows))
+    groups = _join(steps, code, starts, lengths)
+    order, group_starts, group_lengths = _arrange(groups, starts, lengths)
+    if not np.array_equal(order, np.arange(num_rows)):
+        steps = _reorder(steps, order)
+        code = code[order]
+    t_started = np.zeros(len(group_starts), np.int64) if steps.t is None else steps.t[group_starts].astype(np.int64)
+    ids = _ids(steps, code, group_starts, group_lengths, t_started)
+    return build_block(steps, Spans(group_starts, group_lengths, t_started, ids), counts)
+
+
+def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
+    """Return the block of these trajectories; the last observations as `ReadCounts` says."""
+    last = spans.starts + spans.lengths - 1
+    is_terminated, is_truncated = steps.is_terminated[last], steps.is_truncated[last]
+    kept = spans.lengths.copy()
+    if steps.new_obs is None:
+        kept -= ~is_terminated
+        is_truncated = is_truncated | ~is_terminated
+        counts.final_obs_repeated += int(is_terminated.sum())
+        counts.final_steps_dropped += int((~is_terminated).sum())
+    is_kept = kept > 0
+    counts.trajectories_dropped += int((~is_kept).sum())
+    starts, kept = spans.starts[is_kept], kept[is_kept]
+    offsets = np.concatenate(([0], np.cumsum(kept)))
+    rows = _ranges(starts, kept)
+    final = offsets[1:] + np.arange(len(kept))  # rows of the last observations in `obs`
+    obs_rows = np.empty(len(rows) + len(kept), np.int64)
+    is_final = np.zeros(len(obs_rows), np.bool_)
+    is_final[final] = True
+    obs_rows[~is_final] = rows
+    obs_rows[final] = np.minimum(starts + kept, last[is_kept])  # of a dropped step, or repeated
+    columns = {name: _gather(column, rows) for name, column in steps.columns.items() if name != OBS}
+    columns = {OBS: _gather(steps.columns[OBS], obs_rows)} | columns
+    if steps.new_obs is not None:
+        nested.assign(columns[OBS], final, nested.take(steps.new_obs, last[is_kept]))
+    infos: InfoRows | None = None
+    if steps.infos is not None:
+        infos = StepInfos([steps.infos[row] for row in rows.tolist()], offsets)
+    return ColumnBlock(
+        columns=columns,
+        lengths=kept,
+        is_terminated=is_terminated[is_kept],
+        is_truncated=is_truncated[is_kept],
+        t_started=spans.t_started[is_kept],
+        episode_ids=[id_ for id_, keep in zip(spans.ids, is_kept.tolist(), strict=True) if keep],
+        infos=infos,
+    )
+
+
+def rows_equal(a: Column, b: Column) -> BoolArray:
+    """Return whether (R,) the rows are equal in every leaf; NaN equals NaN."""
+
+    def leaf(x: Array, y: Array) -> Array:
+        same = x == y
+        if x.dtype.kind in "fc":
+            same |= (x != x) & (y != y)
+        return np.asarray(same.reshape(len(same), -1).all(axis=1))
+
+    equal: BoolArray = np.logical_and.reduce(list(nested.leaves(nested.map_leaves(leaf, a, b))))
+    return equal
+
+
+def check_rewards(rewards: Array, place_of: Callable[[int], Place]) -> None:
+    """Refuse rewards that are no finite numbers; `place_of` tells where the reward of a step was read."""
+    wrong = np.flatnonzero(~np.isfinite(rewards))
+    if len(wrong):
+        step = int(wrong[0])
+        raise data_error("a reward is not finite", place_of(step), got=str(rewards[step]))
+
+
+def check_new_obs(obs: Column, new_obs: Column, place: Place) -> None:
+    """Refuse observations after the steps that are no observations: of another structure or shape."""
+
+    def check(known: Array, new: Array) -> None:
+        if known.shape != new.shape or (known.dtype.kind in "SU") != (new.dtype.kind in "SU"):
+            got, allowed = (f"{array.dtype} {array.shape[1:]}" for array in (new, known))
+            raise data_error("next observations must be like observations", place, got=got, allowed=allowed)
+
+    try:
+        nested.map_leaves(check, obs, new_obs)
+    except ValueError as error:
+        raise data_error(f"next observations must be like observations: {error}", place) from None
+
+
+def content_id(steps: Steps, start: int, length: int) -> str:
+    """Return an id made of the trajectory's data: the same whenever the same data are read."""
+    digest = hashlib.blake2b(digest_size=16)
+    for name in (OBS, ACTIONS, REWARDS):
+        for leaf in nested.leaves(nested.take(steps.columns[name], slice(start, start + length))):
+            digest.update(np.ascontiguousarray(leaf).tobytes())
+    return digest.hexdigest()
+
+
+def _codes(ids: Array | None, num_rows: int) -> IntArray:
+    """Return the number (R,) of each row's episode id, by first appearance."""
+    if ids is None or not num_rows:
+        return np.zeros(num_rows, np.int64)
+    changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # runs are long: sort their heads only
+    _, first, inverse = np.unique(ids[changes], return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return np.repeat(rank[inverse], np.diff(np.append(changes, num_rows)))
+
+
+def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:
+    """Return whether (R,) each row continues the trajectory of the row before it."""
+    follows = np.ones(len(code), np.bool_)
+    if len(code):
+        follows[0] = False
+    follows[1:] &= (code[1:] == code[:-1]) & ~(steps.is_terminated | steps.is_truncated)[:-1]
+    if steps.t is not None:
+        follows[1:] &= np.diff(steps.t) == 1
+    if steps.segments is not None:
+        follows[1:] &= steps.segments[1:] == steps.segments[:-1]
+    if steps.new_obs is not None and len(code) > 1:
+        fits = rows_equal(nested.take(steps.new_obs, slice(None, -1)), nested.take(steps.columns[OBS], slice(1, None)))
+        counts.breaks += int((follows[1:] & ~fits).sum())
+        follows[1:] &= fits
+    return follows
+
+
+def _join(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray) -> list[list[int]]:
+    """Return runs of rows that make one trajectory, in the order of their first rows."""
+    if steps.episode_ids is None or not len(starts):
+        return [[run] for run in range(len(starts))]
+    last = starts + lengths - 1
+    done = (steps.is_terminated | steps.is_truncated)[last]
+    t_first = np.arange(len(starts)) if steps.t is None else steps.t[starts]
+    order = np.lexsort((t_first, code[starts]))
+    before, after = order[:-1], order[1:]
+    joins = (code[starts[before]] == code[starts[after]]) & ~done[before]
+    if steps.t is not None:
+        joins &= steps.t[last[before]] + 1 == steps.t[starts[after]]
+    if steps.new_obs is not None and joins.any():
+        ends, heads = nested.take(steps.new_obs, last[before]), nested.take(steps.columns[OBS], starts[after])
+        joins &= rows_equal(ends, heads)
+    groups: list[list[int]] = []
+    for run, joined in zip(order.tolist(), [False, *joins.tolist()], strict=True):
+        if joined:
+            groups[-1].append(run)
+        else:
+            groups.append([run])
+    return sorted(groups, key=min)
+
+
+def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Return the order of rows in which each group lies together, and the groups' first rows and lengths in it."""
+    runs = np.array([run for group in groups for run in group], np.int64)
+    order = _ranges(starts[runs], lengths[runs])
+    num_runs = np.array([len(group) for group in groups], np.int64)
+    sizes = np.add.reduceat(lengths[runs], np.cumsum(num_runs) - num_runs) if len(runs) else lengths[:0]
+    return order, np.cumsum(sizes) - sizes, sizes
+
+
+def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+    """Return start, start + 1, ... of each range, one range after the other."""
+    offsets = np.cumsum(lengths) - lengths
+    ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)
+    return ranges
+
+
+def _reorder(steps: Steps, order: IntArray) -> Steps:
+    return replace(
+        steps,
+        columns={name: nested.take(column, order) for name, column in steps.columns.items()},
+        is_terminated=steps.is_terminated[order],
+        is_truncated=steps.is_truncated[order],
+        new_obs=None if steps.new_obs is None else nested.take(steps.new_obs, order),
+        episode_ids=None if steps.episode_ids is None else steps.episode_ids[order],
+        t=None if steps.t is None else steps.t[order],
+        infos=None if steps.infos is None else [steps.infos[row] for row in order.tolist()],
+    )
+
+
+def _ids(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray, t_started: IntArray) -> list[str]:
+    """Return ids of the trajectories. A chunk that cannot continue an earlier one of its id (that one is done, or
+    reaches as far or further, or ends elsewhere) gets the id with a number."""
+    if steps.episode_ids is None:
+        return [content_id(steps, *span) for span in zip(starts.tolist(), lengths.tolist(), strict=True)]
+    last = starts + lengths - 1
+    is_done = (steps.is_terminated | steps.is_truncated)[last].tolist()
+    number: dict[int, int] = {}
+    end: dict[int, float] = {}
+    ids = []
+    names = [str(name) for name in steps.episode_ids[starts].tolist()]
+    for name, key, first, length, done in zip(
+        names, code[starts].tolist(), t_started.tolist(), lengths.tolist(), is_done, strict=True
+    ):
+        if key in end and (steps.t is None or first <= end[key]):
+            number[key] = number.get(key, 0) + 1
+        end[key] = np.inf if done else first + length
+        ids.append(f"{name}~{number[key]}" if key in number else name)
+    return ids
+
+
+def _gather(column: Column, rows: IntArray) -> Column:
+    if len(rows) and rows[-1] - rows[0] == len(rows) - 1 and (np.diff(rows) == 1).all():
+        return nested.take(column, slice(int(rows[0]), int(rows[-1]) + 1))  # a view
+    return nested.take(column, rows)

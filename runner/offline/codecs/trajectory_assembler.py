@@ -1,0 +1,333 @@
+"""Tables as a stream of rows -> whole trajectories, holding open episodes only.
+
+Rows of one episode may lie in several tables or files, among rows of other episodes, and in any order as long as there
+is `t`. An episode is complete when the row with its end flag and all before it are there. Without end flags it is over
+when a whole table has no row of it; without `eps_id`, when the next one starts: after an end flag, or where `t` does
+not go on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from runner.episodes import nested
+from runner.episodes.columns import Column, ColumnBlock
+from runner.episodes.nested import Array
+from runner.offline.codecs.held_rows import ROW, HeldRows, IntArray, NumberedIds, with_infos_and_agents
+from runner.offline.codecs.table_format import StepRows
+from runner.offline.codecs.table_schema import TableSchema
+from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, rows_equal
+from runner.offline.files.data_error import Place, data_error
+
+MAX_HELD_BYTES = 2**27
+
+
+class TrajectoryAssembler:
+    """Turns tables, added in the order of the files, into blocks of whole trajectories.
+
+    Attributes:
+        counts: what had to be decided on the way.
+    """
+
+    def __init__(self, schema: TableSchema, id_prefix: str = "row-") -> None:
+        self.counts = ReadCounts()
+        self._schema = schema
+        self._prefix = id_prefix
+        self._held: HeldRows | None = None
+        self._numbers: dict[Any, int] = {}  # (eps_id, agent_id) -> number
+        self._keys: list[Any] = []
+        self._is_closed = np.zeros(0, np.bool_)
+        self._next_number = 0
+        self._num_rows = 0
+        self._last: tuple[int, int, bool] | None = None  # of the newest row: episode, t, whether it ends it
+        self._modules: list[str] = []
+        self._module_numbers: dict[str, int] = {}
+        self._place = Place()
+
+    def add(self, rows: StepRows, place: Place) -> list[ColumnBlock]:
+        """Yield the trajectories that these rows complete, a block for each module; `place` is the first row's.
+
+        Raises:
+            DataError: rows of an episode that was over, the same step twice.
+        """
+        if len(rows) == 0:
+            return []
+        self._place = place
+        if not self._schema.has_trajectories:
+            return [self._single_steps(rows)]
+        new = self._numbered(rows)
+        held = new if self._held is None else self._joined(self._held, new)
+        is_done = self._find_done(held, new)
+        ready, kept = held.take(is_done), held.take(~is_done)
+        self._held = kept if len(kept) else None
+        return self._blocks(ready)
+
+    def finish(self) -> list[ColumnBlock]:
+        """Return what is left when all rows are there: episodes whose end is not recorded."""
+        rows, self._held = self._held, None
+        return [] if rows is None else self._blocks(rows)
+
+    # --- which row belongs to which episode -----------------------------------------------------------------------
+
+    def _numbered(self, rows: StepRows) -> HeldRows:
+        ends = rows.is_terminated | rows.is_truncated
+        if rows.eps_ids is None:
+            episode, t = self._by_order(rows, ends)
+        else:
+            episode = self._by_id(rows)
+            t = np.full(len(rows), -1, np.int64) if rows.t is None else rows.t
+        data: dict[str, Column] = dict(rows.columns)
+        # A chunk of a file may lack what others have: infos that are all empty.
+        optional: dict[str, Any] = {
+            "\0new_obs": rows.new_obs,
+            "\0infos": self._texts_or_none(rows.infos, "infos", len(rows)),
+            "\0new_infos": self._texts_or_none(rows.new_infos, "new_infos", len(rows)),
+            "\0env_t": rows.env_t,
+            "\0new_env_t": rows.new_env_t,
+            "\0agent": _objects(rows.agent_ids),
+            "\0whole": _objects(rows.multi_agent_episode_ids),
+            "\0module": self._module_codes(rows.module_ids),
+        }
+        data |= {name: column for name, column in optional.items() if column is not None}
+        self._num_rows += len(rows)
+        return HeldRows(data, episode, t, rows.is_terminated, rows.is_truncated)
+
+    def _texts_or_none(self, texts: Array | None, name: str, num_rows: int) -> Array | None:
+        if texts is None and name in self._schema.names:
+            return np.full(num_rows, None, object)
+        return texts
+
+    def _joined(self, held: HeldRows, new: HeldRows) -> HeldRows:
+        odd = held.data.keys() ^ new.data.keys()
+        if odd:
+            names = ", ".join(sorted(name.lstrip("\0") for name in odd))
+            raise data_error(f"only some rows have {names}", self._place)
+        try:
+            return held.joined_with(new)
+        except ValueError as error:
+            raise data_error(f"rows do not fit the rows before them: {error}", self._place) from None
+
+    def _by_id(self, rows: StepRows) -> IntArray:
+        encoded = rows.eps_ids.dictionary_encode()  # type: ignore[union-attr]
+        codes, names = encoded.indices.to_numpy(), encoded.dictionary.to_pylist()
+        keys: list[Any] = names
+        if rows.agent_ids is not None:
+            agents = rows.agent_ids.dictionary_encode()
+            pairs = codes.astype(np.int64) * len(agents.dictionary) + agents.indices.to_numpy()
+            unique, first, codes = np.unique(pairs, return_index=True, return_inverse=True)
+            rank = np.argsort(np.argsort(first))
+            codes = rank[codes]
+            agent_names = agents.dictionary.to_pylist()
+            ordered = unique[np.argsort(first)].tolist()
+            keys = [(names[pair // len(agent_names)], agent_names[pair % len(agent_names)]) for pair in ordered]
+        numbers = np.array([self._number_of(key) for key in keys], np.int64)
+        again = self._is_closed[numbers]
+        if again.any():
+            code = int(np.flatnonzero(again)[0])
+            row = int(np.flatnonzero(codes == code)[0])
+            raise data_error(
+                f"episode {_show_key(keys[code])} goes on after it was over: its rows lie too far apart, or two "
+                "episodes share an id",
+                self._place.of(self._schema.names["eps_id"]).at(row),
+                allowed="ids that are unique over all files; rows of an episode that lie together",
+            )
+        episode: IntArray = numbers[codes]
+        return episode
+
+    def _number_of(self, key: Any) -> int:
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._keys)
+            self._keys.append(key)
+            if number >= len(self._is_closed):
+                self._is_closed = np.append(self._is_closed, np.zeros(max(1024, number), np.bool_))
+        return number
+
+    def _by_order(self, rows: StepRows, ends: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
+        """Return numbers and time steps by order: an episode starts after an end flag, or where `t` does not go on."""
+        starts = np.concatenate(([self._last is None or self._last[2]], ends[:-1]))
+        if rows.t is not None:
+            before = np.concatenate(([rows.t[0] - 1 if self._last is None else self._last[1]], rows.t[:-1]))
+            starts |= rows.t != before + 1
+        run = np.cumsum(starts)
+        episode = run + self._next_number - 1
+        self._next_number = int(episode[-1]) + 1
+        if rows.t is not None:
+            t = rows.t
+        else:
+            heads = np.flatnonzero(starts)
+            first = np.concatenate(([0], heads))[run]
+            offset = 0 if self._last is None else self._last[1] + 1
+            t = np.arange(len(rows)) - first + np.where(run == 0, offset, 0)
+        self._last = (int(episode[-1]), int(t[-1]), bool(ends[-1]))
+        return episode, t
+
+    def _module_codes(self, ids: pa.Array | None) -> IntArray | None:
+        if ids is None:
+            return None
+        encoded = ids.dictionary_encode()
+        numbers = []
+        for name in encoded.dictionary.to_pylist():
+            if name not in self._module_numbers:
+                self._module_numbers[name] = len(self._modules)
+                self._modules.append(name)
+            numbers.append(self._module_numbers[name])
+        codes: IntArray = np.array(numbers, np.int64)[encoded.indices.to_numpy()]
+        return codes
+
+    # --- which episodes are over ----------------------------------------------------------------------------------
+
+    def _find_done(self, held: HeldRows, new: HeldRows) -> npt.NDArray[np.bool_]:
+        """Return whether (R,) the row's episode is complete."""
+        ids, row_index = np.unique(held.episode, return_inverse=True)
+        ends = held.is_terminated | held.is_truncated
+        has_end = np.zeros(len(ids), np.bool_)
+        has_end[row_index[ends]] = True
+        if self._schema.names.get("eps_id") is None:
+            is_over = ids < (self._last[0] if self._last else 0)
+            return np.asarray((is_over | has_end)[row_index])
+        is_quiet = ~np.isin(ids, new.episode)
+        if not self._schema.has_end_flags:
+            is_over = is_quiet
+        elif "t" in self._schema.names and (held.t >= 0).all():
+            first, last = np.full(len(ids), sys.maxsize), np.full(len(ids), -1)
+            np.minimum.at(first, row_index, held.t)
+            np.maximum.at(last, row_index, held.t)
+            is_whole = np.bincount(row_index, minlength=len(ids)) == last - first + 1
+            is_over = has_end & is_whole & (first == 0)
+        else:
+            is_over = has_end
+        if held.num_bytes() > MAX_HELD_BYTES:
+            is_over = is_over | is_quiet
+        self._is_closed[ids[is_over]] = True
+        return np.asarray(is_over[row_index])
+
+    # --- rows to blocks -------------------------------------------------------------------------------------------
+
+    def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
+        if not len(rows):
+            return []
+        rows = self._in_order(rows)
+        modules = rows.data.get("\0module")
+        if modules is None:
+            return list(self._block(rows, None))
+        return [
+            block
+            for code in dict.fromkeys(modules[self._starts(rows)].tolist())
+            for block in self._block(rows.take(modules == code), self._modules[code])
+        ]
+
+    @staticmethod
+    def _in_order(rows: HeldRows) -> HeldRows:
+        """Return the rows of each episode one after the other, by time step."""
+        is_sorted = rows.episode[1:] > rows.episode[:-1]
+        is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
+        return rows if is_sorted.all() else rows.take(np.lexsort((rows.t, rows.episode)))
+
+    @staticmethod
+    def _starts(rows: HeldRows) -> IntArray:
+        return np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
+
+    def _block(self, rows: HeldRows, module_id: str | None) -> Iterator[ColumnBlock]:
+        rows = self._with_t(rows)
+        same = rows.episode[1:] == rows.episode[:-1]
+        self._refuse_conflicts(rows, same)
+        follows = same & (rows.t[1:] == rows.t[:-1] + 1)
+        self.counts.gaps += int((same & ~follows).sum())
+        new_obs = rows.data.get("\0new_obs")
+        if new_obs is not None and follows.any():
+            with np.errstate(invalid="ignore"):  # NaNs may be signalling ones
+                fits = rows_equal(nested.take(new_obs, slice(None, -1)), nested.take(rows.data["obs"], slice(1, None)))
+            self.counts.breaks += int((follows & ~fits).sum())
+            follows &= fits
+        starts = np.flatnonzero(np.concatenate(([True], ~follows)))
+        lengths = np.diff(np.append(starts, len(rows)))
+        columns = {name: column for name, column in rows.data.items() if not name.startswith("\0")}
+        columns[ROW] = np.arange(len(rows))
+        steps = Steps(columns, rows.is_terminated, rows.is_truncated, new_obs)
+        ids = self._ids_of(rows.episode[starts])
+        block = build_block(steps, Spans(starts, lengths, rows.t[starts], ids), self.counts)
+        if len(block):
+            yield with_infos_and_agents(block, rows, module_id)
+
+    @staticmethod
+    def _with_t(rows: HeldRows) -> HeldRows:
+        """Count time steps by order where there is no `t`."""
+        if (rows.t >= 0).all():
+            return rows
+        starts = np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
+        lengths = np.diff(np.append(starts, len(rows)))
+        return replace(rows, t=np.arange(len(rows)) - np.repeat(starts, lengths))
+
+    def _refuse_conflicts(self, rows: HeldRows, same: npt.NDArray[np.bool_]) -> None:
+        twice = np.flatnonzero(same & (rows.t[1:] == rows.t[:-1]))
+        if len(twice):
+            row = int(twice[0])
+            name = self._ids_of(rows.episode[row : row + 1])[0]
+            what = f"step {rows.t[row]} of episode {name} is there twice"
+            raise data_error(what, self._place_of_file(), allowed="ids that are unique over all files")
+        ends = (rows.is_terminated | rows.is_truncated)[:-1]
+        beyond = np.flatnonzero(same & ends)
+        if len(beyond):
+            row = int(beyond[0])
+            name = self._ids_of(rows.episode[row : row + 1])[0]
+            what = f"episode {name} goes on after step {rows.t[row]}, which ends it"
+            raise data_error(what, self._place_of_file(), allowed="an end flag in the last row of an episode only")
+
+    def _place_of_file(self) -> Place:
+        return Place(self._place.file)
+
+    def _ids_of(self, episodes: IntArray) -> Sequence[str]:
+        if "eps_id" not in self._schema.names:
+            return NumberedIds(self._prefix, episodes)
+        return [key if isinstance(key, str) else key[0] for key in (self._keys[n] for n in episodes.tolist())]
+
+    # --- tables without trajectories ------------------------------------------------------------------------------
+
+    def _single_steps(self, rows: StepRows) -> ColumnBlock:
+        """Return each row as an episode of one step; without `new_obs` its own observation stands for the next one."""
+        count = len(rows)
+        obs = rows.columns["obs"]
+        following = obs if rows.new_obs is None else rows.new_obs
+
+        def interleave(before: Array, after: Array) -> Array:
+            out = np.empty((2 * count, *before.shape[1:]), np.result_type(before, after))
+            out[0::2], out[1::2] = before, after
+            return out
+
+        numbers = np.arange(self._num_rows, self._num_rows + count)
+        self._num_rows += count
+        return ColumnBlock(
+            columns={"obs": nested.map_leaves(interleave, obs, following)}
+            | {name: column for name, column in rows.columns.items() if name != "obs"},
+            lengths=np.ones(count, np.int64),
+            is_terminated=rows.is_terminated,
+            is_truncated=np.ones(count, np.bool_),
+            t_started=np.zeros(count, np.int64),
+            episode_ids=NumberedIds(self._prefix, numbers),
+        )
+
+
+class StepChecker(TrajectoryAssembler):
+    """Refuses what `TrajectoryAssembler` does, of rows without their data, and makes nothing of them."""
+
+    def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
+        if len(rows):
+            rows = self._with_t(self._in_order(rows))
+            self._refuse_conflicts(rows, rows.episode[1:] == rows.episode[:-1])
+        return []
+
+
+def _objects(texts: pa.Array | None) -> Array | None:
+    return None if texts is None else np.asarray(texts.to_numpy(zero_copy_only=False), object)
+
+
+def _show_key(key: Any) -> str:
+    return key if isinstance(key, str) else f"{key[0]} of agent {key[1]}"

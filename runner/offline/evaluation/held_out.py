@@ -1,0 +1,309 @@
+"""Evaluation on held-out recorded data: the algorithm's loss, and off-policy estimates of what the policy is worth.
+
+It works on a module, a loss and pipelines of its own, which take over the training's state: training goes on to the
+same digits with it as without it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from runner.config.errors import ConfigError, Problem, list_names
+from runner.config.offline_evaluation import EVAL_LOSS, PREFIX, evaluation_types, fitted_q_config, off_policy_methods
+from runner.config.schemas import ExperimentConfig
+from runner.episodes.columns import REWARDS, ColumnBlock, block_from_episodes
+from runner.learners.loss import Loss
+from runner.offline.codecs.layout import Spaces
+from runner.offline.evaluation.estimators import times_of
+from runner.offline.evaluation.held_out_inputs import inputs_pipeline, writable
+from runner.offline.evaluation.held_out_loss import MeanLoss
+from runner.offline.evaluation.policy_evaluation import (
+    DIRECT_METHOD,
+    PolicyEstimate,
+    check_methods,
+    evaluate_policy,
+)
+from runner.offline.evaluation.recorded_actions import BlockReader, ModuleInputs, check_block, device_of
+from runner.offline.reading.source import open_source
+from runner.offline.training.preflight import check_trajectories
+from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
+from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP, DEFAULT_MODULE_ID, STATE_IN, STATE_OUT
+from runner.pipelines.recorded_episodes import with_held_observations
+from runner.streams import integer_seed, random_stream
+
+if TYPE_CHECKING:
+    from runner.module_parts import ModuleParts
+    from runner.offline.reading.recorded_source import Source
+
+_INPUT = "evaluation.offline_evaluation_input_"
+_TYPE = "evaluation.offline_evaluation_type"
+_STREAM = "offline_evaluation"
+_NUM_TRIED = 4  # episodes that go through everything before training starts
+
+Metrics = dict[str, float | int | None]
+
+
+class HeldOutEvaluation:
+    """What `evaluation.offline_evaluation_...` asks for.
+
+    The data are read anew for each evaluation, in blocks; off-policy estimates with a model hold all observations.
+
+    Args:
+        config: the experiment; data are read as `offline.input_...` says.
+        parts: module and pipelines that nothing else uses.
+        loss: that nothing else uses.
+
+    Raises:
+        ConfigError: the data cannot be read, do not fit the environment, or lack what is needed of them: columns that
+            the loss reads, `action_logp` for ratios, trajectories for estimates; estimates that are not for the module.
+    """
+
+    def __init__(self, config: ExperimentConfig, parts: ModuleParts, loss: Loss) -> None:
+        self._config, self._parts, self._loss = config, parts, loss
+        evaluation = config.evaluation
+        self._has_loss = EVAL_LOSS in evaluation_types(evaluation)
+        self._methods = off_policy_methods(evaluation)
+        self._fitted_q = fitted_q_config(evaluation.offline_evaluation_q_model_config)
+        self._module = parts.module.eval()
+        for pipeline in (parts.env_to_module, parts.learner):
+            pipeline.freeze()
+        with _naming_data_keys():
+            offline = replace(config.offline, input_=evaluation.offline_evaluation_input_)
+            self._source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
+            if self._methods:
+                self._inputs = inputs_pipeline(parts.learner, self._module)
+            self._check(self._source.first_block())
+
+    @property
+    def source(self) -> Source:
+        """The source of the held-out data."""
+        return self._source
+
+    # -- evaluation ------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
+    ) -> Metrics:
+        """Return the metrics of the policy that is trained now; None where there is no finite number.
+
+        Equal policies have equal metrics: minibatches, resamples and sampled actions are the same each time.
+
+        Args:
+            learners_state: of the learners and their pipelines, as in a checkpoint.
+            shared_state: by module id, of the pieces that env runners share.
+            num_env_steps: sampled so far, for schedules.
+
+        Raises:
+            ConfigError: something in the data cannot be evaluated that was not seen in their first episodes.
+            RunFailure: the fitted action values are not finite.
+        """
+        self._take_over(learners_state, shared_state, num_env_steps)
+        loss = MeanLoss(self._module, self._loss, self._parts.learner)
+        recorded = _Recorded(self._config.algorithm.gamma)
+        estimates: dict[str, PolicyEstimate] = {}
+        with self._torch_stream_kept(), _naming_data_keys():
+            blocks = self._read(loss, recorded)
+            if self._methods:
+                estimates = self._estimates(blocks)
+            else:
+                for _ in blocks:
+                    pass
+        metrics: Metrics = {"eval_loss": _finite(loss.mean)} if self._has_loss else {}
+        metrics |= recorded.metrics(has_return=bool(self._methods))
+        for name, one in estimates.items():
+            numbers = {"": one.estimate, "_low": one.low, "_high": one.high}
+            numbers["_effective_sample_size"] = one.effective_sample_size
+            metrics |= {f"{name}{part}": _finite(number) for part, number in numbers.items()}
+        return {f"{PREFIX}{name}": value for name, value in metrics.items()}
+
+    def _take_over(
+        self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
+    ) -> None:
+        learner_state = learners_state["learners"][DEFAULT_MODULE_ID]
+        self._module.load_state_dict({name: torch.as_tensor(value) for name, value in learner_state["module"].items()})
+        self._loss.set_state(learner_state["loss"])
+        self._loss.use_stream(self._stream("loss"))
+        self._loss.before_update(num_env_steps)
+        self._parts.learner.set_state(learners_state["pipelines"][DEFAULT_MODULE_ID])
+        self._parts.learner.give_streams(lambda name, position: self._stream(name, position))
+        self._parts.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
+
+    def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
+        """Yield all episodes as the policy would hold them, each taken into account as it passes."""
+        for block in self._source.blocks():
+            held = self._held(block)
+            recorded.add(held)
+            if self._has_loss:
+                loss.add(held)
+            yield held
+
+    def _held(self, block: ColumnBlock) -> ColumnBlock:
+        return with_held_observations(writable(block), self._parts.env_to_module, self._module)
+
+    def _estimates(self, blocks: Iterable[ColumnBlock]) -> dict[str, PolicyEstimate]:
+        evaluation = self._config.evaluation
+        return evaluate_policy(
+            blocks,
+            self._module,
+            self._config.algorithm.gamma,
+            self._stream(),
+            self._methods,
+            evaluation.offline_evaluation_level,
+            evaluation.offline_evaluation_num_resamples,
+            self._fitted_q,
+            make_inputs=self._make_inputs,
+        )
+
+    def _make_inputs(self, block: ColumnBlock) -> ModuleInputs:
+        modules = {DEFAULT_MODULE_ID: self._module}
+        columns = self._inputs(rl_module=modules, batch={}, episodes=block, shared_data={})[DEFAULT_MODULE_ID]
+        return {name: columns[name] for name in self._module.inputs if name != STATE_IN}
+
+    def _stream(self, name: str = "", position: int = 0) -> np.random.Generator:
+        return random_stream(self._config.seed, f"{_STREAM}/{name}" if name else _STREAM, position)
+
+    @contextmanager
+    def _torch_stream_kept(self) -> Iterator[None]:
+        """Keep training's place in torch's stream, from which losses and modules may draw."""
+        on_gpu = device_of(self._module).type == "cuda"
+        with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else []):
+            torch.manual_seed(integer_seed(self._config.seed, _STREAM))
+            yield
+
+    # -- checks ----------------------------------------------------------------------------------------------------
+
+    def _check(self, block: ColumnBlock) -> None:
+        """Refuse what can be seen to fail in the first episodes."""
+        problems = [self._find_missing_columns(block), self._find_missing_states(block)] if self._has_loss else []
+        if self._methods:
+            problems += [self._find_no_trajectories(), self._find_no_distribution(), self._find_missing_logp(block)]
+        found = [problem for problem in problems if problem is not None]
+        if found:
+            raise ConfigError(found)
+        if self._has_loss:
+            check_trajectories(self._source, self._parts.learner, self._module)
+        if self._methods:
+            check_methods(self._methods, self._module)
+            check_block(block, self._needs_ratios)
+        with self._torch_stream_kept():
+            held = self._held(block_from_episodes([block[index] for index in range(min(_NUM_TRIED, len(block)))]))
+            if self._methods:
+                reader = BlockReader(self._module, None, self._make_inputs, self._needs_ratios, needs_model=False)
+                reader.read(held)
+            if self._has_loss:
+                MeanLoss(self._module, self._loss, self._parts.learner).add(held)
+
+    @property
+    def _needs_ratios(self) -> bool:
+        return any(name != DIRECT_METHOD for name in self._methods)
+
+    def _find_missing_columns(self, block: ColumnBlock) -> Problem | None:
+        """Find model outputs that loss and learner pipeline take from the episodes, which have none."""
+        pieces = list(self._parts.learner.single_pieces())
+        read = [*self._loss.reads, *self._module.inputs, *(name for piece in pieces for name in piece.reads)]
+        made = {
+            name
+            for piece in pieces
+            if not isinstance(piece, AddColumnsFromEpisodesToTrainBatch)
+            for name in piece.writes
+        }
+        needed = [name for name in dict.fromkeys(read) if name in self._parts.recorded and name not in made]
+        missing = [name for name in needed if name not in block.columns]
+        if not missing:
+            return None
+        return Problem(
+            f"the held-out data have no {', '.join(missing)}, which {self._config.algorithm.loss} needs",
+            where=_INPUT,
+            got="columns " + list_names(block.columns),
+            allowed=f"episodes that `record` wrote with evaluation.explore=true, or {_TYPE} without {EVAL_LOSS}",
+        )
+
+    def _find_missing_states(self, block: ColumnBlock) -> Problem | None:
+        if not self._module.is_stateful or STATE_OUT in block.columns:
+            return None
+        return Problem(
+            f"the held-out data have no {STATE_OUT}, the memory that the loss begins its sequences with",
+            where=_INPUT,
+            got="columns " + list_names(block.columns),
+            allowed=f"episodes that `record` wrote of a module with this memory, or {_TYPE} without {EVAL_LOSS}",
+        )
+
+    def _find_no_trajectories(self) -> Problem | None:
+        if self._source.has_trajectories:
+            return None
+        return Problem(
+            "off-policy estimates need whole episodes, and these rows belong to no trajectory",
+            where=_INPUT,
+            got=f"{', '.join(self._methods)} from {self._source.where}",
+            allowed=f"a table with eps_id and t, or with end flags; or {_TYPE}={EVAL_LOSS}",
+        )
+
+    def _find_no_distribution(self) -> Problem | None:
+        module = self._module
+        if ACTION_DIST_INPUTS in module.outputs and hasattr(module.action_dist, "log_prob"):
+            return None
+        return Problem(
+            "off-policy estimates need the probabilities of recorded actions, and the module has no distribution",
+            where=_TYPE,
+            got=type(module).__name__,
+            allowed=f"a module with {ACTION_DIST_INPUTS} among its outputs; or {EVAL_LOSS}",
+        )
+
+    def _find_missing_logp(self, block: ColumnBlock) -> Problem | None:
+        if not self._needs_ratios or ACTION_LOGP in block.columns:
+            return None
+        wanted = [name for name in self._methods if name != DIRECT_METHOD]
+        return Problem(
+            f"the held-out data have no {ACTION_LOGP}: ratios need the probability with which each action was taken",
+            where=_INPUT,
+            got=f"{', '.join(wanted)}, and columns {list_names(block.columns)}",
+            allowed=f"episodes that `record` wrote with evaluation.explore=true; or only {DIRECT_METHOD}, {EVAL_LOSS}",
+        )
+
+
+class _Recorded:
+    """Counts and returns of the episodes as they were recorded."""
+
+    def __init__(self, gamma: float) -> None:
+        self._gamma = gamma
+        self._num_episodes = self._num_env_steps = 0
+        self._sum_of_returns = 0.0
+
+    def add(self, block: ColumnBlock) -> None:
+        self._num_episodes += len(block)
+        self._num_env_steps += block.num_rows
+        discounts = self._gamma ** times_of(block.lengths)
+        self._sum_of_returns += float(discounts @ np.asarray(block.columns[REWARDS], np.float64))
+
+    def metrics(self, has_return: bool) -> Metrics:
+        counts: Metrics = {"num_episodes": self._num_episodes, "num_env_steps": self._num_env_steps}
+        if not has_return:
+            return counts
+        return counts | {"discounted_return_mean": _finite(self._sum_of_returns / self._num_episodes)}
+
+
+def _finite(number: float) -> float | None:
+    return number if np.isfinite(number) else None
+
+
+@contextmanager
+def _naming_data_keys() -> Iterator[None]:
+    """Name in problems of data the key that these data were named with."""
+    try:
+        yield
+    except ConfigError as error:
+        problems = [replace(one, where=_data_key(one.where)) for one in error.problems]
+        raise type(error)(problems) from error
+
+
+def _data_key(where: str | None) -> str | None:
+    if where is None:
+        return None
+    return re.sub(r"\boffline\.input_(?![a-z])", _INPUT, where).replace("off-policy evaluation", _TYPE)

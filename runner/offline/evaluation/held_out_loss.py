@@ -1,0 +1,70 @@
+"""An algorithm's loss on data that it does not learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.learners.loss import Loss
+from runner.learners.minibatches import at_env_steps
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.pipeline import LearnerConnectorPipeline
+
+_MAX_ROWS_PER_PASS = 4096  # bounds the memory of a pass; the mean does not depend on it
+
+
+class MeanLoss:
+    """The mean of `total_loss` over the env steps of all blocks so far; nothing is updated.
+
+    Args:
+        module: on the learner's device, in eval mode.
+        loss: with the coefficients of the training.
+        pipeline: makes the train batch; pieces that look at all rows (standardised advantages) see one block at a time.
+    """
+
+    def __init__(self, module: RLModule, loss: Loss, pipeline: LearnerConnectorPipeline) -> None:
+        self._module, self._loss, self._pipeline = module, loss, pipeline
+        self._sum = 0.0
+        self._num_env_steps = 0
+
+    @property
+    def mean(self) -> float:
+        """The mean so far; NaN without any env step."""
+        return self._sum / self._num_env_steps if self._num_env_steps else float("nan")
+
+    @torch.no_grad()
+    def add(self, block: ColumnBlock) -> None:
+        """Count the env steps of some episodes."""
+        modules = {DEFAULT_MODULE_ID: self._module}
+        batch = self._pipeline(rl_module=modules, batch={}, episodes=block, shared_data={})[DEFAULT_MODULE_ID]
+        for part, num_env_steps in self._parts(batch):
+            self._sum += float(self._loss(self._module, part, False).total_loss) * num_env_steps
+            self._num_env_steps += num_env_steps
+
+    def _parts(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
+        """Yield minibatches as a learner's, in their order, and how many env steps each has."""
+        module, reads = self._module, self._loss.reads
+        if not module.is_stateful:
+            columns = {name: batch[name] for name in reads}
+            mask: Tensor | None = batch.get(LOSS_MASK)
+            rows = torch.arange(nested.row_count(columns)) if mask is None else mask.nonzero().squeeze(-1)
+            yield from ((_rows(columns, chosen), len(chosen)) for chosen in torch.split(rows, _MAX_ROWS_PER_PASS))
+            return
+        columns = {name: batch[name] for name in dict.fromkeys((*module.inputs, LOSS_MASK, *reads))}
+        num_steps: Tensor = batch[LOSS_MASK].sum(1)
+        sequences, longest = num_steps.nonzero().squeeze(-1), batch[LOSS_MASK].shape[1]
+        for chosen in torch.split(sequences, max(1, _MAX_ROWS_PER_PASS // longest)):
+            yield at_env_steps(_rows(columns, chosen), module.inputs, reads), int(num_steps[chosen].sum())
+
+
+def _rows(columns: dict[str, Any], rows: Tensor) -> dict[str, Any]:
+    def taken(leaf: Tensor) -> Tensor:
+        return leaf.index_select(0, rows.to(leaf.device))
+
+    return {name: nested.map_leaves(taken, column) for name, column in columns.items()}

@@ -1,0 +1,218 @@
+"""What a policy is worth, estimated from episodes that another policy recorded.
+
+The target policy is the one that a module's distribution describes, as when it explores. See `estimators` for the
+methods and what they assume of truncated episodes, `fitted_q` for the model that `dm`, `dr` and `wdr` need.
+
+Dimension letters: E episodes, R steps, K width of `action_dist_inputs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.episodes.columns import ColumnBlock
+from runner.modules.rl_module import RLModule
+from runner.offline.evaluation import estimators
+from runner.offline.evaluation.estimators import Array, Estimator, IntArray, ModelValues, RecordedSteps
+from runner.offline.evaluation.fitted_q import FittedQConfig, QFunction, Transitions, fit_q, take_rows
+from runner.offline.evaluation.recorded_actions import MAX_ROWS_PER_PASS, BlockReader, ModuleInputs, RecordedData
+
+RATIO_METHODS: dict[str, Callable[[RecordedSteps, float], Estimator]] = {
+    "is": estimators.importance_sampling,
+    "wis": estimators.weighted_importance_sampling,
+    "pdis": estimators.per_decision_importance_sampling,
+    "wpdis": estimators.weighted_per_decision_importance_sampling,
+}
+# Methods that need both ratios and a model; `dm` needs the model only.
+ROBUST_METHODS: dict[str, Callable[[RecordedSteps, ModelValues, float], Estimator]] = {
+    "dr": estimators.doubly_robust,
+    "wdr": estimators.weighted_doubly_robust,
+}
+DIRECT_METHOD = "dm"
+METHODS = (*RATIO_METHODS, DIRECT_METHOD, *ROBUST_METHODS)
+_WHERE = "off-policy evaluation"
+
+
+@dataclass(frozen=True)
+class PolicyEstimate:
+    """What one method says about the target policy.
+
+    Attributes:
+        method: one of `METHODS`.
+        estimate: of the expected discounted return; NaN where no recorded episode has any weight.
+        low, high: percentile bootstrap interval over episodes; it knows nothing of a model's error.
+        level: probability that the interval is made for.
+        effective_sample_size: Kish's, in episodes; far below `num_episodes` the estimate rests on few of them.
+        num_episodes, num_steps: of the data.
+    """
+
+    method: str
+    estimate: float
+    low: float
+    high: float
+    level: float
+    effective_sample_size: float
+    num_episodes: int
+    num_steps: int
+
+
+def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
+    blocks: Iterable[ColumnBlock],
+    module: RLModule,
+    gamma: float,
+    stream: np.random.Generator,
+    methods: Sequence[str] = METHODS,
+    level: float = 0.95,
+    num_resamples: int = 1000,
+    fitted_q: FittedQConfig | None = None,
+    behaviour: RLModule | None = None,
+    make_inputs: Callable[[ColumnBlock], ModuleInputs] | None = None,
+) -> dict[str, PolicyEstimate]:
+    """Estimate the expected discounted return of a module's policy.
+
+    Blocks are read once. For the methods with a model all observations are held in memory, else a few numbers a step.
+
+    Args:
+        blocks: whole episodes with `action_logp`; an episode that has not ended counts as truncated.
+        module: the target policy. One with memory starts every episode anew; it has no method with a model.
+        gamma: discount factor, 0 to 1.
+        stream: draws resamples, minibatches, initial weights, sampled actions.
+        methods: of `METHODS`.
+        level: of the intervals.
+        num_resamples: of the bootstrap.
+        fitted_q: how action values are fitted; None: the defaults.
+        behaviour: a module that stands for the recording policy, for example one that was cloned from the data;
+            None: the recorded `action_logp` does.
+        make_inputs: the columns that the modules read, where these are not the recorded observations as they are (the
+            learner pipeline's, with its bootstrap rows); `obs` is also what action values are fitted on.
+
+    Returns:
+        An estimate for each method.
+
+    Raises:
+        ConfigError: unknown methods, arguments out of range, episodes without `action_logp`, without their first steps,
+            or with numbers that are not finite; methods with a model for a module with memory.
+        RunFailure: the fitted action values are not finite.
+    """
+    _check_arguments(methods, gamma, level, num_resamples, module)
+    q_stream, resample_stream = (np.random.default_rng(int(stream.integers(2**63))) for _ in range(2))
+    needs_ratios, needs_model = set(methods) != {DIRECT_METHOD}, not set(methods) <= set(RATIO_METHODS)
+    data = BlockReader(module, behaviour, make_inputs, needs_ratios, needs_model).read_all(blocks)
+    steps = RecordedSteps(data.lengths, data.rewards, data.log_ratios)
+    by_method = {name: RATIO_METHODS[name](steps, gamma) for name in methods if name in RATIO_METHODS}
+    if needs_model:
+        model = _model_values(data, module, gamma, fitted_q or FittedQConfig(), q_stream)
+        by_method |= {name: ROBUST_METHODS[name](steps, model, gamma) for name in methods if name in ROBUST_METHODS}
+        if DIRECT_METHOD in methods:
+            by_method[DIRECT_METHOD] = estimators.direct_method(model.values[steps.first_rows])
+    resampled = estimators.bootstrap_estimates(by_method, len(steps.lengths), num_resamples, resample_stream)
+    return {name: _estimate(name, by_method[name], resampled[name], level, steps) for name in methods}
+
+
+def _estimate(name: str, estimator: Estimator, resampled: Array, level: float, steps: RecordedSteps) -> PolicyEstimate:
+    num_episodes = len(steps.lengths)
+    estimate = estimators.point_estimate(estimator, num_episodes)
+    low, high = estimators.percentile_interval(resampled, level)
+    size = estimator.effective_sample_size
+    return PolicyEstimate(name, estimate, low, high, level, size, num_episodes, len(steps.rewards))
+
+
+# --- the model ----------------------------------------------------------------------------------------
+
+
+def _model_values(
+    data: RecordedData, module: RLModule, gamma: float, config: FittedQConfig, stream: np.random.Generator
+) -> ModelValues:
+    """Return the action values of every recorded step, from a fit to the episodes of the other folds."""
+    transitions = _transitions(data)
+    num_folds = min(config.num_folds, len(data.lengths))
+    fold = np.arange(len(data.lengths)) % num_folds
+    fold_of_steps, fold_of_obs = np.repeat(fold, data.lengths), np.repeat(fold, data.lengths + 1)
+    q_values, values = np.empty(len(data.rewards)), np.empty(len(fold_of_obs))
+    spaces = module.observation_space, module.action_space
+    for held_out in range(num_folds):
+        rows = np.flatnonzero((fold_of_steps != held_out) | (num_folds == 1))
+        q_function = fit_q(transitions, *spaces, module.action_dist, gamma, config, stream, rows)
+        fold_steps, fold_obs = np.flatnonzero(fold_of_steps == held_out), np.flatnonzero(fold_of_obs == held_out)
+        q_values[fold_steps] = _q_values(q_function, transitions, fold_steps)
+        values[fold_obs] = _values(q_function, transitions, fold_obs)
+    obs_rows = transitions.obs_rows
+    next_values = np.where(transitions.is_terminal.cpu().numpy(), 0.0, values[obs_rows + 1])
+    return ModelValues(q_values, values[obs_rows], next_values)
+
+
+def _transitions(data: RecordedData) -> Transitions:
+    is_terminal = np.zeros(len(data.rewards), np.bool_)
+    is_terminal[np.cumsum(data.lengths) - 1] = data.is_terminated
+    device = data.dist_inputs.device
+    return Transitions(
+        obs=data.obs,
+        dist_inputs=data.dist_inputs,
+        actions=data.actions,
+        rewards=torch.from_numpy(data.rewards.astype(np.float32)).to(device),
+        is_terminal=torch.from_numpy(is_terminal).to(device),
+        lengths=data.lengths,
+    )
+
+
+@torch.no_grad()
+def _q_values(q_function: QFunction, data: Transitions, step_rows: IntArray) -> Array:
+    parts = []
+    for steps in _passes(step_rows, data):
+        obs = take_rows(data.obs, torch.from_numpy(data.obs_rows).to(steps.device)[steps])
+        parts.append(q_function.q_values(obs, take_rows(data.actions, steps)))
+    return torch.cat(parts).double().cpu().numpy()
+
+
+@torch.no_grad()
+def _values(q_function: QFunction, data: Transitions, obs_rows: IntArray) -> Array:
+    parts = [q_function.values(take_rows(data.obs, at), data.dist_inputs[at]) for at in _passes(obs_rows, data)]
+    return torch.cat(parts).double().cpu().numpy()
+
+
+def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
+    """Return row numbers in parts that are computed at once."""
+    return list(torch.split(torch.from_numpy(rows).to(data.rewards.device), MAX_ROWS_PER_PASS))
+
+
+# --- checks -------------------------------------------------------------------------------------------
+
+
+def check_methods(methods: Sequence[str], module: RLModule) -> None:
+    """Check that there are such methods, and that they are for this module; raises `ConfigError`."""
+    problems = _find_method_problems(methods, module)
+    if problems:
+        raise ConfigError(problems)
+
+
+def _find_method_problems(methods: Sequence[str], module: RLModule) -> list[Problem]:
+    problems = [
+        Problem(f"there is no method {name!r}", _WHERE, name, ", ".join(METHODS), nearest_match(name, METHODS))
+        for name in methods
+        if name not in METHODS
+    ]
+    if not methods:
+        problems.append(Problem("no method is named", _WHERE, allowed=", ".join(METHODS)))
+    with_model = [name for name in methods if name in METHODS and name not in RATIO_METHODS]
+    if module.is_stateful and with_model:
+        what = "action values are fitted to single observations, which is not enough for a module with memory"
+        problems.append(Problem(what, _WHERE, ", ".join(with_model), ", ".join(RATIO_METHODS)))
+    return problems
+
+
+def _check_arguments(methods: Sequence[str], gamma: float, level: float, num_resamples: int, module: RLModule) -> None:
+    problems = _find_method_problems(methods, module)
+    if not 0 <= gamma <= 1:
+        problems.append(Problem("gamma is out of range", _WHERE, f"{gamma:g}", "0 to 1"))
+    if not 0 < level < 1:
+        problems.append(Problem("the level of the intervals is out of range", _WHERE, f"{level:g}", "above 0, below 1"))
+    if num_resamples < 1:
+        problems.append(Problem("the bootstrap needs resamples", _WHERE, str(num_resamples), "1 or more"))
+    if problems:
+        raise ConfigError(problems)

@@ -1,0 +1,1 @@
+"""Files of recorded data: found, opened, and read as raw rows."""

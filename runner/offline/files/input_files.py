@@ -1,0 +1,253 @@
+"""The files that `offline.input_` names: found, told apart by kind, in one order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pyarrow import fs
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import DataError, Place, first_line
+from runner.offline.files.file_kinds import COMPRESSED, HEAD_BYTES, FileKind, all_suffixes, kind_of_head, kind_of_name
+from runner.offline.files.filesystems import Location, expand_pattern, is_pattern, locate, nearest_sibling, unreadable
+from runner.offline.files.unpacking import BoundedStream
+
+_WHERE = "offline.input_"
+
+
+@dataclass(frozen=True)
+class InputFiles:
+    """Files of one kind.
+
+    Attributes:
+        filesystem: where they are.
+        paths: in the file system, in order; a data set that is a folder is one path.
+        sizes: bytes of each.
+        kind: of all of them.
+        known: kinds that they are told from.
+    """
+
+    filesystem: fs.FileSystem
+    paths: tuple[str, ...]
+    sizes: tuple[int, ...]
+    kind: FileKind
+    known: tuple[FileKind, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(self.sizes)
+
+    @contextmanager
+    def open_stream(self, path: str) -> Iterator[Any]:
+        """Open the bytes of a file, unpacked if its name says that it is packed; `DataError` if they are too many."""
+        with self.filesystem.open_input_stream(path) as stream:
+            is_packed = path.lower().endswith(COMPRESSED)
+            size = dict(zip(self.paths, self.sizes, strict=True))[path]
+            yield BoundedStream(stream, size, Place(path)) if is_packed else stream
+
+    @contextmanager
+    def open_seekable(self, path: str) -> Iterator[Any]:
+        """Open a file that is read in any order; of a local one its path is enough."""
+        if self.is_local:
+            yield path
+        else:
+            with self.filesystem.open_input_file(path) as file:
+                yield file
+
+    def only(self, number: int) -> InputFiles:
+        """Return the file with this number alone."""
+        return replace(self, paths=(self.paths[number],), sizes=(self.sizes[number],))
+
+    @property
+    def is_local(self) -> bool:
+        """Whether they are on this machine's own file system."""
+        return isinstance(self.filesystem, fs.LocalFileSystem)
+
+
+def input_paths(config: OfflineConfig) -> list[str]:
+    """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
+    paths = [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
+    if not paths:
+        raise ConfigError([Problem("there are no data to read", _WHERE, "null", "a file, a folder, a pattern, a URI")])
+    return paths
+
+
+def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
+    """Return the file system and, in it, the files and folders that `offline.input_` names; patterns are expanded.
+
+    Raises:
+        DataError: a path is missing.
+    """
+    found: list[str] = []
+    for location in (locations := _locations(config)):
+        if is_pattern(location.path):
+            found += [info.path for info in _files_that_fit(location)]
+        elif location.info().type == fs.FileType.NotFound:
+            raise _missing(location)
+        else:
+            found.append(location.path)
+    return locations[0].filesystem, found
+
+
+def _locations(config: OfflineConfig) -> list[Location]:
+    return [
+        locate(path, config.input_filesystem, config.input_filesystem_kwargs, "offline.input_filesystem")
+        for path in input_paths(config)
+    ]
+
+
+def find_files(config: OfflineConfig, known: Sequence[FileKind], kind: FileKind | None = None) -> InputFiles:
+    """Return all files that are read; folders are listed once, here.
+
+    Args:
+        config: the `offline` block.
+        known: all kinds of files that are read.
+        kind: of the files, whatever their names say; None: their names tell.
+
+    Raises:
+        DataError: a path is missing, a folder has no data, or kinds are mixed.
+    """
+    locations = _locations(config)
+    problems: list[Problem] = []
+    found: list[tuple[fs.FileInfo, FileKind]] = []
+    for location in locations:
+        try:
+            found += _files_of(location, known, kind)
+        except DataError as error:
+            problems += error.problems
+    if problems:
+        raise DataError(problems)
+    kinds = {kind: info.path for info, kind in reversed(found)}
+    if len(kinds) > 1:
+        got = "; ".join(f"{kind.name}: {path}" for kind, path in kinds.items())
+        what = "files of several kinds are mixed; name files of one kind, for example with a pattern"
+        raise DataError([Problem(what, _WHERE, got)])
+    infos = {info.path: info for info, _ in found}
+    return InputFiles(
+        locations[0].filesystem,
+        tuple(infos),
+        tuple(_size_of(info) for info in infos.values()),
+        next(iter(kinds)),
+        tuple(known),
+    )
+
+
+def _files_of(
+    location: Location, known: Sequence[FileKind], kind: FileKind | None
+) -> list[tuple[fs.FileInfo, FileKind]]:
+    if is_pattern(location.path):
+        return [(info, kind or _kind_of_file(location, info, known)) for info in _files_that_fit(location)]
+    info = location.info()
+    if info.type == fs.FileType.NotFound:
+        raise _missing(location)
+    if info.type == fs.FileType.File:
+        return [(info, kind or _kind_of_file(location, info, known))]
+    return _files_in(location, known, kind)
+
+
+def _size_of(info: fs.FileInfo) -> int:
+    """Return bytes of a file, or of all files of a data set that is a folder."""
+    if info.type != fs.FileType.Directory:
+        return int(info.size or 0)
+    return sum(path.stat().st_size for path in Path(info.path).rglob("*") if path.is_file())
+
+
+def _files_that_fit(location: Location) -> list[fs.FileInfo]:
+    """Return the files that a pattern stands for."""
+    paths = expand_pattern(location)
+    infos = location.filesystem.get_file_info(paths) if paths else []
+    files = [info for info in infos if info.type == fs.FileType.File]
+    if not files:
+        raise DataError([Problem("no file fits this pattern", _WHERE, location.shown)])
+    return files
+
+
+def _missing(location: Location) -> DataError:
+    nearest = nearest_sibling(location)
+    return DataError([Problem("there is no such file or folder", _WHERE, location.shown, nearest=nearest)])
+
+
+def _files_in(
+    location: Location, known: Sequence[FileKind], kind: FileKind | None
+) -> list[tuple[fs.FileInfo, FileKind]]:
+    """Return the data files in a folder and the folders in it; hidden ones are left out.
+
+    Of a given kind: the files whose names say so, or all if no name does.
+    """
+    if kind is None and location.is_local:
+        whole = next((one for one in known if one.recognises_folder and one.recognises_folder(location.path)), None)
+        if whole is not None:
+            return [(location.info(), whole)]
+    try:
+        infos = location.filesystem.get_file_info(fs.FileSelector(location.path, recursive=True))
+    except OSError as error:
+        raise unreadable(location.shown, error) from None
+    start = len(location.path)
+    files = [
+        info
+        for info in infos
+        if info.type == fs.FileType.File and not re.search(r"(^|/)[._]", info.path[start:].lstrip("/"))
+    ]
+    found = [(info, named) for info in files if (named := kind_of_name(info.path, known)) is not None]
+    if kind is not None:
+        found = [pair for pair in found if pair[1] == kind] or [(info, kind) for info in files]
+    if not found:
+        names = ", ".join(info.base_name for info in files[:5]) or "nothing"
+        what = f"this folder has no data files: {location.shown}"
+        raise DataError([Problem(what, _WHERE, names, all_suffixes(known))])
+    return sorted(found, key=lambda pair: _natural_order(pair[0].path))
+
+
+def _natural_order(path: str) -> list[tuple[int, int, str]]:
+    """Order part-2 before part-10."""
+    parts: Sequence[str] = re.split(r"(\d+)", path)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts]
+
+
+def _kind_of_file(location: Location, info: fs.FileInfo, known: Sequence[FileKind]) -> FileKind:
+    """Return the kind by the file's name, else by its first bytes."""
+    kind = kind_of_name(info.path, known)
+    if kind is not None:
+        return kind
+    try:
+        begins_like = kind_of_head(_head(location.filesystem, info.path, HEAD_BYTES), known)
+    except OSError as error:
+        raise unreadable(info.path, error) from None
+    if isinstance(begins_like, FileKind):
+        return begins_like
+    allowed = ", ".join(kind.name for kind in known)
+    raise DataError([Problem("this is no file of recorded data", _WHERE, info.path, allowed)])
+
+
+def check_kind(files: InputFiles, path: str) -> None:
+    """Refuse a file that begins like one of another kind than its name says; raises `DataError`."""
+    read_head(files, path, HEAD_BYTES)
+
+
+def read_head(files: InputFiles, path: str, num_bytes: int) -> bytes:
+    """Return the first bytes of a file, unpacked; raises `DataError` where they are not of the kind of the files."""
+    try:
+        head = _head(files.filesystem, path, num_bytes)
+    except OSError as error:
+        raise DataError([Problem(f"a file cannot be read: {first_line(error)}", path)]) from None
+    begins_like, kind = kind_of_head(head[:HEAD_BYTES], files.known), files.kind
+    if begins_like is None and kind.is_binary:
+        raise DataError([Problem(f"this is no {kind.title} file, or it is damaged", path)])
+    if begins_like not in (None, kind):
+        title = begins_like.title if isinstance(begins_like, FileKind) else begins_like
+        raise DataError([Problem(f"this is no {kind.title} file, it begins like {title}", path)])
+    return head
+
+
+def _head(filesystem: fs.FileSystem, path: str, num_bytes: int) -> bytes:
+    """Return a file's first bytes; unpacked ones if its name ends in `.gz`, ..."""
+    with filesystem.open_input_stream(path) as stream:
+        head: bytes = stream.read(num_bytes)
+    return head

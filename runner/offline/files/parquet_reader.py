@@ -1,0 +1,162 @@
+"""Raw rows of Parquet files as Arrow tables: in the order of the files, a bounded number of them at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+from runner.config.errors import Problem
+from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.input_files import InputFiles, check_kind
+from runner.offline.files.raw_rows import RawTable
+from runner.offline.files.unpacking import check_size
+
+MAX_TABLE_BYTES = 2**25
+_MAX_ROWS = 2**16
+_NUM_THREADS = 8
+_WIDTHS = {"BOOLEAN": 1, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a value
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What the end of a Parquet file says of it. `column_bytes`: path of a leaf -> compressed bytes."""
+
+    schema: pa.Schema
+    num_rows: int
+    column_bytes: Mapping[str, int]
+
+    @classmethod
+    def of(cls, metadata: pq.FileMetaData) -> Footer:
+        """Take what is needed from Parquet's metadata."""
+        sizes: Counter[str] = Counter()
+        for number in range(metadata.num_row_groups):
+            group = metadata.row_group(number)
+            for index in range(group.num_columns):
+                chunk = group.column(index)
+                sizes[chunk.path_in_schema] += int(chunk.total_compressed_size)
+        return cls(metadata.schema.to_arrow_schema(), metadata.num_rows, dict(sizes))
+
+
+def read_footers(files: InputFiles) -> tuple[Footer, ...]:
+    """Return the footers of all files.
+
+    Raises:
+        DataError: all files that are damaged.
+    """
+
+    def read(path: str) -> Footer | Problem:
+        try:
+            with files.filesystem.open_input_file(path) as file:
+                return Footer.of(_checked(pq.read_metadata(file), path))
+        except DataError as error:
+            return error.problems[0]
+        except (pa.ArrowException, OSError) as error:
+            try:
+                check_kind(files, path)
+            except DataError as odd:
+                return odd.problems[0]
+            return Problem(f"a Parquet file is damaged or truncated: {first_line(error)}", path)
+
+    with ThreadPoolExecutor(_NUM_THREADS) as pool:
+        found = list(pool.map(read, files.paths))
+    problems = [result for result in found if isinstance(result, Problem)]
+    if problems:
+        raise DataError(problems)
+    footers = [result for result in found if isinstance(result, Footer)]
+    first = footers[0].schema  # equal schemas become one object: thousands of files have few
+    return tuple(
+        replace(footer, schema=first) if footer.schema.equals(first, check_metadata=True) else footer
+        for footer in footers
+    )
+
+
+def _checked(metadata: pq.FileMetaData, path: str) -> pq.FileMetaData:
+    """Refuse a file of which a row, or a column that is unpacked at once, is far larger than the file holds."""
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        chunks = [group.column(index) for index in range(group.num_columns)]
+        packed = sum(chunk.total_compressed_size for chunk in chunks)
+        check_size(decoded_bytes(group) // max(1, group.num_rows), packed, Place(path))
+        for chunk in chunks:
+            place = Place(path, column=chunk.path_in_schema)
+            check_size(chunk.total_uncompressed_size, chunk.total_compressed_size, place)
+    return metadata
+
+
+def decoded_bytes(group: pq.RowGroupMetaData) -> int:
+    """Return bytes of a row group as arrays: one number may stand for a million equal ones in the file."""
+    total = 0
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        total += max(int(chunk.total_uncompressed_size), int(chunk.num_values) * _WIDTHS.get(chunk.physical_type, 4))
+    return total
+
+
+@dataclass(frozen=True)
+class ParquetReader:
+    """Parquet files, row group by row group; columns and row filter are pushed down."""
+
+    files: InputFiles
+    footers: tuple[Footer, ...]
+    row_filter: ds.Expression | None = None
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """See `RawReader`: of a file with all columns, as files of one writer differ in whether there were infos."""
+        return max((footer.schema for footer in self.footers), key=lambda schema: len(schema.names))
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of all files, before the filter."""
+        return sum(footer.num_rows for footer in self.footers)
+
+    def only(self, number: int) -> ParquetReader:
+        """Return the reader of the file with this number alone."""
+        return replace(self, files=self.files.only(number), footers=(self.footers[number],))
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
+        """See `RawReader`."""
+        for path in self.files.paths:
+            place = Place(path, 0)
+            try:
+                yield from self._tables_of(path, columns, place)
+            except (pa.ArrowException, OSError) as error:
+                raise data_error(f"a Parquet file is damaged: {first_line(error)}", place) from None
+
+    def _tables_of(self, path: str, columns: Sequence[str] | None, place: Place) -> Iterator[RawTable]:
+        fragment = ds.ParquetFileFormat().make_fragment(path, self.files.filesystem)
+        names = fragment.physical_schema.names
+        projection = {name: ds.field(name) for name in names if columns is None or name in columns}
+        row = 0
+        for group in fragment.split_by_row_group(self.row_filter):
+            info = group.row_groups[0]
+            per_row = max(1, decoded_bytes(fragment.metadata.row_group(info.id)) // max(1, info.num_rows))
+            size = max(1, min(info.num_rows, MAX_TABLE_BYTES // per_row, _MAX_ROWS))
+            scanner = group.scanner(
+                columns=projection,
+                filter=self.row_filter,
+                batch_size=size,
+                batch_readahead=1,
+                fragment_readahead=1,
+            )
+            for batch in scanner.to_batches():
+                if batch.num_rows:
+                    # After a filter nobody knows where a row was.
+                    yield pa.Table.from_batches([batch]), place.at(row) if self.row_filter is None else Place(path)
+                row += batch.num_rows
+
+    def column_bytes(self, column: str) -> int:
+        """Return the compressed bytes of a column and its leaves, in all files."""
+        return sum(
+            size
+            for footer in self.footers
+            for path, size in footer.column_bytes.items()
+            if path == column or path.startswith(f"{column}.")
+        )

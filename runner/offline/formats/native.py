@@ -1,0 +1,116 @@
+"""Episodes as `runner` records them: a row is an episode, or a part of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.episodes.columns import REWARDS, ColumnBlock
+from runner.episodes.nested import StateError
+from runner.offline.codecs.episode_format import (
+    KEYS,
+    file_columns,
+    is_episodes,
+    present_columns,
+    read_layout,
+    table_to_block,
+)
+from runner.offline.codecs.layout import Layout, Spaces
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.file_kinds import PARQUET
+from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.formats.common_layout import common_layout
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import Row, RowFormat, completed
+from runner.offline.formats.rewards import find_not_finite
+from runner.offline.formats.selection import Selection
+
+
+@dataclass(frozen=True)
+class EpisodeFormat(RowFormat):
+    """Episodes of `runner`, whose layout is in the files' metadata."""
+
+    name = "episodes"
+    kinds = (PARQUET,)
+    row = Row.EPISODE
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`."""
+        found = [is_episodes(schema) for schema in data.schemas]
+        if len(set(found)) > 1:
+            odd = data.paths[found.index(not found[0])]
+            raise data_error(f"some files hold episodes, others do not: {data.where} and this one", Place(odd))
+        return found[0]
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        layout = common_layout(data, selection, read_layout, KEYS)
+        assert layout is not None
+        return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
+
+    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+        """See `RecordedFormat`."""
+        return decode_episodes(table, self.layout, place, counts)
+
+    def file_columns(self, schema: pa.Schema) -> list[str] | None:
+        """See `RecordedFormat`."""
+        assert self.layout is not None
+        return file_columns(self.layout, schema, self.selection.with_infos)
+
+    def check_rewards(self, reader: ParquetReader) -> None:
+        """See `RecordedFormat`."""
+        assert self.layout is not None
+        rewards = self.layout.selected({REWARDS})
+        for table, place in find_not_finite(reader, REWARDS, KEYS):
+            decode_episodes(table, rewards, place, ReadCounts())
+
+    def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
+        """See `RecordedFormat`."""
+        tables = [table for table, _ in reader.tables(["eps_id", "length"])]
+        ids = {identity for table in tables for identity in pc.unique(table["eps_id"]).to_pylist()}
+        return {"num_episodes": len(ids), "num_steps": sum(pc.sum(table["length"]).as_py() for table in tables)}
+
+
+def decode_episodes(table: pa.Table, layout: Layout | None, place: Place, counts: ReadCounts) -> ColumnBlock:
+    """Return the episodes in the rows of a table; ones that were recorded before their first step are left out.
+
+    Args:
+        table: rows in the format of episodes.
+        layout: of these columns, of which some may not be in the table; None: as the metadata of the table say.
+        place: of the first row, for messages.
+        counts: is added to.
+
+    Raises:
+        DataError: the rows are damaged, or a reward is not finite.
+    """
+    try:
+        if layout is None:
+            layout = read_layout(table.schema)
+        is_empty = pc.equal(table["length"], 0)
+        if pc.any(is_empty).as_py():
+            counts.trajectories_dropped += pc.sum(is_empty).as_py()
+            table = table.filter(pc.invert(is_empty))
+        block = table_to_block(table, present_columns(layout, table.column_names))
+    except (StateError, ValueError, pa.ArrowException) as error:
+        raise data_error(f"the episodes are damaged: {first_line(error)}", place) from None
+    rewards = block.columns.get(REWARDS)
+    if isinstance(rewards, np.ndarray) and rewards.dtype.kind == "f" and not np.isfinite(rewards).all():
+        raise _not_finite(block, rewards, place)
+    return block
+
+
+def _not_finite(block: ColumnBlock, rewards: Any, place: Place) -> DataError:
+    """Return the error for the first reward that is NaN or infinite."""
+    row = int(np.flatnonzero(~np.isfinite(rewards).reshape(len(rewards), -1).all(axis=1))[0])
+    chunk = int(np.searchsorted(block.offsets, row, side="right")) - 1
+    step = row - int(block.offsets[chunk]) + int(block.t_started[chunk])
+    what = f"a reward is not finite in episode {block.episode_ids[chunk]}, step {step}"
+    return data_error(what, place.at(chunk).of(REWARDS), got=str(rewards[row]))

@@ -1,0 +1,121 @@
+"""Recorded data before anybody knows their format: files that were found, and what is seen of them at first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from runner.config.errors import list_names
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.file_kinds import JSON, PARQUET
+from runner.offline.files.input_files import InputFiles, read_head
+from runner.offline.files.parquet_reader import ParquetReader, read_footers
+from runner.offline.files.raw_rows import RawReader
+from runner.offline.files.ray_reader import RayReader
+from runner.offline.files.row_filters import read_filter
+from runner.offline.files.text_readers import TEXT_OPTIONS, TextReader
+
+_HEAD_BYTES = 2**16
+_OPTIONAL = {"infos", "new_infos"}  # only in files with infos
+_EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
+
+
+class RawData:
+    """Data that are opened: each look at them is taken once, when a format asks for it.
+
+    Args:
+        config: the `offline` block.
+        files: what is read; None: a `ray.data` function of the user's choice reads.
+    """
+
+    def __init__(self, config: OfflineConfig, files: InputFiles | None) -> None:
+        self.config = config
+        self.files = files
+
+    @property
+    def where(self) -> str:
+        """The first file, for messages."""
+        return str(self.config.input_) if self.files is None else self.files.paths[0]
+
+    @cached_property
+    def head(self) -> bytes:
+        """First bytes of the first file if it is text in lines, else nothing; raises `DataError`."""
+        if self.files is None or self.files.kind != JSON:
+            return b""
+        return read_head(self.files, self.files.paths[0], _HEAD_BYTES)
+
+    @cached_property
+    def reader(self) -> RawReader:
+        """The reader of the rows, with the filter; raises `DataError`, `ConfigError`."""
+        given = self.config.input_read_method_kwargs
+        reader: RayReader | TextReader
+        if self.files is not None and self.files.kind == PARQUET:
+            footers = read_footers(self.files)
+            return ParquetReader(self.files, footers, read_filter(given.get("filter"), footers[0].schema))
+        if self.files is None:
+            reader = RayReader(self.config)
+        else:
+            known = TEXT_OPTIONS[self.files.kind]
+            reader = TextReader(self.files, {name: value for name, value in given.items() if name in known})
+        reader.row_filter = read_filter(given.get("filter"), reader.schema)
+        return reader
+
+    @cached_property
+    def schemas(self) -> Sequence[pa.Schema]:
+        """Schema of every Parquet file; other data have one, of their first rows."""
+        if isinstance(self.reader, ParquetReader):
+            return [footer.schema for footer in self.reader.footers]
+        return [self.first_rows.schema]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """Of all rows.
+
+        Raises:
+            DataError: columns differ between files, two have one name, or one holds pickled objects.
+        """
+        if self.files is not None:
+            _check_same_columns(self.files.paths, self.schemas)
+        _check_unique_names(self.schemas[0], self.where)
+        return self.schemas[0]
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Columns of the file that has most; raises what `schema` does."""
+        return list(max((self.schema, *self.schemas), key=lambda schema: len(schema.names)).names)
+
+    @cached_property
+    def first_rows(self) -> pa.Table:
+        """Some rows, none where there are none."""
+        tables: Iterator[Any] = self.reader.tables()
+        return next((table for table, _ in tables), self.reader.schema.empty_table())
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """A name for each of `schemas`, for messages."""
+        return [self.where] if len(self.schemas) == 1 or self.files is None else self.files.paths
+
+
+def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
+    """Refuse tables whose columns differ."""
+    for path, schema in zip(paths, schemas, strict=False):
+        odd_names = (set(schema.names) ^ set(schemas[0].names)) - _OPTIONAL
+        if odd_names:
+            what = f"the files do not have the same columns: {', '.join(sorted(odd_names))}"
+            raise data_error(what, Place(path), allowed=f"as in {paths[0]}: {list_names(schemas[0].names)}")
+
+
+def _check_unique_names(schema: pa.Schema, path: str) -> None:
+    """Refuse a table that has two columns of one name, and columns of pickled objects."""
+    twice = {name for name in schema.names if schema.names.count(name) > 1}
+    if twice:
+        raise data_error(f"several columns have the name {', '.join(sorted(twice))}", Place(path))
+    for field in schema:
+        kinds = {getattr(field.type, "extension_name", ""), (field.metadata or {}).get(_EXTENSION, b"").decode()}
+        if _PICKLED in kinds:
+            what = "a column of pickled objects is not read, as that would run code in the file"
+            raise data_error(what, Place(path, column=field.name))

@@ -1,0 +1,42 @@
+"""All formats of recorded data, and which of them some data are in."""
+
+from __future__ import annotations
+
+from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.file_kinds import FileKind
+from runner.offline.formats.d4rl import D4RLFormat
+from runner.offline.formats.minari import MinariFormat
+from runner.offline.formats.native import EpisodeFormat
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import RecordedFormat
+from runner.offline.formats.rllib import RLlibEpisodeFormat, SampleBatchFormat
+from runner.offline.formats.table import TableFormat
+
+# In this order: the first that recognises the data is their format.
+FORMATS: tuple[type[RecordedFormat], ...] = (
+    EpisodeFormat,
+    RLlibEpisodeFormat,
+    SampleBatchFormat,
+    TableFormat,
+    D4RLFormat,
+    MinariFormat,
+)
+
+
+def file_kinds() -> tuple[FileKind, ...]:
+    """Return the kinds of files that any format is in."""
+    return tuple(dict.fromkeys(kind for one in FORMATS for kind in one.kinds))
+
+
+def find_format(data: RawData) -> type[RecordedFormat]:
+    """Return the format of data that are opened; what Ray Data reads may be in each format that has rows.
+
+    Raises:
+        DataError: the data are damaged, or in no known format.
+    """
+    for one in FORMATS:
+        fits = one.row is not None if data.files is None else data.files.kind in one.kinds
+        if fits and one.recognises(data):
+            return one
+    names = ", ".join(one.name for one in FORMATS)
+    raise data_error("these data are in no known format", Place(data.where), allowed=names)

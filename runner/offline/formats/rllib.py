@@ -1,0 +1,108 @@
+"""What RLlib records beside tables: episodes of the new stack, SampleBatches of the old one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import pyarrow as pa
+
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs import rllib_episodes, sample_batches
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.data_error import Place, data_error, first_line
+from runner.offline.files.file_kinds import JSON, PARQUET
+from runner.offline.files.input_files import InputFiles
+from runner.offline.files.raw_rows import RawReader, RawTable
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import Row, RowFormat, completed
+from runner.offline.formats.selection import Selection
+
+
+@dataclass(frozen=True)
+class RLlibEpisodeFormat(RowFormat):
+    """Episodes of RLlib, one msgpack a row."""
+
+    name = "rllib_episodes"
+    kinds = (PARQUET,)
+    row = Row.EPISODE
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`."""
+        return rllib_episodes.recognises(data.schema)
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        if data.first_rows.num_rows:
+            spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, Place(data.where, 0)))
+        return cls(selection, spaces)
+
+    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+        """See `RecordedFormat`."""
+        return self.selection.block(rllib_episodes.decode(table, place, counts))
+
+
+@dataclass(frozen=True)
+class SampleBatchFormat(RowFormat):
+    """SampleBatches of RLlib: JSON lines with a type, or tables of lists."""
+
+    name = "sample_batches"
+    kinds = (PARQUET, JSON)
+    row = Row.BATCH
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`."""
+        return cls._are_lines(data) or (
+            sample_batches.recognises_schema(data.schema) or data.config.input_read_sample_batches
+        )
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        return cls(selection, spaces)
+
+    @classmethod
+    def reader_of(cls, data: RawData) -> RawReader:
+        """See `RecordedFormat`: lines whose arrays may be packed are no table that Arrow could read."""
+        if cls._are_lines(data):
+            assert data.files is not None
+            return SampleBatchReader(data.files)
+        return data.reader
+
+    @staticmethod
+    def _are_lines(data: RawData) -> bool:
+        """Whether each line of a text is a batch."""
+        is_said = data.config.input_read_sample_batches
+        return len(data.head) > 0 and (is_said or sample_batches.recognises(data.head))
+
+    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+        """See `RecordedFormat`."""
+        return self.selection.block(sample_batches.decode(table, place, counts))
+
+
+class SampleBatchReader:
+    """JSON lines of SampleBatches."""
+
+    row_filter = None
+
+    def __init__(self, files: InputFiles) -> None:
+        self.files = files
+        first = next(self.tables(), None)
+        if first is None:
+            raise data_error("there is no line in this file", Place(files.paths[0]))
+        self.schema = first[0].schema
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
+        """See `RawReader`."""
+        for path in self.files.paths:
+            try:
+                with self.files.open_stream(path) as stream:
+                    for place, table in sample_batches.read_tables(stream, Place(path, 0, unit="line")):
+                        yield table, place
+            except OSError as error:
+                raise data_error(f"a JSON file cannot be read: {first_line(error)}", Place(path)) from None

@@ -1,0 +1,194 @@
+"""Tables of which a row is a step: of `runner`, of RLlib, of anybody; in Parquet, JSON lines or CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+import pyarrow as pa
+
+from runner.episodes import nested
+from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
+from runner.offline.codecs import rllib_tables
+from runner.offline.codecs.layout import Layout, Spaces
+from runner.offline.codecs.space_checks import fit_to_spaces
+from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_keys, read_steps, read_steps_layout
+from runner.offline.codecs.table_schema import END_FLAGS, TableSchema, canonical_name, resolve_schema, schema_of_layout
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.codecs.trajectory_assembler import StepChecker, TrajectoryAssembler
+from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.file_kinds import CSV, JSON, PARQUET
+from runner.offline.files.input_files import InputFiles
+from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.files.raw_rows import RawReader, RawTable
+from runner.offline.formats.common_layout import common_layout
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
+from runner.offline.formats.rewards import find_not_finite, flat_values
+from runner.offline.formats.selection import ALWAYS_READ, Selection
+
+_INFOS = ("infos", "new_infos")
+
+
+@dataclass(frozen=True)
+class TableFormat(RecordedFormat):
+    """Steps, put together to trajectories.
+
+    Attributes:
+        schema: which column is what.
+        steps_layout: of the columns of a table of `runner`; None: the columns speak for themselves.
+        packed: columns that RLlib may have packed; None: there are none in these data.
+    """
+
+    name = "table"
+    kinds = (PARQUET, JSON, CSV)
+    row = Row.STEP
+
+    schema: TableSchema = field(default_factory=lambda: TableSchema({}, {}))
+    steps_layout: Layout | None = None
+    packed: Sequence[str] | None = None
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`: all rows may be steps; `open` says which columns are missing."""
+        return True
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        mapping, layout = data.config.input_read_schema, None
+        if all(name == column for name, column in mapping.items()):
+            layout = common_layout(data, selection, read_steps_layout)
+        if layout is not None:
+            schema = schema_of_layout(layout, data.names, selection.columns)
+        else:
+            schema = resolve_schema(data.names, mapping, data.where, selection.columns)
+        is_packed = layout is None and rllib_tables.recognises(data.first_rows)
+        return cls(
+            selection,
+            spaces if layout is None else completed(spaces, layout.spaces),
+            None if layout is None else layout.env_name,
+            has_trajectories=schema.has_trajectories,
+            has_final_obs=schema.has_next_obs,
+            schema=_selected(schema, selection),
+            steps_layout=layout,
+            packed=_packed_columns(data, schema) if is_packed else None,
+        )
+
+    def narrowed(self, selection: Selection) -> Self:
+        """See `RecordedFormat`."""
+        layout = None if self.steps_layout is None else selection.layout(self.steps_layout)
+        return replace(self, selection=selection, schema=_selected(self.schema, selection), steps_layout=layout)
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`."""
+        assembler = TrajectoryAssembler(self.schema)
+        for table, place in tables:
+            yield from assembler.add(self._read(table, place), place)
+        yield from assembler.finish()
+        counts.add(assembler.counts)
+
+    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+        """See `RecordedFormat`."""
+        assembler = TrajectoryAssembler(self.schema)
+        blocks = [*assembler.add(self._read(table, place), place), *assembler.finish()]
+        if len(blocks) != 1:
+            raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
+        return blocks[0]
+
+    def _read(self, table: pa.Table, place: Place) -> StepRows:
+        if self.packed is not None:
+            _check_unpacked(table, self.packed, place)
+            table = rllib_tables.unpack_table(table, self.packed, place)
+        rows = read_steps(table, self.schema, self.steps_layout, place)
+        _check_same_form(rows.columns[OBS], rows.new_obs, place)
+        if self.steps_layout is not None:
+            return rows
+        new_obs = {} if rows.new_obs is None else {NEW_OBS: rows.new_obs}
+        fitted = fit_to_spaces({**rows.columns, **new_obs}, self.spaces)
+        return replace(rows, new_obs=fitted.pop(NEW_OBS, None), columns=fitted)
+
+    def file_columns(self, schema: pa.Schema) -> list[str] | None:
+        """See `RecordedFormat`."""
+        if self.steps_layout is None:
+            return self.schema.file_columns(schema.names)
+        kept = self.steps_layout.selected({*ALWAYS_READ, *self.schema.extra})
+        leaves = {leaf.column for leaf in kept.leaves()} | set(self.schema.names.values())
+        return [name for name in schema.names if name in leaves or name.partition("/")[0] == NEW_OBS]
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """See `RecordedFormat`."""
+        return not self.has_trajectories
+
+    # -- checks and records ----------------------------------------------------------------------------------------
+
+    def check_rewards(self, reader: ParquetReader) -> None:
+        """See `RecordedFormat`."""
+        names = self.schema.names
+        column, more = names.get(REWARDS, REWARDS), [names[name] for name in ("eps_id", "t") if name in names]
+        for table, place in find_not_finite(reader, column, more):
+            values = flat_values(table[column])
+            row = int(np.flatnonzero(~np.isfinite(values.to_numpy(zero_copy_only=False)))[0])
+            words = (" in episode", ", step") if len(more) == 2 else ()
+            said = "".join(f"{word} {table[name][row].as_py()}" for word, name in zip(words, more, strict=False))
+            what = f"a reward is not finite{said}"
+            raise data_error(what, place.at(row).of(column), got=str(values[row].as_py()))
+
+    def check_steps(self, reader: RawReader) -> None:
+        """See `RecordedFormat`."""
+        if not self.has_trajectories:
+            return
+        names = self.schema.names
+        keys = [names[name] for name in ("eps_id", "agent_id", "t", "rewards", *END_FLAGS) if name in names]
+        checker = StepChecker(self.schema)
+        for table, place in reader.tables(keys):
+            checker.add(read_keys(table, self.schema, place), place)
+        checker.finish()
+
+    def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
+        """See `RecordedFormat`."""
+        return {"num_steps": reader.num_rows}
+
+    def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
+        """See `RecordedFormat`."""
+        return num_steps + counts.final_steps_dropped
+
+
+def _selected(schema: TableSchema, selection: Selection) -> TableSchema:
+    """Return the schema without the columns that are not read."""
+    columns = selection.columns
+    extra = {name: one for name, one in schema.extra.items() if columns is None or name in columns}
+    names = {name: one for name, one in schema.names.items() if selection.with_infos or name not in _INFOS}
+    return TableSchema(names, extra)
+
+
+def _packed_columns(data: RawData, schema: TableSchema) -> list[str]:
+    """Return the columns of the files that are unpacked; RLlib's rule is that naming `obs` names `new_obs`, too."""
+    names = list(data.config.input_compress_columns)
+    if OBS in names and NEW_OBS not in names:
+        names.append(NEW_OBS)
+    return [schema.names.get(canonical_name(name), name) for name in names]
+
+
+def _check_unpacked(table: pa.Table, packed: Sequence[str], place: Place) -> None:
+    """Refuse columns that RLlib has packed and that nobody names."""
+    for name in table.column_names:
+        if name not in packed and rllib_tables.is_packed(table[name]):
+            what = "this column is packed by RLlib"
+            raise data_error(what, place.of(name), allowed=f"its name in offline.input_compress_columns: [{name}, ...]")
+
+
+def _check_same_form(obs: Column, new_obs: Column | None, place: Place) -> None:
+    """Refuse next observations of another structure, shape or kind than the observations; raises `DataError`."""
+    if new_obs is not None and _form(obs) != _form(new_obs):
+        what = "next observations are no observations: structure, shape or kind differ"
+        raise data_error(what, place.of(NEW_OBS), got=str(_form(new_obs)), allowed=str(_form(obs)))
+
+
+def _form(column: Column) -> Any:
+    return nested.map_leaves(lambda leaf: [*leaf.shape[1:], "text" if leaf.dtype.kind in "SU" else "numbers"], column)

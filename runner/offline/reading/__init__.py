@@ -1,0 +1,1 @@
+"""Sources of recorded data: opened, checked, narrowed and summed up."""

@@ -1,0 +1,182 @@
+"""The result of `inspect` as a page: tables and a histogram on a terminal, plain text elsewhere."""
+
+from __future__ import annotations
+
+import json
+import math
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from runner.offline.reading.inspection import ColumnSummary, Distribution, Inspection
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_BAR_WIDTH = 34
+_MAX_FILES = 3
+
+
+def plain_report(inspection: Inspection, width: int) -> str:
+    """Return the page as text without escape sequences or trailing blanks."""
+    import io
+
+    from rich.console import Console
+
+    file = io.StringIO()
+    print_report(inspection, Console(file=file, width=width, no_color=True, force_terminal=False))
+    return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
+
+
+def print_report(inspection: Inspection, console: Console) -> None:
+    """Print the page; tables have lines and colours only where the console is a terminal."""
+    from rich.text import Text
+
+    for title, rows in _sections(inspection):
+        console.print(Text(title, style="bold"))
+        console.print(_grid(rows))
+        console.print()
+    console.print(Text("Columns", style="bold"))
+    console.print(_columns_table(inspection.columns, console.is_terminal))
+    console.print()
+    console.print(Text("First rows", style="bold"))
+    for row in inspection.first_rows:
+        text = ", ".join(f"{name} {_value(value)}" for name, value in row.items())
+        for line in textwrap.wrap(text, console.width, initial_indent="  ", subsequent_indent="      "):
+            console.print(Text(line))
+
+
+def _sections(inspection: Inspection) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+    data = inspection.description
+    files = ", ".join(_file_name(path) for path in data.files[:_MAX_FILES])
+    files += f", ... ({len(data.files)} files)" if len(data.files) > _MAX_FILES else ""
+    rows = [
+        ("format", data.format),
+        ("files", f"{files}, {_size(data.num_bytes)}"),
+        ("environment", inspection.env_name or "not recorded"),
+        ("observations", inspection.observation_space),
+        ("actions", inspection.action_space),
+        ("action_logp", "recorded" if inspection.has_action_logp else "not recorded: no off-policy estimates"),
+        ("infos", "recorded" if inspection.has_infos else "none"),
+        ("digest", data.digest),
+    ]
+    yield data.name, rows
+    ended = f"{inspection.terminated:,} terminated, {inspection.truncated:,} truncated"
+    open_ = inspection.episodes - inspection.terminated - inspection.truncated
+    counts = inspection.counts
+    rows = [("episodes", f"{inspection.episodes:,} ({ended}{f', {open_:,} without an end' if open_ > 0 else ''})")]
+    rows += [("steps", f"{inspection.steps:,}")]
+    rows += [("", inspection.trajectories)] if inspection.trajectories else []
+    rows += [
+        ("", f"{count:,} {text}")
+        for count, text in (
+            (counts.final_obs_repeated, "terminated without a last observation: the one before is repeated"),
+            (counts.final_steps_dropped, "ended without a last observation: truncated one step earlier"),
+            (counts.trajectories_dropped, "left out: no complete step"),
+            (counts.breaks, "cut where the next row is not the next observation"),
+            (counts.gaps, "cut where a time step is missing"),
+        )
+        if count
+    ]
+    for name, values in (("return", inspection.returns), ("length", inspection.lengths)):
+        rows.append((name, _describe(values)))
+    yield "Episodes", rows
+    yield "Returns", list(_histogram(inspection.returns))
+    counted = [column for column in inspection.columns if column.name.partition("/")[0] == "actions" and column.counts]
+    for column in counted:
+        yield f"{column.name.capitalize()}", list(_bars(column.counts or {}))
+
+
+def _describe(values: Distribution) -> str:
+    shown = [f"mean {_number(values.mean)}", f"std {_number(values.std)}"]
+    shown += [f"min {_number(values.minimum)}"]
+    shown += [f"{percent}% {_number(value)}" for percent, value in values.percentiles.items()]
+    return ", ".join([*shown, f"max {_number(values.maximum)}"])
+
+
+def _histogram(values: Distribution) -> Iterator[tuple[str, str]]:
+    edges = [_number(edge) for edge in values.bin_edges]
+    width = max(len(edge) for edge in edges)
+    labels = [f"{low:>{width}} to {high:>{width}}" for low, high in pairwise(edges)]
+    yield from _bar_rows(labels, values.bin_counts)
+
+
+def _bars(counts: dict[int, int]) -> Iterator[tuple[str, str]]:
+    shown = dict(sorted(counts.items(), key=lambda pair: -pair[1])[:12]) if len(counts) > 12 else counts
+    total = sum(counts.values())
+    yield from _bar_rows([str(value) for value in shown], list(shown.values()), total)
+    if len(shown) < len(counts):
+        yield "", f"... {len(counts) - len(shown)} more values"
+
+
+def _bar_rows(labels: Sequence[str], counts: Sequence[int], total: int | None = None) -> Iterator[tuple[str, str]]:
+    most = max(counts)
+    total = total or sum(counts)
+    for label, count in zip(labels, counts, strict=True):
+        yield label, f"{_bar(count / most):<{_BAR_WIDTH}} {count:>9,} {100 * count / total:5.1f}%"
+
+
+def _bar(share: float) -> str:
+    eighths = round(share * _BAR_WIDTH * 8)
+    if share > 0:
+        eighths = max(1, eighths)
+    whole, part = divmod(eighths, 8)
+    return "█" * whole + (" ▏▎▍▌▋▊▉"[part] if part else "")
+
+
+def _grid(rows: Sequence[tuple[str, str]]) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        table.add_row(Text(f"  {label}"), Text(text))
+    return table
+
+
+def _columns_table(columns: Sequence[ColumnSummary], is_terminal: bool) -> Any:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD if is_terminal else None, padding=(0, 1), pad_edge=True, header_style="dim")
+    for name, justify in (("name", "left"), ("type", "left"), ("min", "right"), ("mean", "right"), ("max", "right")):
+        table.add_column(name, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for column in columns:
+        type_ = column.dtype + (f" {column.shape}" if column.shape else "")
+        numbers = [_number(value) for value in (column.minimum, column.mean, column.maximum)]
+        note = f" ({column.num_not_finite:,} not finite)" if column.num_not_finite else ""
+        table.add_row(Text(column.name), Text(type_ + note), *numbers)
+    return table
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return str(value)
+    if value == int(value) and abs(value) < 1e7:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if abs(value) < 1e4 else f"{value:,.0f}" if abs(value) < 1e7 else f"{value:.3e}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list):
+        return f"[{', '.join(_value(item) for item in value)}]"
+    return json.dumps(value, default=str) if isinstance(value, (bool, int)) else str(value)
+
+
+def _file_name(path: str) -> str:
+    return path.rpartition("/")[2] or path
+
+
+def _size(num_bytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"

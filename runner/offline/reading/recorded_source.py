@@ -1,0 +1,250 @@
+"""A source of recorded data: raw rows, blocks of trajectories, or a Ray data set. `open_source` makes it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from runner.config.offline import OfflineConfig
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs.episode_format import KEYS, episodes_to_table
+from runner.offline.codecs.layout import Layout, Spaces, layout_of
+from runner.offline.codecs.space_checks import check_spaces
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files import unpacking
+from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.input_files import InputFiles, input_paths
+from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.files.raw_rows import RawReader, RawTable
+from runner.offline.formats.native import decode_episodes
+from runner.offline.formats.recorded_format import RecordedFormat, Row
+from runner.offline.reading.ray_datasets import parquet_dataset, streamed_dataset
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+_DIGEST_BYTES = 2**16
+
+
+@dataclass(frozen=True)
+class Description:
+    """A data set in short, for the record of a run."""
+
+    name: str
+    digest: str
+    format: str
+    schema: dict[str, str]
+    files: tuple[str, ...]
+    num_bytes: int
+
+
+@dataclass
+class Source:
+    """Recorded data: a stream of raw rows, or of blocks of trajectories. Can be pickled.
+
+    `open_source` makes it, once for all that read the same data; `narrowed` and `parts` give sources of less, for
+    which nothing is opened again.
+
+    Attributes:
+        config: the `offline` block.
+        format: what tells rows and files apart, and decodes them.
+        files: what is read; None with a `ray.data` function of the user's choice.
+        reader: of the rows; None: the format has none.
+        spaces: of the environment, or recorded with the data.
+        counts: what reading had to decide so far, in this process.
+        num_rows_read: raw rows that the last stream has given.
+    """
+
+    config: OfflineConfig
+    format: RecordedFormat
+    files: InputFiles | None
+    reader: RawReader | None
+    spaces: Spaces
+    counts: ReadCounts = field(default_factory=ReadCounts)
+    num_rows_read: int = 0
+    _layout: Layout | None = field(default=None, repr=False)
+    _first_block: ColumnBlock | None = field(default=None, repr=False)
+
+    # -- what it is ------------------------------------------------------------------------------------------------
+
+    @property
+    def env_name(self) -> str | None:
+        """The recorded environment, where it is known."""
+        return self.format.env_name
+
+    @property
+    def has_trajectories(self) -> bool:
+        """Whether rows belong to trajectories; otherwise each is an episode of one step."""
+        return self.format.has_trajectories
+
+    @property
+    def has_final_obs(self) -> bool:
+        """Whether the observation after a trajectory's last step is recorded."""
+        return self.format.has_final_obs
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the decoded columns; of the first block where the files do not say it."""
+        if self.format.layout is not None:
+            return self.format.layout
+        if self._layout is None:
+            self._layout = layout_of(self.first_block(), self.spaces, self.env_name)
+        return self._layout
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether each file can be read for itself, and in any order."""
+        return self.format.row is Row.EPISODE and isinstance(self.reader, ParquetReader)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of all files; 0 where Ray Data reads them."""
+        return self.files.num_bytes if self.files is not None else 0
+
+    @property
+    def where(self) -> str:
+        """The first file, for messages."""
+        return self.files.paths[0] if self.files is not None else str(self.config.input_)
+
+    def schema(self) -> dict[str, str]:
+        """Return column of the files -> its type."""
+        if self.reader is not None:
+            return {column.name: str(column.type) for column in self.reader.schema}
+        return {leaf.column: f"{leaf.dtype}{list(leaf.shape)}" for leaf in self.layout.leaves()}
+
+    def description(self) -> Description:
+        """Name, digest, schema, files and size. The digest covers the names, sizes and ends of all files."""
+        paths = input_paths(self.config)
+        name = Path(paths[0].rstrip("/")).name or paths[0]
+        if self.files is None:
+            digest = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
+            return Description(name, digest, self.format.name, self.schema(), tuple(paths), 0)
+        digest = _digest(self.files)
+        return Description(name, digest, self.format.name, self.schema(), self.files.paths, self.files.num_bytes)
+
+    def check_spaces(self, observation_space: Any, action_space: Any) -> None:
+        """Refuse data that do not fit these spaces, by the first episodes; raises `DataError`."""
+        check_spaces(self.first_block(), observation_space, action_space, self.where)
+
+    # -- narrower sources ------------------------------------------------------------------------------------------
+
+    def narrowed(self, columns: Sequence[str] | None = None, with_infos: bool = True) -> Source:
+        """Return the source with fewer columns; nothing is opened.
+
+        Args:
+            columns: the extra model outputs that are needed beside `obs`, `actions` and `rewards`; None: all.
+            with_infos: whether infos are read.
+        """
+        format_ = self.format.narrowed(self.format.selection.narrowed(columns, with_infos))
+        selection = format_.selection
+        return replace(
+            self,
+            format=format_,
+            counts=ReadCounts(),
+            _layout=None if self._layout is None else selection.layout(self._layout),
+            _first_block=None if self._first_block is None else selection.block(self._first_block),
+        )
+
+    def parts(self) -> list[Source]:
+        """Return a source for each file; of data that have parts."""
+        assert self.has_parts
+        assert isinstance(self.reader, ParquetReader)
+        readers = [self.reader.only(number) for number in range(len(self.reader.files.paths))]
+        return [replace(self, files=one.files, reader=one, counts=ReadCounts()) for one in readers]
+
+    # -- streams ---------------------------------------------------------------------------------------------------
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Yield the rows as they are in the files, table by table; of a format without rows as our episodes."""
+        if self.reader is None:
+            yield from self.episode_tables()
+        else:
+            for table, _ in self._rows():
+                yield table
+
+    def blocks(self) -> Generator[ColumnBlock, None, None]:
+        """Return the episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
+
+        Raises:
+            DataError: data that are damaged, or do not fit the data before; with file, row and column.
+        """
+        yield from self.format.blocks(self.files, self._rows(), self.counts)
+
+    def episode_tables(self) -> Iterator[pa.Table]:
+        """Yield the blocks as tables in the format of episodes."""
+        for block in self.blocks():
+            yield episodes_to_table(block, layout=layout_of(block, self.spaces, self.env_name))
+
+    def first_block(self) -> ColumnBlock:
+        """Return the first episodes, which are read once; raises `DataError` where there are none."""
+        if self._first_block is None:
+            stream = replace(self, counts=ReadCounts()).blocks()  # what is read once more is counted once
+            self._first_block = next(stream, None)
+            stream.close()
+        if self._first_block is None:
+            raise data_error("there is no complete step in these data", Place(self.where))
+        return self._first_block
+
+    def decode(self, table: pa.Table) -> ColumnBlock:
+        """Return the episodes of one table, of raw rows or as `dataset` gives it.
+
+        Trajectories of raw rows of steps are cut at the table's ends; `dataset` gives whole ones.
+
+        Raises:
+            DataError: damaged data.
+        """
+        if set(KEYS) <= set(table.column_names):
+            return decode_episodes(table, self.layout, Place(), self.counts)
+        return self.format.decode(table, Place(row=0), self.counts)
+
+    def dataset(self, **options: Any) -> Dataset:
+        """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
+
+        Files whose rows stand alone are read in parallel by Ray, columns and filter pushed down. Rows of steps are put
+        together to whole trajectories first, in one task that streams; so is all that has no rows.
+
+        Args:
+            options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`.
+        """
+        if self.format.has_whole_rows and isinstance(self.reader, ParquetReader):
+            return parquet_dataset(self.config, self.reader, self._file_columns(), options)
+        size = None if self.files is None else self.files.num_bytes
+        return streamed_dataset(self.config, self.episode_tables, size, options)
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _file_columns(self) -> list[str] | None:
+        return None if self.reader is None else self.format.file_columns(self.reader.schema)
+
+    def _rows(self) -> Iterator[RawTable]:
+        self.num_rows_read = 0
+        if self.reader is None:
+            return
+        for table, place in self.reader.tables(self._file_columns()):
+            self.num_rows_read += table.num_rows
+            yield table, place
+
+    def __getstate__(self) -> dict[str, Any]:
+        layout = None if self.format.layout is not None else self.layout
+        return {**self.__dict__, "counts": ReadCounts(), "_layout": layout, "_first_block": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        unpacking.allow(self.config.input_max_unpacked_ratio)
+
+
+def _digest(files: InputFiles) -> str:
+    digest = hashlib.sha256()
+    for path, size in zip(files.paths, files.sizes, strict=True):
+        digest.update(f"{Path(path).name}:{size};".encode())
+        if files.kind.recognises_folder is not None:
+            continue
+        with files.filesystem.open_input_file(path) as file:
+            file.seek(max(0, size - _DIGEST_BYTES))
+            digest.update(file.read(_DIGEST_BYTES))
+    return digest.hexdigest()[:16]

@@ -1,0 +1,80 @@
+"""Where recorded data come from: `open_source` finds files, tells their format and checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from runner.config.offline import OfflineConfig
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.space_checks import check_spaces
+from runner.offline.files import unpacking
+from runner.offline.files.file_kinds import CSV, JSON, PARQUET
+from runner.offline.files.input_files import InputFiles, find_files
+from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.files.ray_reader import OWN_OPTIONS, RAY_OPTIONS, check_option_names, check_ray_options
+from runner.offline.files.text_readers import TEXT_OPTIONS
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import completed
+from runner.offline.formats.registry import file_kinds, find_format
+from runner.offline.formats.selection import Selection
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source_checks import check_filter, check_flags, check_options
+
+_KIND_OF_METHOD = {f"read_{kind.name}": kind for kind in (PARQUET, JSON, CSV)}
+
+
+def open_source(
+    config: OfflineConfig,
+    spaces: Spaces | None = None,
+    columns: Sequence[str] | None = None,
+    with_infos: bool = True,
+) -> Source:
+    """Find and check recorded data; nothing is trained before.
+
+    Args:
+        config: the `offline` block.
+        spaces: of the environment, which the data must fit; None: they are not compared.
+        columns: the extra model outputs that are needed beside `obs`, `actions` and `rewards` (the latter is then
+            needed only if it is named); None: all. `input_read_method_kwargs.columns` narrows further.
+        with_infos: whether infos are read.
+
+    Raises:
+        DataError: a path is missing, a folder has no data, files are damaged, formats are mixed, columns are missing,
+            rewards are not finite, spaces do not fit.
+        ConfigError: options that do not go together, an unknown file system or function.
+    """
+    check_options(config)
+    unpacking.allow(config.input_max_unpacked_ratio)
+    data = RawData(config, None if is_read_by_ray(config) else _find_files(config))
+    if data.files is None:
+        check_ray_options(config)
+    source = _source_of(data, Selection.of(config).narrowed(columns, with_infos), spaces or Spaces())
+    sample = source.first_block()
+    if spaces is not None:
+        check_spaces(sample, spaces.observation, spaces.action, source.where)
+        source.spaces = completed(spaces, source.spaces)
+    if isinstance(source.reader, ParquetReader):
+        source.format.check_rewards(source.reader)
+    return source
+
+
+def is_read_by_ray(config: OfflineConfig) -> bool:
+    """Return whether a `ray.data` function of the user's choice reads the data, which takes a cluster."""
+    return config.input_read_method not in ("auto", *_KIND_OF_METHOD)
+
+
+def _find_files(config: OfflineConfig) -> InputFiles:
+    files = find_files(config, file_kinds(), _KIND_OF_METHOD.get(config.input_read_method))
+    known = [*OWN_OPTIONS, *RAY_OPTIONS, *TEXT_OPTIONS.get(files.kind, ())]
+    check_option_names(config, f"reading {files.kind.name}", known)
+    return files
+
+
+def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> Source:
+    """Tell the format and take what the data say about themselves."""
+    format_class = find_format(data)
+    reader = format_class.reader_of(data)
+    check_filter(data.config, format_class, reader)
+    check_flags(data.config, format_class, data.where)
+    found = format_class.open(data, selection, spaces)
+    return Source(data.config, found, data.files, reader, found.spaces)

@@ -1,0 +1,309 @@
+"""Recorded data from files to train batches: a Ray Data pipeline, read -> pre-learner -> iteration."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig
+from runner.episodes import nested
+from runner.episodes.columns import EPISODE_COLUMNS
+from runner.learners.train_batch import TrainBatch
+from runner.offline.files.ray_reader import read_rows
+from runner.offline.formats.registry import file_kinds
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import open_source
+from runner.offline.training.monitoring import PipelineMonitor, end_execution
+from runner.offline.training.preflight import check_trajectories
+from runner.offline.training.prelearner import ModuleSpec, OfflinePreLearner, PreLearnerParts
+from runner.offline.training.repeated_passes import parts_in_memory, repeated_dataset, source_parts
+from runner.offline.training.train_rows import nested_columns
+from runner.offline.training.workers import (
+    ModuleBoard,
+    limited_stream,
+    native_messages_to_log,
+    pipeline_errors,
+    pool_options,
+)
+from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
+
+if TYPE_CHECKING:
+    from ray.data import DataIterator, Dataset
+
+_PREFETCHED_BATCHES = 4
+# What data in memory are cut into: parts of so many train batches, which are shuffled.
+_BATCHES_OF_BLOCK = 8
+_SMALLEST_BLOCK = 2**16
+
+
+@dataclass(frozen=True)
+class RayBatchReader:
+    """The train batches of one learner; can be sent to its process.
+
+    Attributes:
+        rows: train rows: a data set, or a learner's share of one (`Dataset.streaming_split`).
+        rows_per_batch: of one update.
+        num_to_skip: batches that were learned from before.
+        options: of `iter_batches`.
+    """
+
+    rows: Dataset | DataIterator
+    rows_per_batch: int
+    num_to_skip: int
+    options: Mapping[str, Any]
+
+    def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
+        """Return batches on the device without end; a pass that is over begins again."""
+        numbers = itertools.count()
+        while True:
+            for batch in self._one_pass(device):
+                if next(numbers) >= self.num_to_skip:
+                    yield batch
+
+    def _one_pass(self, device: torch.device) -> Generator[TrainBatch, None, None]:
+        options = {"prefetch_batches": _PREFETCHED_BATCHES, **self.options}
+        rows = iter(self.rows.iter_batches(batch_size=self.rows_per_batch, batch_format="numpy", **options))
+        with pipeline_errors(), native_messages_to_log():
+            current: Mapping[str, Any] | None = next(rows, None)
+        if current is None:
+            what = f"the recorded data have no train batch of {self.rows_per_batch} rows for each learner"
+            allowed = "more data, a smaller algorithm.train_batch_size_per_learner, or no iter_batches_kwargs.drop_last"
+            raise ConfigError([Problem(what, "offline.input_", allowed=allowed)])
+        while current is not None:
+            with pipeline_errors():
+                following: Mapping[str, Any] | None = next(rows, None)
+            yield train_batch(current, device, ends_pass=following is None)
+            current = following
+
+
+def train_batch(rows: Mapping[str, Any], device: torch.device, ends_pass: bool) -> TrainBatch:
+    """Return the batch of train rows, column -> (B, ...) array as a pre-learner makes them."""
+
+    def on_device(column: npt.NDArray[Any]) -> Tensor:
+        # Arrays in Ray's object store are read-only, which torch has no notion of.
+        return torch.from_numpy(np.require(column, requirements="W")).to(device, non_blocking=True)
+
+    columns = nested_columns({name: on_device(column) for name, column in rows.items()})
+    mask = columns.get(LOSS_MASK)
+    num_env_steps = nested.row_count(columns) if mask is None else int(mask.sum())
+    return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass)
+
+
+class OfflineData:
+    """The data set of an experiment; subclass it for a pipeline of your own (`offline.offline_data_class`).
+
+    A subclass sets `data` in its constructor, a Ray data set of raw rows for the pre-learners, and leaves the rest
+    as it is, or overrides `readers`.
+
+    Args:
+        config: the experiment.
+        source: what `offline.input_` names, where it is open already; None: it is opened here.
+
+    Attributes:
+        data: raw rows, one pass over them.
+        decode: Arrow table of raw rows -> column block; None if the pre-learner maps rows itself.
+        source: what `offline.input_` names; None in subclasses that read by themselves.
+        num_batches: that each learner has learned from.
+
+    Raises:
+        ConfigError: the data are not there, not readable, or not what their schema says.
+    """
+
+    data: Dataset
+    decode: Callable[..., Any] | None = None
+    source: Source | None = None
+    shared_state: dict[str, Any] = {}  # noqa: RUF012 - recorded data share nothing between runners
+    num_batches = 0
+    _board: ModuleBoard | None = None
+    _monitor: PipelineMonitor | None = None
+
+    def __init__(self, config: ExperimentConfig, source: Source | None = None) -> None:
+        self.config = config
+        if self._prelearner_class.maps_rows_itself():
+            self.data = read_rows(config.offline, file_kinds())
+            return
+        self._use(open_source(config.offline) if source is None else source)
+
+    def _use(self, source: Source) -> None:
+        self.source, self.decode, self.data = source, source.decode, source.dataset()
+
+    # -- the pipeline ----------------------------------------------------------------------------------------------
+
+    def connect(self, spec: ModuleSpec, board: ModuleBoard | None) -> None:
+        """Put the pre-learners behind the raw rows, and materialise what the configuration says.
+
+        Args:
+            spec: makes module and learner pipeline in the workers.
+            board: newest module parameters, for pipelines that read the module.
+
+        Raises:
+            ConfigError: the data do not fit the environment's spaces.
+        """
+        offline = self.config.offline
+        self._board = board
+        if self.source is not None:
+            self.source.check_spaces(spec.observation_space, spec.action_space)
+            parts = spec.build()
+            check_trajectories(self.source, parts.learner_pipeline, parts.module)
+            self._leave_out_unread(self.source, parts)
+        prelearner = self._prelearner_class
+        self._mapped: Any = self._raw_rows().map_batches(
+            prelearner,
+            fn_constructor_kwargs={
+                "config": self.config,
+                "module_spec": spec,
+                "decode": self.decode,
+                "newest_module_state": board,
+                **offline.prelearner_kwargs,
+            },
+            batch_format="numpy" if prelearner.maps_rows_itself() else "pyarrow",
+            batch_size=self._rows_per_call,
+            **pool_options(offline),
+        )
+        if offline.materialize_mapped_data:
+            with pipeline_errors(), native_messages_to_log():
+                self._mapped = self._mapped.materialize()
+        self._monitor = PipelineMonitor(self._mapped)
+
+    def _leave_out_unread(self, source: Source, parts: PreLearnerParts) -> None:
+        """Read neither infos nor extra model outputs that nothing asks for; parts of the user's own may ask for any."""
+        pieces = [*parts.env_to_module, *parts.learner_pipeline]
+        theirs = [type(part).__module__ for part in pieces if not type(part).__module__.startswith("runner.")]
+        if theirs or self._prelearner_class is not OfflinePreLearner or self.config.offline.prelearner_buffer_class:
+            return
+        if parts.module.is_stateful:
+            return
+        if any(isinstance(piece, AddInfosFromEpisodesToTrainBatch) for piece in pieces):
+            return
+        read = {*parts.columns, *(column for piece in pieces for column in piece.reads)}
+        recorded = [name for name in source.layout.columns if name not in EPISODE_COLUMNS]
+        self._use(source.narrowed([name for name in recorded if name in read], with_infos=False))
+
+    @property
+    def _prelearner_class(self) -> type[OfflinePreLearner]:
+        path = self.config.offline.prelearner_class
+        if path is None:
+            return OfflinePreLearner
+        found: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
+        return found
+
+    def _raw_rows(self) -> Dataset:
+        """Return one pass over the raw rows, or as many as a stream has."""
+        offline = self.config.offline
+        if offline.materialize_data:
+            parts = parts_in_memory(self.data, self._rows_per_call)
+            if self.source is None:
+                return repeated_dataset(parts, self.config.seed)
+            with limited_stream(max(_SMALLEST_BLOCK, self._steps_of_block * self.source.layout.bytes_per_step())):
+                return repeated_dataset(parts, self.config.seed)
+        if offline.materialize_mapped_data or self.source is None:
+            return self.data
+        return repeated_dataset(source_parts(self.source), self.config.seed)
+
+    @cached_property
+    def _rows_per_call(self) -> int | None:
+        """Rows that a pre-learner gets at a time; None: whole blocks."""
+        offline = self.config.offline
+        if offline.input_read_batch_size is not None or not offline.materialize_data or self.source is None:
+            return offline.input_read_batch_size
+        return max(1, int(self._steps_of_block / self.source.first_block().lengths.mean()))
+
+    @property
+    def _steps_of_block(self) -> int:
+        return _BATCHES_OF_BLOCK * self.config.algorithm.train_batch_size_per_learner
+
+    def readers(self, num_learners: int) -> list[RayBatchReader]:
+        """Return what each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""
+        shares: list[Any] = [self._mapped]
+        if num_learners > 1:
+            shares = self._mapped.streaming_split(num_learners, equal=True)
+        options = dict(self.config.offline.iter_batches_kwargs)
+        if options.get("local_shuffle_buffer_size") is not None:
+            options.setdefault("local_shuffle_seed", self.config.seed)
+        return [RayBatchReader(share, self._rows_per_batch, self.num_batches, options) for share in shares]
+
+    @property
+    def _rows_per_batch(self) -> int:
+        """Env steps of a batch; with memory, sequences that may hold as many."""
+        module = self.config.module
+        per_row = module.max_seq_len if module.use_lstm or module.use_gru else 1
+        return max(1, self.config.algorithm.train_batch_size_per_learner // per_row)
+
+    # -- what was learned from -----------------------------------------------------------------------------------------
+
+    def num_until_synch(self, most: int | None) -> int | None:
+        """Return how many updates of `most` may be done before the pre-learners are due for the newest weights."""
+        if not self.follows_module:
+            return most
+        return self._until_synch if most is None else min(most, self._until_synch)
+
+    def count(self, num_batches: int, ends_pass: bool) -> bool:
+        """Count batches that each learner has learned from; returns whether the pre-learners are due for weights."""
+        is_due = self.follows_module and num_batches == self._until_synch
+        self.num_batches += num_batches
+        if ends_pass and self._monitor is not None:
+            self._monitor.look()
+        return is_due
+
+    @property
+    def _until_synch(self) -> int:
+        period = self.config.offline.prelearner_module_synch_period
+        return period - self.num_batches % period
+
+    # -- what it is doing ------------------------------------------------------------------------------------------
+
+    def metrics(self) -> Mapping[str, float | int | None]:
+        """Return the metrics under `offline_data/`, of the time since the last call; empty in a pipeline of another
+        kind."""
+        return {} if self._monitor is None else self._monitor.progress()
+
+    # -- as a resource of a plan -----------------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the state depends on."""
+        return asdict(self.config.offline)
+
+    @property
+    def follows_module(self) -> bool:
+        """Whether the pre-learners want to know the module's newest parameters."""
+        return self._board is not None
+
+    def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Let the pre-learners work with these parameters, if their pipeline reads the module."""
+        if self._board is not None:
+            self._board.post(weights[DEFAULT_MODULE_ID])
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how many batches have been learned from, and the parameters that the pre-learners work with."""
+        posted = None if self._board is None else self._board.posted
+        module = {} if posted is None else {"module": posted.copy()}
+        return {"num_batches": self.num_batches, "shared": self.shared_state, **module}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Skip the batches that were learned from before; for `readers` that are made afterwards."""
+        self.num_batches = int(state["num_batches"])
+        if self._board is not None and "module" in state:  # newer parameters of the learner follow when they are due
+            self._board.post(np.asarray(state["module"], np.float32))
+
+    def start_anew(self, state: Mapping[str, Any]) -> None:
+        """Read from the start, as it is."""
+
+    def close(self) -> None:
+        """Let go of the data; Ray frees them with the last reference."""
+        self._monitor = None
+        self._board = None
+        mapped, self._mapped = self._mapped, None
+        if mapped is not None:
+            end_execution(mapped)

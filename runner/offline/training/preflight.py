@@ -1,0 +1,115 @@
+"""Recorded data against the experiment that is to learn from them, before anything is started for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import gymnasium as gym
+import numpy as np
+from gymnasium.spaces import Box
+
+from runner.config.errors import Problem
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.space_checks import describe_space
+from runner.offline.files.data_error import DataError
+from runner.offline.files.input_files import existing_paths
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import is_read_by_ray, open_source
+from runner.offline.training.prelearner import OfflinePreLearner
+from runner.pipelines.piece import ConnectorPiece
+
+if TYPE_CHECKING:
+    from runner.module_parts import ModuleParts
+    from runner.modules.rl_module import RLModule
+
+# Data of up to so many bytes are read once; of larger ones, up to the second number, ids, time steps and rewards are.
+_MAX_READ_BYTES = 2**25
+_MAX_CHECKED_BYTES = 2**28
+
+
+def check_recorded_data(config: ExperimentConfig, parts: ModuleParts) -> Source | None:
+    """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
+
+    Args:
+        config: the experiment; an `offline_data_class` of the user's own reads by itself.
+        parts: its module and pipelines.
+
+    Returns:
+        The data; None where they are read in a way that takes Ray, or by the user's own code.
+
+    Raises:
+        DataError, ConfigError: see `open_source`; what `check_trajectories` raises.
+    """
+    offline = config.offline
+    if offline.offline_data_class is not None:
+        return None
+    if is_read_by_ray(offline) or _maps_rows_itself(config):
+        existing_paths(offline)
+        return None
+    source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
+    check_trajectories(source, parts.learner, parts.module)
+    _check_action_units(config, source, parts.plan.action_space)
+    _check_rows(source)
+    return source
+
+
+def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:
+    """Refuse rows that belong to no trajectory where a piece or the module needs more than single steps.
+
+    Raises:
+        DataError: who needs what, and what the data lack.
+    """
+    if source.has_trajectories:
+        return
+    if module.is_stateful:
+        raise _no_trajectories(source, f"the memory of {type(module).__name__}")
+    for piece in pipeline:
+        name = type(piece).__name__
+        if piece.needs_trajectories or piece.num_lookback:
+            raise _no_trajectories(source, name)
+        if piece.needs_next_obs and not source.has_final_obs:
+            what = f"{name} needs the observation after each step, and these rows have none"
+            raise DataError([Problem(what, source.where, allowed="a column new_obs; or eps_id and t, or end flags")])
+
+
+def _check_action_units(config: ExperimentConfig, source: Source, space: gym.Space[Any]) -> None:
+    """Refuse actions in the environment's units for a module that acts in [-1, 1]; D4RL and Minari record such."""
+    if not source.format.has_env_actions or not config.env.normalize_actions or not isinstance(space, Box):
+        return
+    if space.is_bounded() and not (np.all(space.low == -1) and np.all(space.high == 1)):
+        what = "these actions are in the environment's units, and the module would act in [-1, 1]"
+        allowed = "env.normalize_actions=false, with env.clip_actions=true for a Gaussian policy"
+        raise DataError([Problem(what, source.where, f"actions of {describe_space(space)}", allowed)])
+
+
+def _no_trajectories(source: Source, reader: str) -> DataError:
+    what = (
+        f"{reader} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
+        "nor end flags, so that each is an episode of one step"
+    )
+    allowed = (
+        "columns eps_id and t, or end flags in the order of the steps, under these names or named by "
+        "offline.input_read_schema; or what learns from single steps, for example bc without memory"
+    )
+    return DataError([Problem(what, source.where, allowed=allowed)])
+
+
+def _maps_rows_itself(config: ExperimentConfig) -> bool:
+    path = config.offline.prelearner_class
+    if path is None:
+        return False
+    prelearner: type[OfflinePreLearner] = import_target(path, "offline.prelearner_class", OfflinePreLearner)
+    return prelearner.maps_rows_itself()
+
+
+def _check_rows(source: Source) -> None:
+    """Look at as many rows as can be read quickly."""
+    size = source.num_bytes
+    if size <= _MAX_READ_BYTES:
+        for _ in source.blocks():
+            pass
+    elif size <= _MAX_CHECKED_BYTES and source.reader is not None:
+        source.format.check_steps(source.reader)

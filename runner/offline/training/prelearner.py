@@ -1,0 +1,241 @@
+"""The pre-learner: recorded rows to rows of a train batch, in each worker of the Ray Data pipeline."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.offline import OfflineConfig
+from runner.config.offline_checks import DEFAULT_BUFFER
+from runner.config.schemas import ExperimentConfig
+from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.columns import ColumnBlock, block_from_episodes
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.rl_module import RLModule
+from runner.offline.training.repeated_passes import pass_number
+from runner.offline.training.train_rows import Rows, flat_columns
+from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline
+from runner.pipelines.recorded_episodes import with_held_observations
+from runner.replay import EpisodeReplayBuffer
+from runner.streams import random_stream
+
+# The names of columns in recorded tables, if `input_read_schema` does not say otherwise.
+SCHEMA = {
+    name: name
+    for name in (
+        "eps_id",
+        "agent_id",
+        "module_id",
+        "obs",
+        "actions",
+        "rewards",
+        "infos",
+        "new_obs",
+        "terminateds",
+        "truncateds",
+        "t",
+    )
+}
+
+
+@dataclass(frozen=True)
+class PreLearnerParts:
+    """What a pre-learner works with, made in its own process.
+
+    Attributes:
+        module: of the run, on the worker's device.
+        env_to_module: of the module; its pieces that write to the episodes are applied to what was recorded.
+        learner_pipeline: of the module, to tensors on that device.
+        columns: what module and loss read; nothing else leaves the pre-learner.
+    """
+
+    module: RLModule
+    env_to_module: EnvToModulePipeline
+    learner_pipeline: LearnerConnectorPipeline
+    columns: tuple[str, ...]
+
+
+class ModuleSpec(Protocol):
+    """Makes the parts of a pre-learner."""
+
+    @property
+    def observation_space(self) -> gym.Space[Any]:
+        """The environment's observation space."""
+
+    @property
+    def action_space(self) -> gym.Space[Any]:
+        """The environment's action space."""
+
+    def build(self) -> PreLearnerParts:
+        """Return module and learner pipeline, anew."""
+
+
+class OfflinePreLearner:
+    """Rows to episodes to train rows; subclass it for data of your own (`offline.prelearner_class`).
+
+    Override `_map_to_episodes` for rows that are no episodes and no steps, or `__call__` for everything. The learner
+    pipeline is the experiment's; edit it under `connectors.learner`.
+
+    Args:
+        config: the experiment.
+        module_spec: makes module and learner pipeline.
+        decode: Arrow table of raw rows -> column block; None where `_map_to_episodes` is your own.
+        module_state: (P,) parameters to begin with; None: the ones that the run's seed gives.
+        newest_module_state: where newer parameters come from: (version that is there) -> (version, (P,) parameters), or
+            None if there are none; None for pipelines that do not read the module.
+        **kwargs: `offline.prelearner_kwargs`, which `_map_to_episodes` gets, too.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        module_spec: ModuleSpec,
+        decode: Callable[[pa.Table], ColumnBlock] | None = None,
+        module_state: Any = None,
+        newest_module_state: Callable[[int], tuple[int, Any] | None] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        torch.set_num_threads(1)
+        self.config = config
+        self.observation_space, self.action_space = module_spec.observation_space, module_spec.action_space
+        self.kwargs = kwargs
+        parts = module_spec.build()
+        self._module, self._learner_connector, self._columns = parts.module, parts.learner_pipeline, parts.columns
+        self._env_to_module = parts.env_to_module
+        self._weights = FlatParameters(self._module)
+        if module_state is not None:
+            self._weights.load(module_state)
+        self._buffer = _make_buffer(config.offline)
+        self._decode = decode
+        self._newest_module_state = newest_module_state
+        self._version = 0
+
+    def __call__(self, batch: Any) -> Rows:
+        """Return the train rows of a batch of raw rows.
+
+        Args:
+            batch: `pyarrow.Table`; for a subclass with its own `_map_to_episodes`, column -> array.
+
+        Returns:
+            Column -> (B, ...) array, nested columns flattened (see `train_rows`), rows in random order.
+        """
+        self._take_newest_module()
+        block = with_held_observations(self._episodes_of(batch), self._env_to_module, self._module)
+        if not len(block):
+            return {}  # nothing but episodes that ended before their first step
+        # Random numbers follow from the first episode and the pass, not from which worker is faster.
+        name = zlib.crc32(block.episode_ids[0].encode())
+        stream = random_stream(self.config.seed, "prelearner", name, pass_number(batch))
+        if self._buffer is not None:
+            self._buffer.add(block)
+            block = self._buffer.sample(self.config.algorithm.train_batch_size_per_learner, stream)
+        train_batch = self._learner_connector(
+            rl_module={DEFAULT_MODULE_ID: self._module}, batch={}, episodes=block, shared_data={}
+        )
+        columns = {name: train_batch[DEFAULT_MODULE_ID][name] for name in self._kept(train_batch)}
+        rows = nested.map_leaves(_to_numpy, columns)
+        return flat_columns(self._shuffled(rows, stream))
+
+    def _kept(self, train_batch: Mapping[str, Any]) -> list[str]:
+        names = dict.fromkeys((*self._columns, LOSS_MASK))
+        return [name for name in names if name in train_batch[DEFAULT_MODULE_ID]]
+
+    @staticmethod
+    def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:
+        """Return the env steps, or with memory the sequences that have one, in random order."""
+        mask = columns.pop(LOSS_MASK, None)
+        if mask is None:
+            rows = np.arange(nested.row_count(columns))
+        elif mask.ndim == 1:
+            rows = np.flatnonzero(mask)
+        else:
+            rows = np.flatnonzero(mask.any(1))
+            columns[LOSS_MASK] = mask
+        order = stream.permutation(rows)
+        return {name: nested.take(column, order) for name, column in columns.items()}
+
+    def _take_newest_module(self) -> None:
+        newest = self._newest_module_state(self._version) if self._newest_module_state else None
+        if newest is not None:
+            self._version, parameters = newest
+            self._weights.load(parameters)
+
+    def _episodes_of(self, batch: Any) -> ColumnBlock:
+        if self._decode is not None and not self.maps_rows_itself():
+            return self._decode(batch)
+        offline = self.config.offline
+        episodes: Sequence[SingleAgentEpisode] = self._map_to_episodes(
+            False,
+            batch,
+            schema=SCHEMA | offline.input_read_schema,
+            to_numpy=True,
+            input_compress_columns=offline.input_compress_columns,
+            observation_space=self.observation_space,
+            action_space=self.action_space,
+            **self.kwargs,
+        )["episodes"]
+        return block_from_episodes(episodes)
+
+    @classmethod
+    def maps_rows_itself(cls) -> bool:
+        """Return whether a subclass has its own `_map_to_episodes`; its batches are column -> array then."""
+        return cls._map_to_episodes is not OfflinePreLearner._map_to_episodes
+
+    @staticmethod
+    def _map_to_episodes(
+        is_multi_agent: bool,
+        batch: Any,
+        schema: Mapping[str, str] = MappingProxyType(SCHEMA),
+        to_numpy: bool = False,
+        input_compress_columns: Sequence[str] | None = None,
+        observation_space: gym.Space[Any] | None = None,
+        action_space: gym.Space[Any] | None = None,
+        **kwargs: Any,
+    ) -> dict[str, list[SingleAgentEpisode]]:
+        """Return rows of data of your own as `{"episodes": [...]}`; override this.
+
+        Args:
+            is_multi_agent: always false.
+            batch: column -> array of a batch of rows.
+            schema: name of a column here -> its name in the files.
+            to_numpy: whether the episodes shall hold arrays.
+            input_compress_columns: columns that are packed with LZ4.
+            observation_space, action_space: of the environment.
+            **kwargs: `offline.prelearner_kwargs`.
+        """
+        raise NotImplementedError("rows of a format that is not known here need your own _map_to_episodes")
+
+
+def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
+    """Return the buffer that the configuration names, if any.
+
+    Raises:
+        ConfigError: it cannot be made with the given arguments.
+    """
+    arguments = offline.prelearner_buffer_kwargs
+    if offline.prelearner_buffer_class is None and not arguments:
+        return None
+    path = offline.prelearner_buffer_class or DEFAULT_BUFFER
+    buffer_class = import_target(path, "offline.prelearner_buffer_class", EpisodeReplayBuffer)
+    try:
+        buffer: EpisodeReplayBuffer = buffer_class(**arguments)
+    except (TypeError, ValueError) as error:
+        what = f"{path} cannot be made: {error}"
+        raise ConfigError([Problem(what, "offline.prelearner_buffer_kwargs", str(arguments))]) from error
+    return buffer
+
+
+def _to_numpy(value: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value

@@ -1,0 +1,100 @@
+"""Many passes over recorded data in one execution of Ray Data.
+
+Ray Data takes seconds to start a pool of workers. The read tasks of many passes, each with its files in another order,
+therefore form one data set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from runner.offline.reading.recorded_source import Source
+from runner.streams import random_stream
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+# An execution with about this many read tasks is followed by the next one.
+_NUM_TASKS = 2000
+_PASS = b"runner.pass"  # key of the metadata of tables
+
+ReadTables = Callable[[], Iterator[pa.Table]]
+
+
+def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
+    """Make a Ray data set with the tables of many passes over `parts`; each pass shuffles the parts."""
+    import ray.data
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    num_passes = max(1, _NUM_TASKS // len(parts))
+
+    class Passes(Datasource):
+        def get_name(self) -> str:
+            return "Passes"
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+            return [
+                ReadTask(partial(_tables_of_pass, parts[index], number), metadata)
+                for number in range(num_passes)
+                for index in random_stream(seed, "offline_pass", number).permutation(len(parts))
+            ]
+
+    passes: Any = Passes
+    dataset: Dataset = ray.data.read_datasource(passes(), override_num_blocks=num_passes * len(parts))
+    return dataset
+
+
+def _tables_of_pass(part: ReadTables, number: int) -> Iterator[pa.Table]:
+    for table in part():
+        yield table.replace_schema_metadata({**(table.schema.metadata or {}), _PASS: str(number)})
+
+
+def pass_number(batch: Any) -> int:
+    """Return the number of the pass in which a batch of raw rows was read; 0 if its metadata lack it."""
+    metadata = batch.schema.metadata if isinstance(batch, pa.Table) else None
+    return int((metadata or {}).get(_PASS, 0))
+
+
+def source_parts(source: Source) -> list[ReadTables]:
+    """Split a source into parts that can be read in any order: one a file of episodes, otherwise one in all."""
+    return [part.tables for part in source.parts()] if source.has_parts else [source.episode_tables]
+
+
+def parts_in_memory(dataset: Dataset, rows_per_part: int | None) -> list[ReadTables]:
+    """Read a data set once into Ray's object store, and split its blocks into parts.
+
+    Args:
+        dataset: the data set.
+        rows_per_part: most rows of a part; None: each block is one part.
+    """
+    references = dataset.materialize().to_arrow_refs()
+    if rows_per_part is None:
+        return [partial(_tables_in_memory, reference, slice(None)) for reference in references]
+    return [
+        partial(_tables_in_memory, reference, slice(start, start + rows_per_part))
+        for reference in references
+        for start in range(0, _num_rows(reference), rows_per_part)
+    ]
+
+
+def _tables_in_memory(reference: Any, rows: slice) -> Iterator[pa.Table]:
+    import ray
+
+    table = ray.get(reference)
+    yield table.slice(rows.start or 0, None if rows.stop is None else rows.stop - rows.start)
+
+
+def _num_rows(reference: Any) -> int:
+    import ray
+
+    num_rows: int = ray.get(reference).num_rows
+    return num_rows

@@ -1,0 +1,190 @@
+"""The pool of pre-learners: what it asks of the cluster, and how it gets the newest module."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import first_line
+
+_CPUS_FOR_READING = 1.0
+# With sixteen, Ray Data's estimates leave nothing for pre-learners until all has stood still for 20 s.
+_BLOCKS_AHEAD = 32
+_STDERR = 2
+_log = logging.getLogger(__name__)
+
+
+def quiet_ray_data() -> None:
+    """Let Ray Data write to its own log and to the run's, not to the terminal, where the run's display is."""
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.raise_original_map_exception = True
+    context.execution_options.preserve_order = True  # batches do not depend on which worker is faster
+    logger = logging.getLogger("ray.data")
+    for handler in logger.handlers[:]:
+        if not isinstance(handler, logging.FileHandler):
+            logger.removeHandler(handler)
+    logger.addHandler(_ToRunLog(logging.WARNING))
+
+
+@contextmanager
+def limited_stream(block_bytes: int) -> Iterator[None]:
+    """Let data sets that are made here run ahead of the learner by little.
+
+    Their first batch is there early, and pre-learners that follow the module work with new weights. Ray Data's own
+    limit is a quarter of the object store.
+
+    Args:
+        block_bytes: size of a block; some thirty are held at a time. A read task must not give more than a few, else
+            the execution waits for minutes.
+    """
+    from ray.data import DataContext, ExecutionResources
+
+    context = DataContext.get_current()
+    options = context.execution_options
+    before = context.target_max_block_size, options.resource_limits
+    context.target_max_block_size = block_bytes
+    options.resource_limits = ExecutionResources(object_store_memory=_BLOCKS_AHEAD * block_bytes)
+    try:
+        yield
+    finally:
+        context.target_max_block_size, options.resource_limits = before
+
+
+@contextmanager
+def pipeline_errors() -> Iterator[None]:
+    """Raise here what fails in the pipeline's processes, with what went wrong and where.
+
+    Raises:
+        RunnerError: as it was raised there.
+        RunFailure: anything else; the stack trace is in the run's log.
+    """
+    from ray.exceptions import RayError
+
+    try:
+        yield
+    except RayError as error:
+        cause = getattr(error, "cause", None) or error
+        if isinstance(cause, RunnerError):
+            raise cause from None
+        _log.error("%s", error)
+        what = f"reading recorded data failed: {type(cause).__name__}: {first_line(cause)}"
+        raise RunFailure(Problem(what, "Ray Data's pipeline; the stack trace is in runner.log")) from error
+
+
+@contextmanager
+def native_messages_to_log() -> Iterator[None]:
+    """Send what this process writes to stderr to the run's log within.
+
+    Ray's C++ part warns on the terminal whenever a pool is started whose actors may be started again.
+    """
+    sys.stderr.flush()
+    with tempfile.TemporaryFile() as written:
+        kept = os.dup(_STDERR)
+        os.dup2(written.fileno(), _STDERR)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, _STDERR)
+            os.close(kept)
+            written.seek(0)
+            for line in written.read().decode(errors="replace").splitlines():
+                _log.warning("%s", line)
+
+
+class _ToRunLog(logging.Handler):
+    """Passes on to the run's log."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _log.handle(record)
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Logical resources of a cluster."""
+
+    num_cpus: float
+    num_gpus: float
+
+
+def pool_size(offline: OfflineConfig) -> tuple[int, int]:
+    """Return least and greatest number of pre-learners; one, unless `map_batches_kwargs.concurrency` is set."""
+    concurrency = offline.map_batches_kwargs.get("concurrency", 1)
+    if isinstance(concurrency, list):
+        return concurrency[0], concurrency[1]
+    return concurrency, concurrency
+
+
+def pool_options(offline: OfflineConfig) -> dict[str, Any]:
+    """Return options of `map_batches`."""
+    from ray.data import ActorPoolStrategy
+
+    least, most = pool_size(offline)
+    others = {name: value for name, value in offline.map_batches_kwargs.items() if name != "concurrency"}
+    return {"num_cpus": 1, **others, "compute": ActorPoolStrategy(min_size=least, max_size=most)}
+
+
+def resources_asked_for(offline: OfflineConfig) -> Resources:
+    """Return what the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
+    options, (least, _) = offline.map_batches_kwargs, pool_size(offline)
+    return Resources(least * options.get("num_cpus", 1) + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
+
+
+class ModuleBoard:
+    """The newest module parameters, where pre-learners in other processes can see them.
+
+    An instance is sent to the workers; only the process that made it posts.
+
+    Attributes:
+        posted: (P,) the parameters that were posted last; None before, and in workers.
+    """
+
+    def __init__(self) -> None:
+        import ray
+
+        self._actor: Any = ray.remote(_Board).options(num_cpus=0).remote()
+        self._version = 0
+        self.posted: npt.NDArray[np.float32] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "posted": None}
+
+    def post(self, parameters: npt.NDArray[np.float32]) -> None:
+        """Replace the parameters (P,)."""
+        self._version += 1
+        self.posted = parameters
+        self._actor.post.remote(self._version, parameters)
+
+    def __call__(self, version: int) -> tuple[int, npt.NDArray[np.float32]] | None:
+        """Return the newest version and parameters; None if `version` is the newest."""
+        import ray
+
+        newest: tuple[int, npt.NDArray[np.float32]] | None = ray.get(self._actor.newer_than.remote(version))
+        return newest
+
+
+class _Board:
+    """The actor of a board."""
+
+    def __init__(self) -> None:
+        self._newest: tuple[int, Any] | None = None
+
+    def post(self, version: int, parameters: Any) -> None:
+        self._newest = (version, parameters)
+
+    def newer_than(self, version: int) -> tuple[int, Any] | None:
+        return self._newest if self._newest is not None and self._newest[0] > version else None

@@ -1,0 +1,1 @@
+"""Recorded data as files: written by runs, or converted from another format."""

@@ -1,0 +1,111 @@
+"""Recorded data from one format to another: a stream from a source to a writer, whose counts must agree."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.offline import OfflineConfig
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.filesystems import Location
+from runner.offline.formats.recorded_format import RecordedFormat, Row
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import open_source
+from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What was read and what was written.
+
+    Attributes:
+        format: of the data that were read.
+        row: what a row of it is; None: it has none.
+        num_files, num_rows: of them; rows are what the format has, episodes, steps or batches (0: it has none).
+        episodes, steps: decoded.
+        written: what is on disk now.
+        counts: what reading had to decide.
+        seconds: of it all.
+    """
+
+    format: str
+    row: Row | None
+    num_files: int
+    num_rows: int
+    episodes: int
+    steps: int
+    written: WriteReport
+    counts: ReadCounts
+    seconds: float
+
+
+def convert(
+    config: OfflineConfig,
+    spaces: Spaces | None = None,
+    env_name: str | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> ConversionReport:
+    """Read `offline.input_` and write it to `offline.output`.
+
+    Args:
+        config: the `offline` block.
+        spaces, env_name: of the environment: data that do not fit are refused, numbers get its dtypes.
+        on_progress: called with the episodes and steps written so far, after each block.
+
+    Raises:
+        DataError: what is wrong with the data.
+        ConfigError: what is wrong with the options, or with the output folder.
+        RunFailure: data could not be written, or counts differ.
+    """
+    started = time.perf_counter()
+    source = open_source(config, spaces)
+    _check_apart(source, prepare_output(config))
+    episodes = steps = 0
+    writer = EpisodeWriter(config, source.spaces, env_name or source.env_name, "0")
+    try:
+        for block in source.blocks():
+            writer.add(block)
+            episodes, steps = episodes + len(block), steps + block.num_rows
+            if on_progress is not None:
+                on_progress(episodes, steps)
+        written = writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+    num_files = len(source.files.paths) if source.files is not None else 0
+    seconds = time.perf_counter() - started
+    report = ConversionReport(
+        format=source.format.name,
+        row=source.format.row,
+        num_files=num_files,
+        num_rows=source.num_rows_read,
+        episodes=episodes,
+        steps=steps,
+        written=written,
+        counts=source.counts,
+        seconds=seconds,
+    )
+    _check_counts(report, source.format, str(config.output))
+    return report
+
+
+def _check_apart(source: Source, output: Location) -> None:
+    """Refuse to write into a folder that is read: it would hold every episode twice."""
+    folders = [path.rpartition("/")[0] for path in source.files.paths] if source.files is not None else []
+    if output.path in folders:
+        what = "this folder holds the data that are read"
+        raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
+
+
+def _check_counts(report: ConversionReport, format_: RecordedFormat, where: str) -> None:
+    written = report.written
+    if (written.episodes, written.steps) != (report.episodes, report.steps):
+        got = f"{written.episodes} episodes, {written.steps} steps"
+        what = f"{report.episodes} episodes and {report.steps} steps were read, not all of them are written"
+        raise RunFailure(Problem(what, where, got))
+    expected = format_.num_rows_of(report.episodes, report.steps, report.counts)
+    if expected is not None and report.num_rows != expected:
+        raise RunFailure(Problem(f"{report.num_rows} rows were read, {expected} are accounted for", where))

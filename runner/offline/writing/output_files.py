@@ -1,0 +1,123 @@
+"""One file of recorded data on its way: written under a hidden name beside its final one, renamed when it is whole.
+
+Readers never see a part of a file, and nothing that exists is written over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyarrow import fs
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import first_line
+from runner.offline.files.filesystems import Location
+from runner.offline.writing.output_formats import output_format
+
+
+class WriteFailed(RunFailure):
+    """Recorded data that could not be written."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """A file that is whole."""
+
+    path: str
+    rows: int
+    num_bytes: int
+
+
+class OutputFile:
+    """An open file; made, it has its hidden name.
+
+    Args:
+        config: what it is written as.
+        location: the folder.
+        name: the final one.
+        schema: of all tables that are written.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+
+    def __init__(self, config: OfflineConfig, location: Location, name: str, schema: pa.Schema) -> None:
+        self.rows = 0
+        self.columns = schema.names
+        self._location = location
+        self._final, self._temporary = f"{location.path}/{name}", f"{location.path}/.{name}.tmp"
+        location.filesystem.create_dir(location.path, recursive=True)
+        self._stream = location.filesystem.open_output_stream(self._temporary)
+        try:
+            self._sink = output_format(config)(config, schema, self._stream)
+        except BaseException:
+            self.remove()
+            raise
+
+    def write(self, table: pa.Table) -> int:
+        """Write rows; the bytes of the file so far."""
+        self._sink.write(table)
+        self.rows += table.num_rows
+        return int(self._stream.tell())
+
+    def publish(self) -> Written:
+        """Finish the file and give it its name.
+
+        Raises:
+            OSError: the disk is full, the name is taken, ...; nothing is left behind.
+        """
+        try:
+            self._sink.close()
+            self._stream.close()
+            self._rename()
+            size = self._location.filesystem.get_file_info(self._final).size
+        except BaseException:
+            self.remove()
+            raise
+        return Written(self._final, self.rows, int(size or 0))
+
+    def remove(self) -> None:
+        """Drop what is written."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            self._stream.close()
+        with contextlib.suppress(OSError):
+            self._location.filesystem.delete_file(self._temporary)
+
+    def _rename(self) -> None:
+        if not self._location.is_local:
+            self._move()
+            return
+        with open(self._temporary, "rb") as written:
+            os.fsync(written.fileno())
+        try:
+            os.link(self._temporary, self._final)  # fails if the name is taken, unlike a rename
+        except PermissionError:  # a file system without hard links
+            self._move()
+        else:
+            os.unlink(self._temporary)
+
+    def _move(self) -> None:
+        filesystem = self._location.filesystem
+        if filesystem.get_file_info(self._final).type != fs.FileType.NotFound:
+            raise FileExistsError(f"{self._final} exists already")
+        filesystem.move(self._temporary, self._final)
+
+
+def names_in(location: Location) -> list[str]:
+    """Return the names of the files in a folder, in order; none if it does not exist."""
+    found = location.filesystem.get_file_info(fs.FileSelector(location.path, allow_not_found=True))
+    return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+
+
+def reason_of(error: Exception) -> str:
+    """Return why something could not be written, in a few words."""
+    return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else first_line(error)
+
+
+def write_failure(error: Exception, location: Location) -> WriteFailed:
+    """Return the error for what the file system said."""
+    return WriteFailed(Problem(f"recorded episodes cannot be written: {reason_of(error)}", location.shown))

@@ -1,0 +1,195 @@
+"""Rows to row groups, row groups to files, one after the other: few and large, whatever comes in at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+
+import numpy as np
+import pyarrow as pa
+
+from runner.config.offline import OfflineConfig
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs.episode_format import episodes_to_table
+from runner.offline.codecs.layout import Layout, Spaces, layout_of
+from runner.offline.codecs.table_format import block_to_steps
+from runner.offline.files.filesystems import Location
+from runner.offline.writing.file_list import FileList
+from runner.offline.writing.output_files import OutputFile, Written, names_in, write_failure
+from runner.offline.writing.output_formats import check_columns, file_extension
+
+_ROW_GROUP_BYTES = 2**22
+_INFO_NAMES = ("infos", "new_infos")
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+
+
+class RollingFiles:
+    """The files of one module, of which at most one is open.
+
+    Attributes:
+        written: whole files.
+    """
+
+    def __init__(
+        self,
+        config: OfflineConfig,
+        location: Location,
+        writer_id: str,
+        module_id: str | None,
+        spaces: Spaces | None,
+        env_name: str | None,
+        file_list: FileList | None = None,
+    ) -> None:
+        """Begin without a file.
+
+        Args:
+            config: the `output...` options.
+            location: the folder.
+            writer_id, module_id: parts of the files' names; None: of a single agent.
+            spaces, env_name: kept in the files.
+            file_list: is told of each file before it is opened.
+        """
+        self._file_list = file_list
+        self.written: list[Written] = []
+        self._config, self._location = config, location
+        self._spaces, self._env_name = spaces, env_name
+        kind = "episodes" if config.output_write_episodes else "steps"
+        module = "" if module_id is None else f"-{_UNSAFE.sub('-', module_id)}"
+        self._stem = f"{kind}-{_UNSAFE.sub('-', writer_id)}{module}-"
+        self._layout: Layout | None = None
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._open: OutputFile | None = None
+        self._info_fields: dict[str, pa.Field] = {}
+        self._names: list[str] = []
+        limit = config.output_max_file_size
+        self._group_bytes = min(_ROW_GROUP_BYTES, limit) if limit else _ROW_GROUP_BYTES
+
+    def add(self, block: ColumnBlock) -> None:
+        """Take the block's rows, with a copy of its data, and write as many as make row groups.
+
+        Raises:
+            WriteFailed: the file system says so.
+            TypeError, ValueError: the block cannot be recorded, or does not fit the blocks before.
+            ConfigError: columns to compress that it does not have.
+        """
+        table = self._table_of(block)
+        limit = self._config.output_max_rows_per_file
+        while table.num_rows:
+            room = table.num_rows if limit is None else min(table.num_rows, limit - self._rows_of_file())
+            rows = max(1, min(room, self._rows_that_fit(table)))
+            self._take(table.slice(0, rows))
+            table = table.slice(rows)
+
+    def close(self) -> None:
+        """Write all that waits; raises `WriteFailed`."""
+        self._flush()
+        self._finish()
+
+    def abort(self) -> None:
+        """Remove the open file."""
+        if self._open is not None:
+            self._open.remove()
+            self._open = None
+
+    def remove_written(self) -> None:
+        """Remove the files that are whole."""
+        for written in self.written:
+            with contextlib.suppress(OSError):
+                self._location.filesystem.delete_file(written.path)
+        self.written.clear()
+
+    # --- rows -----------------------------------------------------------------------------------------------------
+
+    def _table_of(self, block: ColumnBlock) -> pa.Table:
+        layout = layout_of(block, self._spaces, self._env_name)
+        if self._layout is None:
+            check_columns(self._config, layout)
+        self._layout = layout if self._layout is None else self._layout.merged_with(layout)
+        copied = ColumnBlock(
+            {name: nested.map_leaves(np.copy, column) for name, column in block.columns.items()},
+            block.lengths.copy(),
+            block.is_terminated.copy(),
+            block.is_truncated.copy(),
+            block.t_started.copy(),
+            block.episode_ids,
+            infos=block.infos,
+            module_id=block.module_id,
+            agents=block.agents,
+        )
+        make = episodes_to_table if self._config.output_write_episodes else block_to_steps
+        return make(copied, layout=self._layout)
+
+    def _rows_that_fit(self, table: pa.Table) -> int:
+        per_row = max(1, int(table.nbytes) // int(table.num_rows))
+        return max(1, (self._group_bytes - self._waiting_bytes) // per_row + 1)
+
+    def _take(self, rows: pa.Table) -> None:
+        rows = self._with_infos(rows)
+        if self._waiting and rows.column_names != self._waiting[0].column_names:
+            self._flush()  # the first infos
+        self._waiting.append(rows)
+        self._waiting_bytes += rows.nbytes
+        limit = self._config.output_max_rows_per_file
+        is_full = limit is not None and self._rows_of_file() >= limit
+        if is_full or self._waiting_bytes >= self._group_bytes:
+            self._flush()
+        if is_full:
+            self._finish()
+
+    def _with_infos(self, rows: pa.Table) -> pa.Table:
+        """Return rows with columns for infos once there have been any, so that all files from then on have one
+        schema."""
+        if any(name in rows.column_names for name in _INFO_NAMES):
+            self._info_fields = {name: rows.schema.field(name) for name in _INFO_NAMES if name in rows.column_names}
+            self._names = rows.column_names
+        elif self._info_fields:
+            for column in self._info_fields.values():
+                rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
+            rows = rows.select(self._names)
+        return rows
+
+    def _rows_of_file(self) -> int:
+        waiting = sum(int(table.num_rows) for table in self._waiting)
+        return waiting + (self._open.rows if self._open else 0)
+
+    # --- files ----------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        """Write the rows that wait as one row group."""
+        if not self._waiting:
+            return
+        table = pa.concat_tables([rows.replace_schema_metadata(None) for rows in self._waiting])
+        table = table.replace_schema_metadata(self._waiting[-1].schema.metadata)
+        self._waiting, self._waiting_bytes = [], 0
+        if self._open is not None and self._open.columns != table.column_names:
+            self._finish()  # a file has one schema
+        try:
+            if self._open is None:
+                name = self._free_name()
+                if self._file_list is not None:
+                    self._file_list.add(f"{self._location.path}/{name}")
+                self._open = OutputFile(self._config, self._location, name, table.schema)
+            size = self._open.write(table)
+        except (OSError, pa.ArrowException) as error:
+            raise write_failure(error, self._location) from error
+        limit = self._config.output_max_file_size
+        if limit is not None and size >= limit:
+            self._finish()
+
+    def _free_name(self) -> str:
+        pattern = re.compile(re.escape(self._stem) + r"(\d+)\..*")
+        found = [pattern.fullmatch(name.lstrip(".")) for name in names_in(self._location)]
+        number = max((int(match.group(1)) for match in found if match), default=-1) + 1
+        return f"{self._stem}{number:06d}.{file_extension(self._config)}"
+
+    def _finish(self) -> None:
+        """Finish the open file: from here on it has its name."""
+        if self._open is None:
+            return
+        file, self._open = self._open, None
+        try:
+            self.written.append(file.publish())
+        except (OSError, pa.ArrowException) as error:
+            raise write_failure(error, self._location) from error

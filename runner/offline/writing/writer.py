@@ -1,0 +1,203 @@
+"""Recorded episodes on their way to disk: one open file at a time, that is followed by the next when it is full.
+
+Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `rolling_files` and `output_files`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from pyarrow import fs
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.offline import OfflineConfig
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs.layout import Spaces
+from runner.offline.files.filesystems import Location, locate
+from runner.offline.writing.file_list import FileList
+from runner.offline.writing.output_files import WriteFailed as WriteFailed
+from runner.offline.writing.output_files import names_in, reason_of
+from runner.offline.writing.output_formats import check_output_options
+from runner.offline.writing.rolling_files import RollingFiles
+
+_DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5", ".hdf5", ".gz", ".bz2")
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """What one writer has put on disk."""
+
+    files: tuple[str, ...] = ()
+    episodes: int = 0
+    steps: int = 0
+    num_bytes: int = 0
+
+    def __add__(self, other: WriteReport) -> WriteReport:
+        return WriteReport(
+            self.files + other.files,
+            self.episodes + other.episodes,
+            self.steps + other.steps,
+            self.num_bytes + other.num_bytes,
+        )
+
+
+def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) -> Location:
+    """Check once, before any writer starts, that `offline.output` can be written to; make the folder.
+
+    Args:
+        config: the `output...` options.
+        files_of_run: paths of files that a run has written there which goes on.
+
+    Raises:
+        ConfigError: there is none, the folder has data already and `output_append` is false, it cannot be written to,
+            or options that do not go together.
+    """
+    if config.output is None:
+        raise ConfigError([Problem("there is no folder to record in", "offline.output", "null")])
+    check_output_options(config)
+    location = locate_output(config)
+    info = location.info()
+    if info.type == fs.FileType.File:
+        raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
+    if info.type == fs.FileType.Directory and not config.output_append:
+        names = [name for name in names_in(location) if f"{location.path}/{name}" not in files_of_run]
+        data = [name for name in names if name.endswith(_DATA_SUFFIXES)]
+        if data:
+            what = f"the folder has data already: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
+            allowed = "an empty folder, or offline.output_append=true to add files to these"
+            raise ConfigError([Problem(what, "offline.output", config.output, allowed)])
+    probe = f"{location.path}/.runner-{os.getpid()}.tmp"
+    try:
+        location.filesystem.create_dir(location.path, recursive=True)
+        with location.filesystem.open_output_stream(probe) as stream:
+            stream.write(b"")
+        location.filesystem.delete_file(probe)
+    except OSError as error:
+        what = f"the folder cannot be written to: {reason_of(error)}"
+        raise ConfigError([Problem(what, "offline.output", config.output)]) from None
+    return location
+
+
+class EpisodeWriter:
+    """Writes blocks of episodes to one file after another.
+
+    `with EpisodeWriter(...) as writer: writer.add(block)`; an exception inside leaves no part of a file behind. Call
+    `prepare_output` once before; any number of writers with ids of their own may then write at the same time.
+    """
+
+    def __init__(
+        self,
+        config: OfflineConfig,
+        spaces: Spaces | None = None,
+        env_name: str | None = None,
+        writer_id: str = "0",
+        file_list: FileList | None = None,
+    ) -> None:
+        """Begin without a file.
+
+        Args:
+            config: the `output...` options.
+            spaces, env_name: kept in the files.
+            writer_id: distinguishes the files of writers of one folder.
+            file_list: is told of each file before it is opened.
+
+        Raises:
+            ConfigError: options that do not go together.
+        """
+        check_output_options(config)
+        self._config = config
+        self._spaces, self._env_name = spaces, env_name
+        self._location = locate_output(config)
+        self._id = writer_id
+        self._file_list = file_list
+        self._files: dict[str | None, RollingFiles] = {}
+        self._report = WriteReport()
+        self._is_closed = False
+
+    def add(self, block: ColumnBlock) -> None:
+        """Take over the episodes of a block; its arrays may be reused afterwards.
+
+        Raises:
+            WriteFailed: the disk is full, the folder is gone, ...
+            ConfigError: an episode that cannot be recorded, or does not fit the episodes before.
+        """
+        if self._is_closed:
+            raise ValueError("the writer is closed")
+        if len(block) == 0:
+            return
+        module_id = block.module_id if block.agents is not None else None
+        if module_id not in self._files:
+            arguments = (
+                self._config,
+                self._location,
+                self._id,
+                module_id,
+                self._spaces,
+                self._env_name,
+                self._file_list,
+            )
+            self._files[module_id] = RollingFiles(*arguments)
+        try:
+            self._files[module_id].add(block)
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(f"these episodes cannot be recorded: {error}", "offline.output")]) from error
+        self._count(len(block), block.num_rows)
+
+    def _count(self, episodes: int, steps: int) -> None:
+        self._report += WriteReport(episodes=episodes, steps=steps)
+
+    def close(self) -> WriteReport:
+        """Write what is left and finish the open file.
+
+        Raises:
+            WriteFailed: as in `add`; or the rows on disk are not as many as were added.
+        """
+        if not self._is_closed:
+            self._is_closed = True
+            self._report = self.put_on_disk()
+        return self._report
+
+    def put_on_disk(self) -> WriteReport:
+        """Finish the open files; what was added until now is in files that are whole.
+
+        Raises:
+            WriteFailed: as in `close`.
+        """
+        for file in self._files.values():
+            file.close()
+        done = [written for file in self._files.values() for written in file.written]
+        rows = sum(written.rows for written in done)
+        expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
+        if rows != expected:
+            raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
+        files = tuple(written.path for written in done)
+        return self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
+
+    def abort(self) -> None:
+        """Drop the open file; files that are whole stay."""
+        self._is_closed = True
+        for file in self._files.values():
+            file.abort()
+
+    def discard(self) -> None:
+        """Drop the open file and remove the files that this writer has finished."""
+        self.abort()
+        for file in self._files.values():
+            file.remove_written()
+
+    def __enter__(self) -> EpisodeWriter:
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abort()
+
+
+def locate_output(config: OfflineConfig) -> Location:
+    """Return the folder that `offline.output` names; raises `ConfigError` where it cannot be reached."""
+    where = "offline.output_filesystem"
+    return locate(str(config.output), config.output_filesystem, config.output_filesystem_kwargs, where)

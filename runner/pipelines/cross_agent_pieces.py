@@ -1,0 +1,131 @@
+"""Pieces that give a row the data of other agents at the same env step.
+
+Dimension letters: R env steps of E chunks, A agents of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.episodes.spaces import blank_item
+from runner.pipelines.common_pieces import step_rows_of_obs
+from runner.pipelines.piece import AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, Batch
+from runner.pipelines.piece_kinds import LearnerPiece
+
+IntArray = npt.NDArray[np.int64]
+
+
+class AddObservationsOfAllAgentsToTrainBatch(LearnerPiece):
+    """Adds what all agents saw at each row's env step, for a critic that reads all agents.
+
+    `obs_of_agents`: agent id -> (rows, ...) observations, as its episodes hold them, zeros where the agent has none at
+    that env step. `agents_mask` (rows, A) bool: which agents have one, in the order of the environment's
+    `possible_agents` by module. Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+
+    An agent that ends without a final observation is there once more, with its last one, as in its own rows. An agent
+    whose first observation of the rollout awaits its step when the rollout ends has its row in the next one.
+    """
+
+    writes = (OBS_OF_AGENTS, AGENTS_MASK)
+    needs_other_agents = True
+
+    def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        """Take the agents of the run: agent id -> space of the observations in its episodes."""
+        self._spaces = dict(spaces)
+
+    def __call__(
+        self,
+        *,
+        batch: Batch,
+        episodes: ColumnBlock,
+        episodes_of_modules: Mapping[str, ColumnBlock] | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the columns."""
+        blocks = episodes_of_modules or {episodes.module_id: episodes}
+        observed, mask = observations_of_agents(episodes, blocks, self._spaces)
+        if LOSS_MASK not in batch:
+            rows = step_rows_of_obs(episodes)
+            observed, mask = nested.take(observed, rows), mask[rows]
+        batch[OBS_OF_AGENTS], batch[AGENTS_MASK] = observed, mask
+        return batch
+
+
+def observations_of_agents(
+    asked: ColumnBlock, blocks: Mapping[str, ColumnBlock], spaces: Mapping[str, gym.Space[Any]]
+) -> tuple[dict[str, Column], npt.NDArray[np.bool_]]:
+    """Return what each agent saw at the env step of each observation of a block.
+
+    Args:
+        asked: the block.
+        blocks: module id -> block of the same rollout.
+        spaces: agent id -> space of its observations.
+
+    Returns:
+        Agent id -> (R + E, ...) observations, zeros where there is none, and (R + E, A) whether there is one.
+    """
+    steps = _EnvSteps([asked, *blocks.values()])
+    keys_asked = steps.keys_of(asked)
+    mask = np.zeros((len(keys_asked), len(spaces)), np.bool_)
+    observed: dict[str, Column] = {}
+    indexes = [_AgentIndex(block, steps.keys_of(block)) for block in blocks.values()]
+    for place, (agent, space) in enumerate(spaces.items()):
+        column = observed[agent] = nested.zeros(blank_item(space), (len(keys_asked),))
+        for index in indexes:
+            at, rows = index.find(agent, keys_asked)
+            if len(at):
+                nested.assign(column, at, nested.take(index.obs, rows))
+                mask[at, place] = True
+    return observed, mask
+
+
+class _EnvSteps:
+    """Numbers of env steps that are equal in all blocks of a rollout."""
+
+    def __init__(self, blocks: list[ColumnBlock]) -> None:
+        ids = dict.fromkeys(id_ for block in blocks for id_ in _agents_of(block).multi_agent_episode_ids)
+        self._numbers = {id_: number for number, id_ in enumerate(ids)}
+        self._longest = 1 + max((int(_agents_of(block).env_t.max()) for block in blocks if len(block)), default=0)
+
+    def keys_of(self, block: ColumnBlock) -> IntArray:
+        """Return (R + E,) the number of each observation's env step."""
+        agents = _agents_of(block)
+        episodes = np.array([self._numbers[id_] for id_ in agents.multi_agent_episode_ids], np.int64)
+        keys: IntArray = np.repeat(episodes, block.lengths + 1) * self._longest + agents.env_t
+        return keys
+
+
+class _AgentIndex:
+    """The observations of a block, found by agent and env step."""
+
+    def __init__(self, block: ColumnBlock, keys: IntArray) -> None:
+        self.obs = block.columns[OBS]
+        ids = list(dict.fromkeys(_agents_of(block).agent_ids))
+        places = np.array([ids.index(agent) for agent in _agents_of(block).agent_ids], np.int64)
+        of_row = np.repeat(places, block.lengths + 1)
+        self._rows = {agent: np.flatnonzero(of_row == place) for place, agent in enumerate(ids)}
+        self._keys = keys
+
+    def find(self, agent: str, asked: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the places in `asked` of env steps that the agent has an observation of, and its rows of `obs`."""
+        rows = self._rows.get(agent)
+        if rows is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        order = np.argsort(self._keys[rows], kind="stable")
+        keys = self._keys[rows][order]
+        places = np.searchsorted(keys, asked)
+        at = np.flatnonzero(keys[np.minimum(places, len(keys) - 1)] == asked)
+        return at, rows[order][places[at]]
+
+
+def _agents_of(block: ColumnBlock) -> Any:
+    if block.agents is None:
+        raise ValueError(f"the block of module {block.module_id!r} does not say whose rows it has")
+    return block.agents

@@ -1,0 +1,72 @@
+"""The metrics of one pipeline: which of its pieces report, and what they have reported."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from runner.config.errors import Problem
+from runner.config.piece_reports import Reports, find_report_fault
+from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.piece_list import PieceList, PipelineError
+from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
+
+Call = Callable[..., Batch]
+
+
+class PipelineMetrics:
+    """What the pieces of a pipeline have reported since the last `take`; nested pipelines keep their own.
+
+    Args:
+        pieces: of the pipeline.
+        pipeline: its name.
+
+    Raises:
+        PipelineError: a piece declares what cannot be, or two pieces declare one metric differently.
+    """
+
+    def __init__(self, pieces: Sequence[ConnectorPiece], pipeline: str) -> None:
+        self._pipeline = pipeline
+        self._reports = joined_reports((piece for piece in pieces if not isinstance(piece, PieceList)), pipeline)
+        self._reduced: ConnectorMetrics = {}
+        self.take()
+
+    def call_of(self, piece: ConnectorPiece) -> Call:
+        """Return the piece as it is called: with its `metrics` if it reports, else as it is."""
+        if isinstance(piece, PieceList) or not (piece.reports or _asks_for_metrics(piece)):
+            return piece
+        return partial(piece, metrics=PieceMetrics(type(piece).__name__, self._pipeline, piece.reports, self._reduced))
+
+    def take(self) -> ConnectorMetrics:
+        """Return metric -> what was reported since the last call; all declared metrics, also without a value."""
+        taken = dict(self._reduced)
+        for name, (reduction, _) in self._reports.items():
+            self._reduced[name] = ReducedValue(reduction)
+        return taken
+
+
+def joined_reports(pieces: Iterable[ConnectorPiece], pipeline: str) -> Reports:
+    """Return the metrics that pieces of a pipeline declare together.
+
+    Raises:
+        PipelineError: a declaration is malformed, or two pieces declare one metric differently.
+    """
+    joined: dict[str, tuple[str, str]] = {}
+    for piece in pieces:
+        name = type(piece).__name__
+        fault = find_report_fault(piece.reports)
+        for metric, report in {} if fault else piece.reports.items():
+            if joined.setdefault(metric, report) != report:
+                fault = f"reports[{metric!r}] is {report}, but a piece before it declares {joined[metric]}"
+        if fault is not None:
+            raise PipelineError([Problem(f"{name}.{fault}", f"connectors.{pipeline}", allowed=_FORM)])
+    return joined
+
+
+_FORM = 'reports = {"clipped_fraction": ("mean", "share of the values that were clipped")}'
+
+
+def _asks_for_metrics(piece: ConnectorPiece) -> bool:
+    """Return whether the piece's call names the argument, so that it may report what it does not declare."""
+    return "metrics" in inspect.signature(type(piece).__call__).parameters

@@ -1,0 +1,56 @@
+"""Items as plain values and arrays, for the checkpoints of operators and queues that keep some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from runner.config.operators import EXPERIENCES, GRADIENTS, RECORDED_BATCHES, TRAIN_RESULT
+from runner.episodes.block_state import rollout_from_state, rollout_to_state
+from runner.plans.items import Experiences, Gradients, Item, Origin, TrainResult
+from runner.plans.recorded_batches import RecordedBatches
+
+if TYPE_CHECKING:
+    from runner.plans.resources import Resources
+
+
+def item_to_state(item: Item) -> dict[str, Any]:
+    """Return an item that has been counted as nested dicts and lists of arrays and plain values."""
+    if isinstance(item, Experiences):
+        return {"kind": EXPERIENCES, "rollout": rollout_to_state(item.rollout), "origins": _origins_to_state(item)}
+    if isinstance(item, Gradients):
+        gradients = item.gradients.get_state()
+        steps = item.num_env_steps
+        return {"kind": GRADIENTS, "gradients": gradients, "num_env_steps": steps, "origins": _origins_to_state(item)}
+    if isinstance(item, TrainResult):
+        return {"kind": TRAIN_RESULT, **{name: getattr(item, name) for name in _TRAIN_RESULT}}
+    if isinstance(item, RecordedBatches):
+        return {"kind": RECORDED_BATCHES, "left": item.left}
+    raise TypeError(f"a {type(item).__name__} cannot be kept in a checkpoint")
+
+
+_TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "ends_iteration")
+
+
+def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
+    """Invert `item_to_state`."""
+    kind = state["kind"]
+    if kind == EXPERIENCES:
+        return Experiences(rollout_from_state(state["rollout"]), _origins_from_state(state))
+    if kind == GRADIENTS:
+        from runner.learners.gradients import GroupGradients
+
+        gradients = GroupGradients.from_state(state["gradients"])
+        return Gradients(gradients, int(state["num_env_steps"]), _origins_from_state(state))
+    if kind == RECORDED_BATCHES:
+        return RecordedBatches(resources.recorded_data, state["left"])
+    return TrainResult(**{name: state[name] for name in _TRAIN_RESULT})
+
+
+def _origins_to_state(item: Experiences | Gradients) -> list[dict[str, int]]:
+    return [asdict(origin) for origin in item.origins]
+
+
+def _origins_from_state(state: Mapping[str, Any]) -> tuple[Origin, ...]:
+    return tuple(Origin(**origin) for origin in state["origins"])

@@ -1,0 +1,107 @@
+"""Items that flow between the operators of a plan. They say where they come from, and what is to be counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from runner.episodes.columns import Rollout
+from runner.pipelines.piece_metrics import ConnectorMetrics
+
+if TYPE_CHECKING:
+    from runner.env_runners.sample import Sample
+    from runner.learners.gradients import GroupGradients
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where experiences come from.
+
+    Attributes:
+        runner: number of the env runner.
+        weights_seq_no: number of the weights that it acted with; they are numbered from 1 in the order of updates.
+        num_env_steps: env steps that it sampled.
+    """
+
+    runner: int
+    weights_seq_no: int
+    num_env_steps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Base of items.
+
+    Attributes:
+        timers: name -> seconds that the item took, reported as `timers/<name>`.
+        samples: what env runners report beside their steps, to be counted with the item; without rollouts.
+        connector_metrics: metric of the run -> what pieces of learner pipelines have reported for it.
+        ends_iteration: whether an iteration may end with the item.
+    """
+
+    timers: Mapping[str, float] = field(default_factory=dict)
+    samples: Sequence[Sample] = ()
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    ends_iteration: bool = True
+
+
+@dataclass(frozen=True)
+class Experiences(Item):
+    """Sampled steps.
+
+    Attributes:
+        rollout: the steps, a column block for each module.
+        origins: of the runners that sampled them.
+    """
+
+    rollout: Rollout
+    origins: tuple[Origin, ...] = ()
+
+    @property
+    def num_env_steps(self) -> int:
+        """Env steps that were sampled."""
+        return self.rollout.num_env_steps
+
+    def __str__(self) -> str:
+        blocks = self.rollout.blocks.items()
+        rows = ", ".join(f"{module_id} {block.num_rows} rows in {len(block)} chunks" for module_id, block in blocks)
+        return f"Experiences of {self.num_env_steps} env steps: {rows}"
+
+
+@dataclass(frozen=True)
+class Gradients(Item):
+    """Gradients of all modules' losses.
+
+    Attributes:
+        gradients: as learners compute them.
+        num_env_steps: env steps of the experiences that they were computed on.
+        origins: of these experiences.
+    """
+
+    gradients: GroupGradients
+    num_env_steps: int
+    origins: tuple[Origin, ...] = ()
+
+    def __str__(self) -> str:
+        return f"Gradients of {self.num_env_steps} env steps"
+
+
+@dataclass(frozen=True)
+class TrainResult(Item):
+    """What one or several updates did.
+
+    Attributes:
+        updates: of each update, module id -> metric -> value.
+        num_env_steps_trained: env steps of the train batches.
+        num_env_steps_read: of them, recorded env steps that were read for these updates.
+        rows: module id -> column -> (B,) what the loss gives for each row of the train batch.
+    """
+
+    updates: Sequence[Mapping[str, Mapping[str, float]]]
+    num_env_steps_trained: int
+    num_env_steps_read: int = 0
+    rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"TrainResult of {len(self.updates)} updates on {self.num_env_steps_trained} env steps"

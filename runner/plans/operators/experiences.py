@@ -1,0 +1,134 @@
+"""Operators from experiences to experiences: join, complete, select, standardise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+
+from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
+from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
+from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
+from runner.plans.flow import Operator
+from runner.plans.item_state import item_from_state, item_to_state
+from runner.plans.items import Experiences, Origin
+from runner.plans.operators.rollouts import train_batch_size
+from runner.plans.resources import Resources
+from runner.plans.whole_episodes import WholeEpisodes
+
+_SMALLEST_STD = 1e-4
+
+
+class ConcatBatches(Operator):
+    """Join experiences until they hold `min_env_steps` env steps."""
+
+    options: ConcatBatchesConfig
+
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        least = self.options.min_env_steps
+        self._least = train_batch_size(resources.config) if isinstance(least, str) else least  # auto
+        self._parts: list[Experiences] = []
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give all parts as one item once they are enough."""
+        self._parts.append(item)
+        if sum(part.num_env_steps for part in self._parts) >= self._least:
+            parts, self._parts = self._parts, []
+            yield joined(parts)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the parts so far."""
+        return {"parts": [item_to_state(part) for part in self._parts]} if self._parts else {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._parts = [item_from_state(part, self.resources) for part in state["parts"]]  # type: ignore[misc]
+
+
+class CompleteEpisodes(Operator):
+    """Hold back the steps of episodes that have not ended, and give whole episodes."""
+
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        self._episodes = WholeEpisodes()
+        self._origins: dict[Origin, None] = {}  # of steps that were held back, too
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give the episodes that have ended, if any have."""
+        self._origins |= dict.fromkeys(item.origins)
+        rollout = self._episodes.add(item.rollout)
+        if rollout.blocks:
+            origins, self._origins = tuple(self._origins), dict.fromkeys(item.origins)
+            yield Experiences(rollout, origins)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the steps of the episodes that go on."""
+        return {"episodes": self._episodes.get_state(), "origins": [asdict(origin) for origin in self._origins]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._episodes.set_state(state["episodes"])
+        self._origins = {Origin(**origin): None for origin in state["origins"]}
+
+
+class SelectExperiences(Operator):
+    """Keep the experiences of some modules."""
+
+    options: SelectExperiencesConfig
+
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        known = list(resources.learners.modules)
+        for module_id in self.options.modules:
+            if module_id not in known:
+                what = f"SelectExperiences keeps module {module_id}, and this run has none of that name"
+                nearest = nearest_match(module_id, known)
+                raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give an item with these modules alone, if it has any of them."""
+        blocks = {name: block for name, block in item.rollout.blocks.items() if name in self.options.modules}
+        if blocks:
+            yield replace(item, rollout=replace(item.rollout, blocks=blocks))
+
+
+class StandardizeFields(Operator):
+    """Shift and scale columns of each module to mean 0 and standard deviation 1 over the rows of an item."""
+
+    options: StandardizeFieldsConfig
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give the item with these columns standardised; a standard deviation counts as 1e-4 at least."""
+        blocks = {module_id: self._standardised(block) for module_id, block in item.rollout.blocks.items()}
+        yield replace(item, rollout=replace(item.rollout, blocks=blocks))
+
+    def _standardised(self, block: ColumnBlock) -> ColumnBlock:
+        columns = dict(block.columns)
+        for name in self.options.fields:
+            column = columns.get(name)
+            if not isinstance(column, np.ndarray) or name == OBS or column.dtype.kind != "f":
+                known = [
+                    key
+                    for key, one in columns.items()
+                    if getattr(one, "dtype", np.dtype("O")).kind == "f" and key != OBS
+                ]
+                raise RunFailure(
+                    Problem(
+                        f"StandardizeFields finds no float step column {name}",
+                        where="algorithm.plan",
+                        got=name,
+                        allowed=", ".join(known),
+                        nearest=nearest_match(name, known),
+                    )
+                )
+            columns[name] = (column - column.mean(0)) / np.maximum(column.std(0), _SMALLEST_STD)
+        return replace(block, columns=columns)
+
+
+def joined(parts: list[Experiences]) -> Experiences:
+    """Return the experiences of all parts as one item, which counts nothing again."""
+    rollout: Rollout = concat_rollouts([part.rollout for part in parts])
+    return Experiences(rollout, tuple(origin for part in parts for origin in part.origins))

@@ -1,0 +1,160 @@
+"""Operators that sample: all env runners in rounds, or each at its own pace."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.config.operators import ASYNC, AsyncGradientsConfig, ParallelRolloutsConfig
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.gradient_runner import GradientSample
+from runner.env_runners.sample import Sample
+from runner.episodes.columns import concat_rollouts
+from runner.plans.async_requests import AsyncRequests
+from runner.plans.flow import Source, Waiting
+from runner.plans.items import Experiences, Gradients, Origin
+from runner.plans.resources import Resources
+
+
+class ParallelRollouts(Source):
+    """Let all env runners sample: in rounds with a barrier (bulk_sync, raw), or each at its own pace (async)."""
+
+    is_counted = True
+    options: ParallelRolloutsConfig
+
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        self._rest: deque[Sample] = deque()  # of a raw round
+        if self.options.mode == ASYNC:
+            self._requests = AsyncRequests(
+                resources.env_runners,
+                "sample",
+                self.options.num_async,
+                env_steps_per_request(resources.config),
+                resources.config.env_runners.explore,
+            )
+
+    def make_items(self) -> Iterator[Experiences | Waiting]:
+        """Yield experiences without end."""
+        return {"bulk_sync": self._rounds, "raw": self._raw_rounds, "async": self._as_they_come}[self.options.mode]()
+
+    def _rounds(self) -> Iterator[Experiences]:
+        while True:
+            started = time.perf_counter()
+            yield _experiences(self._sample(), started)
+
+    def _raw_rounds(self) -> Iterator[Experiences]:
+        while True:
+            started = time.perf_counter()
+            if not self._rest:
+                self._rest.extend(self._sample())
+            yield _experiences([self._rest.popleft()], started)
+
+    def _as_they_come(self) -> Iterator[Experiences | Waiting]:
+        while True:
+            started = time.perf_counter()
+            sample = self._requests.next_ready()
+            yield Waiting.FOR_RUNNERS if sample is None else _experiences([sample], started)
+
+    def _sample(self) -> list[Sample]:
+        config = self.resources.config
+        return self.resources.env_runners.sample(env_steps_per_round(config), config.env_runners.explore)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what runners have answered and no other operator has taken."""
+        if self.options.mode == ASYNC:
+            return {"requests": self._requests.get_state()}
+        return {"rest": [sample.get_state() for sample in self._rest]} if self._rest else {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        if "requests" in state:
+            self._requests.set_state(state["requests"])
+        self._rest = deque(Sample.from_state(sample) for sample in state.get("rest", ()))
+
+
+class AsyncGradients(Source):
+    """Let env runners compute gradients on their own samples, and give each as soon as it is ready."""
+
+    is_counted = True
+    options: AsyncGradientsConfig
+
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        self._requests = AsyncRequests(
+            resources.env_runners,
+            "sample_gradients",
+            self.options.num_async,
+            env_steps_per_request(resources.config),
+            resources.config.env_runners.explore,
+            GradientSample,
+            lambda: (resources.metrics.num_env_steps_sampled_lifetime,),
+        )
+
+    def make_items(self) -> Iterator[Gradients | Waiting]:
+        """Yield gradients without end."""
+        while True:
+            started = time.perf_counter()
+            sample = self._requests.next_ready()
+            if isinstance(sample, GradientSample):
+                timers = {"env_runner_sampling": time.perf_counter() - started}
+                num_env_steps = sample.rollout.num_env_steps
+                yield Gradients(
+                    sample.gradients,
+                    num_env_steps,
+                    (origin_of(sample),),
+                    timers=timers,
+                    samples=(sample,),
+                    connector_metrics=sample.gradients.connector_metrics,
+                )
+            else:
+                yield Waiting.FOR_RUNNERS
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the gradients that runners have computed and no other operator has taken."""
+        return {"requests": self._requests.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._requests.set_state(state["requests"])
+
+
+def env_steps_per_round(config: ExperimentConfig) -> int:
+    """Return the env steps that all runners make together in a round."""
+    runners = config.env_runners
+    if isinstance(runners.rollout_fragment_length, str):  # auto
+        return train_batch_size(config)
+    return runners.rollout_fragment_length * runners.num_envs_per_env_runner * max(1, runners.num_env_runners)
+
+
+def env_steps_per_request(config: ExperimentConfig) -> int:
+    """Return the env steps that one runner makes for a request of its own."""
+    return max(1, -(-env_steps_per_round(config) // max(1, config.env_runners.num_env_runners)))
+
+
+def train_batch_size(config: ExperimentConfig) -> int:
+    """Return the env steps that all learners together learn from in an update."""
+    return config.algorithm.train_batch_size_per_learner * max(1, config.learners.num_learners)
+
+
+def origin_of(sample: Sample) -> Origin:
+    """Return the origin of a sample."""
+    return Origin(sample.runner, sample.weights_seq_no, sample.rollout.num_env_steps)
+
+
+def _experiences(samples: Sequence[Sample], started: float) -> Experiences:
+    """Join samples.
+
+    Args:
+        samples: of one or several runners.
+        started: `time.perf_counter()` when they were asked for.
+    """
+    rollout = concat_rollouts([sample.rollout for sample in samples])
+    return Experiences(
+        rollout,
+        tuple(origin_of(sample) for sample in samples),
+        timers={"env_runner_sampling": time.perf_counter() - started},
+        samples=[sample.without_rollout() for sample in samples],
+    )

@@ -1,0 +1,214 @@
+"""What the operators of a plan work with: everything with a state."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.learners.remote_learner_group import Learners
+from runner.offline.training.offline_data import OfflineData
+from runner.plans.flow import Operator, Waiting
+from runner.plans.item_state import item_from_state, item_to_state
+from runner.plans.items import Item
+from runner.plans.run_metrics import Result, RunMetrics
+
+
+class Resource(Protocol):
+    """A part of a run that has a state.
+
+    Attributes:
+        settings: what the state depends on; with other settings, `start_anew` takes the place of `set_state`.
+    """
+
+    settings: Mapping[str, Any]
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that the next item depends on, as plain values and arrays."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def start_anew(self, state: Mapping[str, Any]) -> None:
+        """Begin anew after a state with other settings, repeating nothing of it; it is empty if there is none."""
+
+    def metrics(self) -> Mapping[str, float | int | None]:
+        """Return what is reported at the end of an iteration."""
+
+    def close(self) -> None:
+        """Free what is held."""
+
+
+@dataclass
+class Queue:
+    """Items between two plans, at most `capacity`."""
+
+    capacity: int
+    items: deque[Item] = field(default_factory=deque)
+
+
+class Resources:
+    """The resources of a run.
+
+    Args:
+        config: of the run.
+        learners: of all modules.
+        run_metrics: counters, timers and running means.
+        env_runners: that sample; None: the plan needs none.
+        recorded_data: to learn from; None: the plan needs none.
+
+    Attributes:
+        metrics: `run_metrics`.
+        queues: by name, between plans.
+        operators: by name, in the order in which the plan makes them.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        learners: Learners,
+        run_metrics: RunMetrics,
+        env_runners: EnvRunnerGroup | None = None,
+        recorded_data: OfflineData | None = None,
+    ) -> None:
+        self.config = config
+        self.learners = learners
+        self.metrics = run_metrics
+        self._env_runners, self._recorded_data = env_runners, recorded_data
+        self.queues: dict[str, Queue] = {}
+        self.operators: dict[str, Operator] = {}
+
+    @property
+    def env_runners(self) -> EnvRunnerGroup:
+        """The runners that sample."""
+        if self._env_runners is None:
+            raise AttributeError("this run has no env runners: no operator of its plan names them in `needs`")
+        return self._env_runners
+
+    @property
+    def recorded_data(self) -> OfflineData:
+        """The recorded data."""
+        if self._recorded_data is None:
+            raise AttributeError("this run has no recorded data: no operator of its plan names them in `needs`")
+        return self._recorded_data
+
+    @property
+    def sources(self) -> dict[str, EnvRunnerGroup | OfflineData]:
+        """Env runners and recorded data by name, where the run has them."""
+        named = {ENV_RUNNERS: self._env_runners, RECORDED_DATA: self._recorded_data}
+        return {name: source for name, source in named.items() if source is not None}
+
+    # -- weights ---------------------------------------------------------------------------------------------------
+
+    def send_weights(self, runners: Iterable[int] | None = None) -> None:
+        """Let env runners act with the newest weights, all or some of them."""
+        if self._env_runners is not None:
+            self._env_runners.set_weights(self.learners.get_weights(), runners)
+
+    @property
+    def shared_state(self) -> dict[str, Any]:
+        """Module id -> merged state of pieces that runners share."""
+        return next(iter(self.sources.values())).shared_state
+
+    def set_policy(self, shared_state: Mapping[str, Any]) -> None:
+        """Let all sources work with the learners' weights, and with this state of pieces that runners share."""
+        for source in self.sources.values():
+            source.shared_state = dict(shared_state)
+            source.set_weights(self.learners.get_weights())
+
+    # -- the plan --------------------------------------------------------------------------------------------------
+
+    def add_operator(self, operator: Operator) -> None:
+        """Keep an operator that was made for these resources; the second of a class is `Name#2`."""
+        name, number = type(operator).__name__, 1
+        key = name
+        while key in self.operators:
+            number += 1
+            key = f"{name}#{number}"
+        self.operators[key] = operator
+
+    def queue(self, name: str, capacity: int | None = None) -> Queue:
+        """Return the queue of this name, with this capacity from now on."""
+        queue = self.queues.setdefault(name, Queue(capacity or 1))
+        queue.capacity = capacity or queue.capacity
+        return queue
+
+    def wait(self, what: Waiting) -> None:
+        """Wait until an env runner has answered.
+
+        Raises:
+            RunFailure: plans wait for each other.
+        """
+        if what is Waiting.FOR_QUEUE:
+            problem = Problem("the plan stands still: each of its plans waits for a queue", "algorithm.plan")
+            raise RunFailure(problem)
+        self.env_runners.wait_for_any()
+
+    def report(self) -> Result:
+        """Return the metrics of the resources at the end of an iteration."""
+        parts: Iterable[Any] = (*self.sources.values(), self.learners)
+        return {name: value for part in parts for name, value in part.metrics().items()}
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the states of operators, queues and resources.
+
+        Operators come first: what they have asked of env runners is answered before the states of the runners.
+        """
+        states = {name: operator.get_state() for name, operator in self.operators.items()}
+        rest = {name: [item_to_state(item) for item in operator.rest] for name, operator in self.operators.items()}
+        return {
+            "plan": {
+                "operators": {name: state for name, state in states.items() if state},
+                "rest": {name: items for name, items in rest.items() if items},
+                "queues": {name: [item_to_state(item) for item in queue.items] for name, queue in self.queues.items()},
+                "settings": self._settings,
+            },
+            LEARNERS: self.learners.get_state(),
+            "metrics": self.metrics.get_state(),
+            **{name: source.get_state() for name, source in self.sources.items()},
+        }
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        plan = {"plan": self.config.algorithm.plan, "operators": list(self.operators)}
+        return {**plan, **{name: source.settings for name, source in self.sources.items()}}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`.
+
+        A source with other settings begins anew, and so do the operators that need it. What operators and queues kept
+        for another plan is dropped.
+        """
+        saved, settings = state["plan"]["settings"], self._settings
+        self.metrics.set_state(state["metrics"])
+        anew = {name for name, source in self.sources.items() if saved.get(name) != source.settings}
+        for name, source in self.sources.items():
+            if name in anew:
+                source.start_anew(state.get(name, {}))
+            else:
+                source.set_state(state[name])
+        if all(saved.get(name) == settings[name] for name in ("plan", "operators")):
+            self._set_state_of_plan(state["plan"], anew)
+
+    def _set_state_of_plan(self, state: Mapping[str, Any], anew: Collection[str]) -> None:
+        for name, operator_state in state["operators"].items():
+            operator = self.operators[name]
+            needs = operator.needs if operator.options is None else operator.options.needs
+            if not set(needs) & set(anew):
+                operator.set_state(operator_state)
+        for name, items in state["rest"].items():
+            self.operators[name].rest = deque(item_from_state(item, self) for item in items)
+        for name, items in state["queues"].items():
+            self.queue(name).items = deque(item_from_state(item, self) for item in items)
+
+    def close(self) -> None:
+        """Close all resources."""
+        for part in (self.learners, *self.sources.values()):
+            part.close()

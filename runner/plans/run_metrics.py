@@ -1,0 +1,220 @@
+"""Counters, timers and running means of a run, and the flat result of each iteration."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem
+from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
+from runner.plans.items import Item, TrainResult
+from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+
+_NUM_GRADIENT_STEPS = "/num_minibatch_updates"
+
+# Metric name with slashes -> number; None where there is nothing to average yet.
+Result = dict[str, float | int | None]
+
+
+@dataclass
+class Clock:
+    """Seconds that a block took, known once it is left."""
+
+    seconds: float = 0.0
+
+
+class RunMetrics:
+    """Counters, timers and running means of a run so far, counted from the items that operators give.
+
+    Args:
+        smoothing: finished episodes in the running means.
+        samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
+        warn: called once, with the first observation outside of its space.
+    """
+
+    def __init__(
+        self, smoothing: int, samples_episodes: bool = True, warn: Callable[[Problem], None] = lambda problem: None
+    ) -> None:
+        self._samples_episodes = samples_episodes
+        self._warn = warn
+        self._has_warned = False
+        self._returns: deque[float] = deque(maxlen=smoothing)
+        self._lengths: deque[int] = deque(maxlen=smoothing)
+        self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
+        self._smoothing = smoothing
+        self._reported: ConnectorMetrics = {}
+        self.training_iteration = 0
+        self.num_env_steps_sampled_lifetime = 0
+        self.num_env_steps_trained_lifetime = 0
+        self.num_episodes_lifetime = 0
+        self.time_total_s = 0.0
+        self.begin_iteration()
+
+    def begin_iteration(self) -> None:
+        """Count time and steps of an iteration from now on."""
+        self._started = time.perf_counter()
+        self._timers: defaultdict[str, float] = defaultdict(float)
+        self._updates: list[Mapping[str, Mapping[str, float]]] = []
+        self.num_env_steps_sampled = 0
+        self._num_episodes = 0
+        self._num_outside = 0
+        self._reported = {name: ReducedValue(reduced.reduction) for name, reduced in self._reported.items()}
+
+    @contextmanager
+    def clocked(self) -> Iterator[Clock]:
+        """Count the seconds of the block into the run's time, and not into an iteration's time."""
+        clock, started = Clock(), time.perf_counter()
+        yield clock
+        clock.seconds = time.perf_counter() - started
+        self.time_total_s += clock.seconds
+
+    def count(self, item: Item) -> None:
+        """Count what an item says: seconds, sampled env steps and episodes, updates."""
+        for name, seconds in item.timers.items():
+            self._timers[name] += seconds
+        merge_metrics(self._reported, item.connector_metrics)
+        for sample in item.samples:
+            self._add_sampled(sample.rollout.num_env_steps)
+            self._add_episodes(sample.finished)
+            merge_metrics(self._reported, sample.connector_metrics)
+        if isinstance(item, TrainResult):
+            self._add_sampled(item.num_env_steps_read)
+            self.num_env_steps_trained_lifetime += item.num_env_steps_trained
+            self._updates.extend(item.updates)
+
+    def _add_sampled(self, num_env_steps: int) -> None:
+        self.num_env_steps_sampled += num_env_steps
+        self.num_env_steps_sampled_lifetime += num_env_steps
+
+    def _add_episodes(self, finished: FinishedEpisodes) -> None:
+        """Count finished episodes and add them to the running means."""
+        self._returns.extend(finished.returns.tolist())
+        self._lengths.extend(finished.lengths.tolist())
+        for kind, returns in returns_by_kind(finished):
+            for id_, values in returns.items():
+                recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
+                recent_returns.extend(values.tolist())
+        self._num_episodes += len(finished.returns)
+        self.num_episodes_lifetime += len(finished.returns)
+        self._num_outside += finished.outside.count
+        self.warn_of(finished.outside)
+
+    def warn_of(self, outside: OutsideObservations) -> None:
+        """Warn of the first observation outside of its space, once a run."""
+        if outside.first is not None and not self._has_warned:
+            self._has_warned = True
+            self._warn(outside.first)
+
+    def end_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
+        """End this iteration and return its result, with the metrics of `more`."""
+        seconds = time.perf_counter() - self._started
+        self.training_iteration += 1
+        self.time_total_s += seconds
+        result: Result = {
+            "training_iteration": self.training_iteration,
+            "num_env_steps_sampled": self.num_env_steps_sampled,
+            "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
+            "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "num_episodes_lifetime": self.num_episodes_lifetime,
+            "time_this_iter_s": seconds,
+            "time_total_s": self.time_total_s,
+            "env_steps_per_s": self.num_env_steps_sampled / seconds,
+        }
+        if self._samples_episodes:
+            result |= episode_metrics(
+                "env_runners",
+                self._returns,
+                self._lengths,
+                self._num_episodes,
+                self.num_env_steps_sampled,
+                self._num_outside,
+            )
+        result |= mean_returns_by_id("env_runners", self._returns_by_id)
+        result |= _means_by_module(self._updates)
+        result |= {name: reduced.result for name, reduced in self._reported.items()}
+        result |= {f"timers/{name}": value for name, value in self._timers.items()}
+        return result | dict(more)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return counters and running means, as plain values."""
+        return {
+            "training_iteration": self.training_iteration,
+            "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
+            "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "num_episodes_lifetime": self.num_episodes_lifetime,
+            "time_total_s": self.time_total_s,
+            "returns": list(self._returns),
+            "lengths": list(self._lengths),
+            "own_returns": {
+                kind: {id_: list(values) for id_, values in returns.items()}
+                for kind, returns in self._returns_by_id.items()
+            },
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
+            values.clear()
+            values.extend(saved)
+        for kind, returns in state["own_returns"].items():
+            self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
+        self.training_iteration = int(state["training_iteration"])
+        self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
+        self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
+        self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
+        self.time_total_s = float(state["time_total_s"])
+
+
+def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Result:
+    """Compute `learners/<module>/<metric>`: the mean over the updates that report it, or the sum of a count."""
+    values: defaultdict[str, list[float]] = defaultdict(list)
+    for update in updates:
+        for module_id, metrics in update.items():
+            for name, value in metrics.items():
+                values[f"learners/{module_id}/{name}"].append(value)
+    return {
+        name: sum(reported) if name.endswith(_NUM_GRADIENT_STEPS) else sum(reported) / len(reported)
+        for name, reported in values.items()
+    }
+
+
+def returns_by_kind(finished: FinishedEpisodes) -> tuple[tuple[str, Mapping[str, npt.NDArray[np.float64]]], ...]:
+    """Return ("agent", returns by agent id), ("module", returns by module id)."""
+    return ("agent", finished.by_agent), ("module", finished.by_module)
+
+
+def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) -> Result:
+    """Compute `<prefix>/agent_episode_return_mean/<agent>` and `<prefix>/module_episode_return_mean/<module>`."""
+    return {
+        f"{prefix}/{kind}_episode_return_mean/{id_}": float(np.mean(values)) if len(values) else None
+        for kind, by_id in returns.items()
+        for id_, values in by_id.items()
+    }
+
+
+def episode_metrics(
+    prefix: str,
+    returns: deque[float] | npt.NDArray[np.float64],
+    lengths: deque[int] | npt.NDArray[np.int64],
+    num_episodes: int,
+    num_env_steps: int,
+    num_outside: int,
+) -> Result:
+    """Compute `<prefix>/episode_return_mean` and its like over these episodes; None without episodes."""
+    result: Result = {}
+    for name, values in (("episode_return", returns), ("episode_len", lengths)):
+        array = np.asarray(values, np.float64)
+        for statistic, function in (("mean", np.mean), ("min", np.min), ("max", np.max)):
+            result[f"{prefix}/{name}_{statistic}"] = float(function(array)) if len(array) else None
+    result[f"{prefix}/num_episodes"] = num_episodes
+    result[f"{prefix}/num_env_steps_sampled"] = num_env_steps
+    result[f"{prefix}/num_observations_outside_space"] = num_outside
+    return result

@@ -1,0 +1,286 @@
+"""The rules of the conformance checker: each is a function that takes a `Checker` and raises `Failure` or `Skip`."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.rllink import sample_items
+from runner.rllink.check_wire import Failure, Target, Wire, expect, short
+
+_EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
+    "msgpack": {},
+    "large_frames": {},
+    "compression": {"methods": ["gzip"]},
+    "session": {"id": None},
+    "heartbeat": {"interval_s": 0.2},
+    "agents": {},
+    "actions": {},
+    "weights": {"format": "safetensors"},
+    "shared_memory": {},
+}
+_FIRST_STATE_TIMEOUTS = 6  # the server may have to make the first file of the weights
+_MOST_REFUSALS = 5
+_SILENCE_S = 0.2
+
+
+class CannotCheck(Exception):
+    """The server cannot be checked at all."""
+
+
+class Skip(Exception):
+    """A rule cannot be checked here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One line of the report.
+
+    Attributes:
+        number: its number in the specification, such as `F4`, or the name of an extension or error code.
+        what: the rule in words.
+        check: raises `Failure` or `Skip`.
+        needs_episodes: whether it sends episodes from which the server would learn.
+        extension: extension that must be granted; None for the base protocol.
+    """
+
+    number: str
+    what: str
+    check: Callable[[Checker], None]
+    needs_episodes: bool = False
+    extension: str | None = None
+
+
+Check = Callable[["Checker"], None]
+
+
+class Rules(list[Rule]):
+    """Rules in the order in which their functions are written."""
+
+    def rule(
+        self, number: str, what: str, *, needs_episodes: bool = False, extension: str | None = None
+    ) -> Callable[[Check], Check]:
+        """Decorate a function as the check of a rule; see `Rule` for the arguments."""
+
+        def add(check: Check) -> Check:
+            self.append(Rule(number, what, check, needs_episodes, extension))
+            return check
+
+        return add
+
+
+@dataclass
+class Checker:
+    """Gives rules connections, and episodes that fit the server's spaces.
+
+    Attributes:
+        target: the server.
+        config: its `SET_CONFIG`; empty if it sent none.
+        granted: every extension that it grants, with its options.
+        limits: the limits in its `PONG`.
+        rng: draws the items of episodes.
+    """
+
+    target: Target
+    config: dict[str, Any] = field(default_factory=dict)
+    granted: dict[str, Any] = field(default_factory=dict)
+    limits: dict[str, Any] = field(default_factory=dict)
+    rng: random.Random = field(default_factory=lambda: random.Random(0))
+    _wires: list[Wire] = field(default_factory=list)
+
+    @property
+    def silence_s(self) -> float:
+        """Return the seconds of silence after which no further answer is expected."""
+        return min(_SILENCE_S, self.target.timeout_s / 10)
+
+    # -- connections -------------------------------------------------------------------------------------------------
+
+    def connect(self) -> Wire:
+        """Open a connection without sending anything."""
+        wire = Wire(self.target)
+        self._wires.append(wire)
+        return wire
+
+    def open(self, **extensions: Mapping[str, Any]) -> Wire:
+        """Open a connection with token and these extensions, and with `agents` if the run has several."""
+        if "agents" in self.granted:
+            extensions = {**extensions, "agents": {}}
+        wire = self.connect()
+        if self.target.token is not None:
+            wire.pong = wire.ask({"type": "PING", "token": self.target.token})
+        if extensions:
+            wire.pong = wire.ask({"type": "PING", "protocol": 1, "extensions": extensions})
+            wire.granted = dict(wire.pong.get("extensions", {}))
+        missing = [name for name in extensions if name not in wire.granted]
+        expect(not missing, f"the extensions {', '.join(extensions)}, which were granted before", wire.pong)
+        return wire
+
+    def close_all(self) -> str:
+        """End all connections; return the last message that was sent, for people."""
+        last = self._wires[-1].last_sent if self._wires else "nothing"
+        for wire in self._wires:
+            wire.close()
+        self._wires.clear()
+        return last
+
+    def meet(self) -> None:
+        """Ask the server for its configuration, extensions and limits.
+
+        Raises:
+            CannotCheck: the server cannot be reached, or refuses this client.
+        """
+        where = f"{self.target.host}:{self.target.port}"
+        try:
+            self._knock(where)
+            with suppress(Failure):  # the rules report it
+                self._learn(where)
+        finally:
+            self.close_all()
+
+    def _knock(self, where: str) -> None:
+        hello = {"type": "PING"} | ({} if self.target.token is None else {"token": self.target.token})
+        try:
+            pong = self.connect().ask(hello)
+        except OSError as error:
+            raise CannotCheck(f"cannot connect to {where}: {error}") from None
+        except Failure as failure:
+            raise CannotCheck(f"{where} does not answer PING: {failure.got}; is it an RLlink server?") from None
+        if pong.get("code") == "unauthorized":
+            raise CannotCheck(f"{where} refuses the token: {pong.get('message')}")
+
+    def _learn(self, where: str) -> None:
+        wire = self.open()
+        config = wire.ask({"type": "GET_CONFIG"})
+        if config.get("code") == "unauthorized":
+            raise CannotCheck(f"{where} asks for a token: --token TOKEN")
+        probe = self.connect()
+        hello: dict[str, Any] = {"type": "PING", "protocol": 1, "extensions": _EVERY_EXTENSION}
+        pong = probe.ask(hello if self.target.token is None else {**hello, "token": self.target.token})
+        granted, limits = pong.get("extensions"), pong.get("limits")
+        self.granted = granted if isinstance(granted, dict) else {}
+        self.limits = limits if isinstance(limits, dict) else {}
+        if config.get("code") == "not_granted":
+            wire = self.open()
+            config = wire.ask({"type": "GET_CONFIG"})
+        self.config = config if config["type"] == "SET_CONFIG" else {}
+        state = wire.ask({"type": "GET_STATE"}, _FIRST_STATE_TIMEOUTS * self.target.timeout_s)
+        if state.get("code") == "not_exportable":
+            raise CannotCheck(f"the policy of {where} has no ONNX file, which most rules need")
+
+    # -- episodes ----------------------------------------------------------------------------------------------------
+
+    @property
+    def is_on_policy(self) -> bool:
+        """Return whether the server accepts the newest weights only."""
+        return bool(self.config.get("force_on_policy"))
+
+    @property
+    def agent(self) -> str | None:
+        """Return the agent whose episodes are sent; None with a single agent."""
+        return next(iter(self.config.get("agents", {})), None)
+
+    @property
+    def spaces(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the observation and the action space of `agent`; `Skip` if they are malformed."""
+        described = self.config if self.agent is None else self.config["agents"][self.agent]
+        for name in ("observation_space", "action_space"):
+            mistake = sample_items.find_mistake(described.get(name), f"$.{name}")
+            if mistake:
+                raise Skip(f"there is no space to draw items from: {mistake}")
+        return described["observation_space"], described["action_space"]
+
+    def obs(self) -> Any:
+        """Draw an observation."""
+        return sample_items.draw_item(self.spaces[0], self.rng)
+
+    def action(self) -> Any:
+        """Draw an action."""
+        return sample_items.draw_item(self.spaces[1], self.rng)
+
+    def chunk(self, length: int = 2, *, is_done: bool = True, first: Any = None, **more: Any) -> dict[str, Any]:
+        """Draw a chunk of an episode.
+
+        Args:
+            length: number of steps.
+            is_done: whether it ends as terminated.
+            first: its first observation; None draws one.
+            more: further keys.
+        """
+        obs = [self.obs() for _ in range(length + 1)]
+        if first is not None:
+            obs[0] = first
+        chunk = {
+            "obs": obs,
+            "actions": [self.action() for _ in range(length)],
+            "rewards": [1.0] * length,
+            "is_terminated": is_done,
+            "is_truncated": False,
+        }
+        if self.agent is not None:
+            chunk |= {"agent_id": self.agent, "id": f"check-{self.rng.getrandbits(40):x}"}
+        return {**chunk, **more}
+
+    def send_episodes(
+        self, wire: Wire, chunks: Sequence[Mapping[str, Any]], *, msgpack: bool = False, **more: Any
+    ) -> dict[str, Any]:
+        """Send `EPISODES`, again if an update came in between; return the answer."""
+        message = {"type": "EPISODES", "episodes": list(chunks), **more}
+        return self.send_until_fresh(wire, message, msgpack=msgpack)
+
+    def send_until_fresh(self, wire: Wire, message: dict[str, Any], msgpack: bool = False) -> dict[str, Any]:
+        """Send a message with episodes, again if an update made its weights old; return the answer."""
+        for _ in range(_MOST_REFUSALS):
+            answer = wire.ask(message, msgpack=msgpack)
+            if answer.get("code") != "stale_weights":
+                break
+            wire.ask({"type": "GET_STATE"} | _next_number(message))
+        return answer
+
+    def accepted(self, wire: Wire, chunks: Sequence[Mapping[str, Any]], **more: Any) -> dict[str, Any]:
+        """Send episodes that must be accepted; return the `ACK`."""
+        answer = self.send_episodes(wire, chunks, **more)
+        expect(answer["type"] == "ACK", "ACK", answer)
+        return answer
+
+    def newest(self, wire: Wire) -> int:
+        """Ask for the number of the newest weights."""
+        answer = wire.ask({"type": "GET_STATE"})
+        expect(answer["type"] == "SET_STATE", "SET_STATE", answer)
+        seq_no = answer.get("weights_seq_no")
+        if not isinstance(seq_no, int):
+            raise Failure("an integer weights_seq_no", short(answer))
+        return seq_no
+
+    def limit(self, name: str) -> float:
+        """Return a limit of the server; `Skip` if it does not state it."""
+        value = self.limits.get(name)
+        if not isinstance(value, (int, float)):
+            raise Skip(f"the server does not say its {name}")
+        return value
+
+
+def _next_number(message: dict[str, Any]) -> dict[str, Any]:
+    """Number the request in between as the refused one, whose number is free, and move the message to the next."""
+    if "request" not in message:
+        return {}
+    message["request"] += 1
+    return {"request": message["request"] - 1}
+
+
+def expect_error(answer: Mapping[str, Any], code: str, path: str | None = None) -> None:
+    """Expect an `ERROR` with this code and, if `path` is given, with a path that begins so."""
+    wanted = f"ERROR {code}" + (f" with the path {path}" if path else "")
+    expect(answer["type"] == "ERROR" and answer.get("code") == code, wanted, answer)
+    expect(set(answer) <= {"type", "code", "message", "path", "request"}, f"{wanted}, no other keys", answer)
+    expect(isinstance(answer.get("message"), str), f"{wanted}, with a message", answer)
+    if path is not None:
+        expect(str(answer.get("path")).startswith(path), wanted, answer)
+
+
+def expect_pong(wire: Wire) -> None:
+    """Expect that the connection still answers a PING."""
+    answer = wire.ask({"type": "PING"})
+    expect(answer == {"type": "PONG"}, "PONG: the connection stays", answer)

@@ -1,0 +1,1 @@
+"""Rows of running episodes: written step by step, read by the pieces of env pipelines, cut into column blocks."""

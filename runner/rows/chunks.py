@@ -1,0 +1,100 @@
+"""From rows `[T, S]` (time, slot) with gaps to the contiguous rows of a column block.
+
+A slot is what one chain of episodes is written to: a sub-environment, or one agent in one sub-environment. Its
+observations, read along time, are already the list layout of a `ColumnBlock` (one row more per episode); a gap is a
+row that is no step, because the next row begins another episode. So a fragment becomes a block by one gather a column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import Column
+from runner.rows.array_namespace import Array, ArrayNamespace
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """Where the E chunks of a fragment lie, slot by slot, then along time; arrays of the store's namespace, int64.
+
+    Attributes:
+        num_steps: T.
+        slot: (E,) slot of each chunk. t_start, t_end: (E,) its first and its last step's row within the fragment.
+        step_rows, obs_rows: rows of all steps (R,) and observations (R + E,) in the flattened (T * S) rows.
+    """
+
+    num_steps: int
+    slot: Array
+    t_start: Array
+    t_end: Array
+    step_rows: Array
+    obs_rows: Array
+
+    @classmethod
+    def of(cls, is_step: Array, xp: ArrayNamespace) -> Chunks:
+        """Return the chunks of (T, S) rows: each run of steps without a gap."""
+        num_steps, num_slots = is_step.shape
+        has_obs = xp.zeros((num_steps + 1, num_slots), is_step.dtype)
+        has_obs[:-1] = is_step
+        has_obs[1:] |= is_step
+        is_start, is_end = xp.copy(is_step), xp.copy(is_step)
+        is_start[1:] &= ~is_step[:-1]
+        is_end[:-1] &= ~is_step[1:]
+        slot, t_end = xp.divmod(xp.flatnonzero(is_end.T), num_steps)
+        t_start = xp.flatnonzero(is_start.T) % num_steps
+        return cls(num_steps, slot, t_start, t_end, _slot_major_rows(is_step, xp), _slot_major_rows(has_obs, xp))
+
+    def __len__(self) -> int:
+        return len(self.slot)
+
+    @property
+    def lengths(self) -> Array:
+        """The steps (E,) of each chunk."""
+        return self.t_end - self.t_start + 1
+
+
+def _slot_major_rows(mask: Array, xp: ArrayNamespace) -> Array:
+    """Return the flat (T * S) row numbers of a (T, S) mask's true entries, ordered by slot, then time."""
+    slot, t = xp.divmod(xp.flatnonzero(mask.T), mask.shape[0])
+    return t * mask.shape[1] + slot
+
+
+def flat_rows(column: Column, rows: slice, flat_index: Array) -> Column:
+    """Return the rows of the (T, S, ...) arrays `column[rows]` by their index into (T * S)."""
+    return nested.map_leaves(lambda array: flattened(array[rows])[flat_index], column)
+
+
+def flattened(array: Array) -> Array:
+    """Return the rows of a (T, S, ...) array as (T * S, ...)."""
+    num_steps, num_slots, *shape = array.shape
+    return array.reshape(num_steps * num_slots, *shape)
+
+
+@dataclass(frozen=True)
+class PastRows:
+    """The lookback of a cut fragment: `columns` are (H, S, ...), the newest past step last.
+
+    Attributes:
+        slot, num_before: (E,) slot of each chunk, and how many steps before it can be seen; numpy arrays.
+    """
+
+    columns: Mapping[str, Column]
+    slot: IntArray
+    num_before: IntArray
+
+    def num_steps_before(self, chunk: int) -> int:
+        """Return how many steps before the chunk can be seen."""
+        return int(self.num_before[chunk])
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        """Return these steps, column by column."""
+        rows = slice(-int(self.num_before[chunk]), None)
+        return {name: nested.take(column, (rows, int(self.slot[chunk]))) for name, column in self.columns.items()}

@@ -1,0 +1,96 @@
+"""Episodes that ended in a fragment, and observations that lie outside of their space."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem
+from runner.episodes.columns import ColumnBlock
+
+
+@dataclass(frozen=True)
+class OutsideObservations:
+    """Observations with a value outside of the bounds of their space: how many, and the first one."""
+
+    count: int = 0
+    first: Problem | None = None
+
+    @classmethod
+    def total(cls, parts: Sequence[OutsideObservations]) -> OutsideObservations:
+        """Return the observations of all parts."""
+        return cls(sum(part.count for part in parts), next((part.first for part in parts if part.first), None))
+
+
+@dataclass(frozen=True)
+class FinishedEpisodes:
+    """Episodes that ended in a fragment, in the order of their ends: (F,) returns, lengths, sub-environments.
+
+    With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
+    returns) hold each agent's own. `outside` counts observations of all steps, also of episodes that have not ended.
+    """
+
+    returns: npt.NDArray[np.float64]
+    lengths: npt.NDArray[np.int64]
+    env_of: npt.NDArray[np.int64]
+    by_agent: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    by_module: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    outside: OutsideObservations = field(default_factory=OutsideObservations)
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
+        """Return the episodes of all parts, one after the other."""
+        return cls(
+            np.concatenate([part.returns for part in parts]),
+            np.concatenate([part.lengths for part in parts]),
+            np.concatenate([part.env_of for part in parts]),
+            _joined([part.by_agent for part in parts]),
+            _joined([part.by_module for part in parts]),
+            OutsideObservations.total([part.outside for part in parts]),
+        )
+
+
+class RunningReturns:
+    """The returns of episodes that go on after a cut.
+
+    Args:
+        num_envs: N.
+
+    Attributes:
+        so_far: (N,) undiscounted sum of rewards of each sub-environment's episode before the fragment, 0 if it is new.
+    """
+
+    def __init__(self, num_envs: int) -> None:
+        self.so_far = np.zeros(num_envs, np.float64)
+
+    def finish(
+        self,
+        block: ColumnBlock,
+        sums: npt.NDArray[np.float64],
+        env_of: npt.NDArray[np.int64],
+        t_end: npt.NDArray[np.int64],
+    ) -> FinishedEpisodes:
+        """Return the episodes that end in a fragment, and keep the returns of the others.
+
+        Args:
+            block: E chunks.
+            sums: (E,) sum of the rewards of each.
+            env_of: (E,) its sub-environment.
+            t_end: (E,) the vector step that ended it.
+        """
+        returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
+        is_done = block.is_terminated | block.is_truncated
+        self.so_far[:] = 0.0
+        self.so_far[env_of[~is_done]] = returns[~is_done]
+        in_time = np.argsort(t_end[is_done], kind="stable")
+        lengths = (block.t_started + block.lengths)[is_done]
+        return FinishedEpisodes(returns[is_done][in_time], lengths[in_time], env_of[is_done][in_time])
+
+
+def _joined(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    keys = dict.fromkeys(key for part in parts for key in part)
+    return {key: np.concatenate([part[key] for part in parts if key in part]) for key in keys}

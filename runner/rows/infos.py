@@ -1,0 +1,75 @@
+"""Infos of observations, kept as they came and taken apart when somebody asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.rows.array_namespace import Array
+
+# What a vector environment returns as infos: one dict a sub-environment, or gymnasium's dict of arrays.
+Infos = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+@dataclass
+class RowInfos:
+    """Infos by row of a store: of all its slots at once, or of one slot."""
+
+    of_row: dict[int, Infos] = field(default_factory=dict)
+    of_slot: dict[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)  # (row, slot) -> info
+
+    def __bool__(self) -> bool:
+        return bool(self.of_row or self.of_slot)
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.of_row.clear()
+        self.of_slot.clear()
+
+    def at(self, row: int, slot: int) -> dict[str, Any]:
+        """Return the info of a slot's observation in a row; empty if there came none."""
+        if row in self.of_row:
+            return _info_of(self.of_row[row], slot)
+        return dict(self.of_slot.get((row, slot), {}))
+
+    def move_newest(self, newest_row: Callable[[int], int], to_row: int) -> None:
+        """Move the infos of the newest observation of each slot to a row, and forget the others."""
+        newest = self.of_row.get(newest_row(0))
+        self.of_row = {} if newest is None else {to_row: newest}
+        self.of_slot = {(to_row, slot): info for (row, slot), info in self.of_slot.items() if row == newest_row(slot)}
+
+    def of_chunks(self, slots: Array, first_rows: Array) -> ChunkInfos:
+        """Return the infos of chunks that begin in these rows (E,) of these slots (E,), whatever is written later."""
+        return ChunkInfos(RowInfos(dict(self.of_row), dict(self.of_slot)), slots.tolist(), first_rows.tolist())
+
+
+@dataclass(frozen=True)
+class ChunkInfos:
+    """The infos of a cut fragment."""
+
+    infos: RowInfos
+    slots: Sequence[int]
+    first_rows: Sequence[int]
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones."""
+        first, slot = self.first_rows[chunk], self.slots[chunk]
+        infos = [self.infos.at(row, slot) for row in range(first, first + num_rows)]
+        return [{} for _ in range(num_before)] + infos
+
+
+def _info_of(infos: Infos, env: int) -> dict[str, Any]:
+    """Return the info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key`
+    holds)."""
+    if not isinstance(infos, Mapping):
+        return dict(infos[env])
+    info: dict[str, Any] = {}
+    for key, values in infos.items():
+        is_valid = infos.get(f"_{key}")
+        if key.startswith("_") and key[1:] in infos:
+            continue
+        if is_valid is not None and not is_valid[env]:
+            continue
+        info[key] = _info_of(values, env) if isinstance(values, Mapping) else values[env]
+    return info

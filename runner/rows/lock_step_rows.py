@@ -1,0 +1,219 @@
+"""The rows of sub-environments that are stepped together, with one agent each.
+
+A sub-environment that is done is reset by the vector environment's next step (gymnasium's NEXT_STEP mode): that step's
+row is no env step but the gap behind the episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.columns import REWARDS, Column
+from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
+from runner.rows.finished_episodes import FinishedEpisodes, RunningReturns
+from runner.rows.fragments import AddColumns, Fragment
+from runner.rows.infos import Infos
+from runner.rows.row_store import RowStore
+
+_GROWTH = 1.5
+
+
+@dataclass(frozen=True)
+class EnvFragment(Fragment):
+    """A fragment of sub-environments.
+
+    Attributes:
+        env_of: (E,) sub-environment of each chunk.
+        finished: the episodes that ended.
+    """
+
+    env_of: npt.NDArray[np.int64]
+    finished: FinishedEpisodes
+
+
+class LockStepRows(RowStore):
+    """Rows of N sub-environments, a slot each; as a sequence, their N running episodes.
+
+    Args:
+        num_envs: N.
+        blank_obs, blank_action, num_lookback, xp: see `RowStore`.
+        id_prefix: ids of episodes are `<prefix>-<sub-environment>-<number>`.
+
+    Attributes:
+        num_env_steps: in this fragment so far.
+        awaits_reset: (N,) bool, the episode has ended, and the next step resets the sub-environment.
+    """
+
+    _counters: ClassVar[Mapping[str, str]] = {
+        "episode_number": "_number_at_start",
+        "t_at_start": "_t_at_start",
+        "terminated_at_start": "_terminated_at_start",
+        "truncated_at_start": "_truncated_at_start",
+    }
+
+    def __init__(
+        self,
+        num_envs: int,
+        blank_obs: Any,
+        blank_action: Any,
+        id_prefix: str,
+        num_lookback: int,
+        xp: ArrayNamespace = NUMPY,
+    ) -> None:
+        self._id_prefix = id_prefix
+        super().__init__(num_envs, blank_obs, blank_action, num_lookback, xp)
+
+    def clear(self) -> None:
+        """See `RowStore`."""
+        super().clear()
+        self.num_env_steps = 0
+        self.awaits_reset = self._arrays.is_gap[self._past]
+        self._number_at_start = self._zeros(int)
+        self._terminated_at_start, self._truncated_at_start = self._zeros(bool), self._zeros(bool)
+        self._returns = RunningReturns(self.max_rows)
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    @property
+    def t(self) -> int:
+        """The vector steps of this fragment so far."""
+        return int(self._row) - self._past
+
+    def add_reset(self, obs: Column, infos: Infos) -> None:
+        """Write row 0 of the first fragment: the observations that all sub-environments were reset to."""
+        self._xp.assign(self._arrays.obs, self._row, obs)
+        if infos:
+            self._infos.of_row[self._row] = infos
+
+    def add_step(
+        self,
+        obs: Column,
+        rewards: Array,
+        terminateds: Array,
+        truncateds: Array,
+        infos: Infos,
+        outputs: Mapping[str, Column],
+    ) -> None:
+        """Write one vector step: what was done on the newest observations (`outputs`: actions and more) and the result.
+
+        All arrays are (N, ...) and are copied.
+        """
+        xp, arrays, row, is_reset = self._xp, self._arrays, self._row, self.awaits_reset
+        if row + 1 == arrays.num_rows:
+            self.reserve(int(self.t * _GROWTH) + 1)
+        if not arrays.knows_outputs:
+            arrays.add_columns(outputs)
+        assign, steps = xp.assign, arrays.steps
+        for name, values in outputs.items():
+            assign(steps[name], row, values)
+        steps[REWARDS][row] = rewards
+        arrays.is_terminated[row] = terminateds
+        arrays.is_truncated[row] = truncateds
+        num_resets = int(xp.count_nonzero(is_reset))
+        self.num_env_steps += self.max_rows - num_resets
+        self._row = row = row + 1
+        if num_resets:
+            self._episode_start[is_reset] = row
+        self.awaits_reset = xp.logical_or(terminateds, truncateds, arrays.is_gap[row])
+        assign(arrays.obs, row, obs)
+        if infos:
+            self._infos.of_row[row] = infos
+
+    def reserve(self, num_steps: int) -> None:
+        """Make room for `num_steps` vector steps in a fragment."""
+        self._arrays.reserve(self._past + num_steps + 1)
+        self.awaits_reset = self._arrays.is_gap[self._row]  # of the arrays that are written from now on
+
+    # -- running episodes ------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return self.max_rows
+
+    def __getitem__(self, index: int) -> SingleAgentEpisode:  # type: ignore[override]
+        if not -self.max_rows <= index < self.max_rows:
+            raise IndexError(f"sub-environment {index} of {self.max_rows}")
+        return self.running_episode(index % self.max_rows)
+
+    @property
+    def current_obs(self) -> Column:
+        """See `RunningEpisodes`; read in every step, so without a call in between."""
+        return nested.take(self._arrays.obs, self._row)
+
+    def _first_rows(self) -> Any:
+        return self._past
+
+    @property
+    def _observed(self) -> tuple[Any, Any]:
+        return self._row, slice(None)
+
+    def _recent(self, column: Column, first: int, stop: int) -> Column:
+        rows = slice(self._row + first, self._row + stop)
+        return nested.map_leaves(lambda array: self._xp.copy(array[rows].swapaxes(0, 1)), column)
+
+    def _newest_rows(self, num_rows: int) -> Any:
+        return slice(self._row + 1 - num_rows, self._row + 1)
+
+    def _row_of(self, slot: int) -> int:
+        return int(self._row)
+
+    def _ends_now(self, slot: int) -> tuple[bool, bool]:
+        if self.t == 0:
+            return bool(self._terminated_at_start[slot]), bool(self._truncated_at_start[slot])
+        newest = self._row - 1, slot
+        return bool(self._arrays.is_terminated[newest]), bool(self._arrays.is_truncated[newest])
+
+    def _episode_id(self, slot: int, number: int) -> str:
+        return f"{self._id_prefix}-{slot}-{number}"
+
+    # -- cutting ---------------------------------------------------------------------------------------------------
+
+    def _is_step(self) -> Array:
+        return ~self._gaps
+
+    @property
+    def _gaps(self) -> Array:
+        return self._arrays.is_gap[self._past : self._row]
+
+    def _numbers_at(self, t: Array, slots: Array) -> Array:
+        return self._number_at_start[slots] + self._gaps.cumsum(0)[t, slots]
+
+    def _number_now(self, slot: int) -> int:
+        return int(self._number_at_start[slot] + self._gaps[:, slot].sum())
+
+    def cut(self, complete: AddColumns = lambda columns: None) -> EnvFragment:
+        """See `RowStore`; the fragment says which episodes have ended, too."""
+        fragment = super().cut(complete)
+        block, chunks, host = fragment.block, fragment.chunks, self._xp.to_host
+        env_of = host(chunks.slot)
+        sums = host(self._xp.segment_sums(block.columns[REWARDS], chunks.lengths))
+        finished = self._returns.finish(block, sums, env_of, host(chunks.t_end))
+        return EnvFragment(**vars(fragment), env_of=env_of, finished=finished)
+
+    def _begin_next_fragment(self) -> None:
+        if self.t:
+            newest, copy = self._row - 1, self._xp.copy
+            self._terminated_at_start = copy(self._arrays.is_terminated[newest])
+            self._truncated_at_start = copy(self._arrays.is_truncated[newest])
+            self._number_at_start = self._number_at_start + self._gaps.sum(0)
+        super()._begin_next_fragment()
+        self.awaits_reset = self._arrays.is_gap[self._row]
+        self.num_env_steps = 0
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """See `RowStore`."""
+        return super().get_state() | {"return_at_start": self._returns.so_far.copy()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """See `RowStore`."""
+        super().set_state(state)
+        self._returns.so_far[:] = state["return_at_start"]
+        self._episode_start = self._past - self._t_at_start
+        self.awaits_reset[:] = self._terminated_at_start | self._truncated_at_start

@@ -1,0 +1,224 @@
+"""Rows of slots with their own time.
+
+A slot's next row begins when it is observed again, however long it waited; rewards of the waiting time are summed up in
+the row of the action that it waits for. A row that still waits when a fragment is cut is carried over with the
+lookback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.columns import REWARDS, Column
+from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
+from runner.rows.row_store import RowStore
+
+ENV_T = "env_t"  # env time step of an observation
+NUMBER = "number"  # of its env episode
+_GROWTH = 1.5
+
+
+class SlotRows(RowStore):
+    """Rows of S slots; as a sequence, the running episodes of the slots that were observed last.
+
+    Args:
+        num_slots, blank_obs, blank_action, num_lookback, xp: see `RowStore`.
+
+    Attributes:
+        slots: (K,) slots that were observed last, also if their episodes have just ended.
+        is_running: (S,) bool, the newest episode has not ended.
+        is_waiting: (S,) bool, has acted and not been observed since.
+        has_terminated, has_truncated: (S,) bool, so the newest episode has ended.
+    """
+
+    _counters: ClassVar[Mapping[str, str]] = {
+        "is_used": "_is_used",
+        "episode_start": "_episode_start",
+        "t_at_start": "_t_at_start",
+        "reward_before": "_reward_before",
+        "slots": "slots",
+        "is_running": "is_running",
+        "is_waiting": "is_waiting",
+        "has_terminated": "has_terminated",
+        "has_truncated": "has_truncated",
+    }
+
+    def __init__(
+        self, num_slots: int, blank_obs: Any, blank_action: Any, num_lookback: int, xp: ArrayNamespace = NUMPY
+    ) -> None:
+        super().__init__(num_slots, blank_obs, blank_action, num_lookback, xp, (ENV_T, NUMBER))
+
+    def clear(self) -> None:
+        """See `RowStore`."""
+        super().clear()
+        self.slots = self._xp.arange(0, 0)
+        self.is_running = self._zeros(bool)
+        self.is_waiting = self._zeros(bool)
+        self.has_terminated, self.has_truncated = self._zeros(bool), self._zeros(bool)
+        self._is_used = self._zeros(bool)  # the row of the newest observation holds one
+        self._reward_before = self._zeros(float)  # of the first action that is still to come
+
+    # -- writing -------------------------------------------------------------------------------------------------
+
+    def begin(self, slots: Array, obs: Column, env_t: Array, numbers: Array) -> None:
+        """Write the first observations (K, ...) of agents in env episodes of these numbers, at these env steps."""
+        self._reserve_one_more(slots)
+        arrays = self._arrays
+        follows = slots[self._is_used[slots]]
+        arrays.is_gap[self._row[follows], follows] = True
+        self._row[follows] += 1
+        at = (self._row[slots], slots)
+        self._xp.assign(arrays.obs, at, obs)
+        arrays.labels[ENV_T][at], arrays.labels[NUMBER][at], arrays.is_gap[at] = env_t, numbers, False
+        self._episode_start[slots] = self._row[slots]
+        self._t_at_start[slots[self._row[slots] == self._past]] = 0
+        self.is_running[slots] = self._is_used[slots] = True
+        self.has_terminated[slots] = self.has_truncated[slots] = False
+        for slot in slots.tolist() if self._infos else ():  # of a final observation that was in this row
+            self._infos.of_slot.pop((self._row_of(slot), slot), None)
+
+    def act(self, slots: Array, outputs: Mapping[str, Column]) -> None:
+        """Write what running agents (K,) do on their newest observations: actions and more, (K, ...) each."""
+        arrays = self._arrays
+        if not arrays.knows_outputs:
+            arrays.add_columns(outputs)
+        at = (self._row[slots], slots)
+        for name, values in outputs.items():
+            self._xp.assign(arrays.steps[name], at, values)
+        self._xp.assign(arrays.steps[REWARDS], at, self._reward_before[slots])
+        arrays.is_terminated[at] = arrays.is_truncated[at] = arrays.is_gap[at] = False
+        self._reward_before[slots] = 0.0
+        self.is_waiting[slots] = True
+
+    def add_rewards(self, slots: Array, rewards: Array, numbers: Array) -> None:
+        """Add rewards to the action that an agent waits for; before its first action, to that one.
+
+        An agent that has finished gets it for its last action, if that is still in this fragment.
+        """
+        row = self._row[slots]
+        is_waiting = self.is_waiting[slots]
+        is_of_episode = self._arrays.labels[NUMBER][row, slots] == numbers
+        has_step = ~is_waiting & is_of_episode & (row > self._past) & (row > self._episode_start[slots])
+        is_late = ~is_waiting & ~has_step
+        in_rows = self._arrays.steps[REWARDS]
+        in_rows[row[is_waiting], slots[is_waiting]] += rewards[is_waiting]
+        in_rows[row[has_step] - 1, slots[has_step]] += rewards[has_step]
+        self._reward_before[slots[is_late]] += rewards[is_late]
+
+    def observe(self, slots: Array, obs: Column, env_t: Array) -> None:
+        """Write observations (K, ...) of agents that waited for one; complete their steps."""
+        self._reserve_one_more(slots)
+        arrays = self._arrays
+        before = (self._row[slots], slots)
+        self._row[slots] += 1
+        at = (self._row[slots], slots)
+        self._xp.assign(arrays.obs, at, obs)
+        arrays.labels[ENV_T][at], arrays.labels[NUMBER][at] = env_t, arrays.labels[NUMBER][before]
+        arrays.is_gap[at] = False
+        self.is_waiting[slots] = False
+
+    def repeat_last(self, slots: Array, env_t: Array) -> None:
+        """Write the last observations again, for agents that ended without a final one."""
+        at = (self._row[slots], slots)
+        written_obs = self._arrays.written_obs
+        written = None if written_obs is None else nested.take(written_obs, at)
+        self.observe(slots, nested.take(self._arrays.obs, at), env_t)
+        if written is not None:
+            self._arrays.write_obs((self._row[slots], slots), written)
+
+    def end(self, slots: Array, is_terminated: Array, is_truncated: Array) -> None:
+        """End the episodes of these agents, none of which waits."""
+        has_step = self._row[slots] > self._episode_start[slots]
+        at = (self._row[slots][has_step] - 1, slots[has_step])
+        self._arrays.is_terminated[at] = is_terminated[has_step]
+        self._arrays.is_truncated[at] = is_truncated[has_step]
+        self.has_terminated[slots], self.has_truncated[slots] = is_terminated, is_truncated
+        self.is_running[slots] = False
+
+    def add_info(self, slot: int, info: Mapping[str, Any]) -> None:
+        """Keep the info that came with the slot's newest observation."""
+        if info:
+            self._infos.of_slot[self._row_of(slot), slot] = info
+
+    def _reserve_one_more(self, slots: Array) -> None:
+        num_rows = self._arrays.num_rows
+        if len(slots) and int(self._row[slots].max()) + 2 > num_rows:
+            self._arrays.reserve(int(num_rows * _GROWTH) + 2)
+
+    def add_slots(self, more: int) -> None:
+        """Make room for `more` slots behind the present ones; no agent is in them yet."""
+        first, self.max_rows = self.max_rows, self.max_rows + more
+        self._arrays.add_slots(more)
+        for name in ("_row", *(name for name in self._counters.values() if name != "slots")):
+            before = getattr(self, name)
+            setattr(self, name, self._xp.concatenate((before, self._xp.zeros((more,), before.dtype))))
+        self._row[first:] = self._episode_start[first:] = self._past
+
+    # -- running episodes ------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def __getitem__(self, index: int) -> SingleAgentEpisode:  # type: ignore[override]
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"agent {index} of {len(self)} that were observed")
+        return self.running_episode(int(self.slots[index]))
+
+    def _first_rows(self) -> Any:
+        return self._zeros(int) + self._past
+
+    @property
+    def _observed(self) -> tuple[Any, Any]:
+        return self._row[self.slots], self.slots
+
+    def _recent(self, column: Column, first: int, stop: int) -> Column:
+        rows = self._row[self.slots][:, None] + self._xp.arange(first, stop)
+        return nested.take(column, (rows, self.slots[:, None]))
+
+    def _newest_rows(self, num_rows: int) -> Any:
+        return self._row + self._xp.arange(1 - num_rows, 1)[:, None], self._xp.arange(0, self.max_rows)
+
+    def _row_of(self, slot: int) -> int:
+        return int(self._row[slot])
+
+    def _number_now(self, slot: int) -> int:
+        return int(self._arrays.labels[NUMBER][self._row_of(slot), slot])
+
+    def _ends_now(self, slot: int) -> tuple[bool, bool]:
+        return bool(self.has_terminated[slot]), bool(self.has_truncated[slot])
+
+    # -- cutting ---------------------------------------------------------------------------------------------------
+
+    def _is_step(self) -> Array:
+        stop = int(self._row.max())
+        rows = self._xp.arange(self._past, stop)
+        return (rows[:, None] < self._row) & ~self._arrays.is_gap[self._past : stop]
+
+    def _numbers_at(self, t: Array, slots: Array) -> Array:
+        return self._arrays.labels[NUMBER][self._past + t, slots]
+
+    def _begin_next_fragment(self) -> None:
+        super()._begin_next_fragment()
+        self._is_used = self._xp.copy(self.is_running)
+        arrays = self._arrays
+        for flags in (arrays.is_gap, arrays.is_terminated, arrays.is_truncated):
+            flags[: self._past + 1] = False
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def _saved_steps(self) -> dict[str, Column]:
+        """Return the lookback rows of running episodes and the row of steps that wait for their end, else zeros.
+
+        Elsewhere the memory holds older steps, and a resumed run would have another state than a straight one.
+        """
+        newest = self._past + 1
+        saved = {name: self._arrays.saved(column, newest) for name, column in self._arrays.steps.items()}
+        is_step = np.arange(newest)[:, None] >= self._xp.to_host(self._episode_start)
+        is_step[self._past] = self._xp.to_host(self.is_waiting)
+        for leaf in nested.leaves(saved):
+            leaf[~is_step] = 0
+        return saved

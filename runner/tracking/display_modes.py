@@ -1,0 +1,33 @@
+"""Which display a mode stands for on a stream."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Literal, TextIO
+
+from runner.tracking.display import Display, NoDisplay, PlainDisplay
+
+DisplayMode = Literal["auto", "live", "plain", "none"]
+
+
+def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
+    """Return the display for `mode` on `stream` (None: stdout). "auto" is live on a terminal and plain elsewhere."""
+    stream = sys.stdout if stream is None else stream
+    if mode == "none":
+        return NoDisplay()
+    if mode == "plain" or (mode == "auto" and not is_capable_terminal(stream)):
+        return PlainDisplay(stream)
+    from rich.console import Console
+
+    from runner.tracking.live_display import LiveDisplay
+
+    return LiveDisplay(Console(file=stream, force_terminal=True, highlight=False))
+
+
+def is_capable_terminal(stream: TextIO) -> bool:
+    """Return whether lines on it can be redrawn in place."""
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+    except ValueError:  # closed
+        return False

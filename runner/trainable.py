@@ -1,0 +1,71 @@
+"""The trainer as a class that Ray Tune can schedule, checkpoint and restore."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.compose import compose_experiment
+from runner.config.errors import show_value
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.resource_bundles import bundles_of
+
+if TYPE_CHECKING:
+    from runner.trainer import Trainer
+
+_CHECKPOINT = "runner_checkpoint"
+
+
+def make_trainable(
+    trainer_class: type[Trainer],
+    experiment: str,
+    overrides: Sequence[str] = (),
+    config_dir: str | Path | None = None,
+) -> type[tune.Trainable]:
+    """Return a `ray.tune.Trainable` whose trials train `experiment`; a trial's config holds further overrides.
+
+    Args:
+        trainer_class: trains a trial.
+        experiment: name of the experiment file.
+        overrides: of every trial, as on the command line.
+        config_dir: folder with experiments of your own.
+    """
+
+    def _overrides_of(config: Mapping[str, Any]) -> list[str]:
+        return [*overrides, *(f"{key}={show_value(value)}" for key, value in config.items())]
+
+    def _config_of(config: Mapping[str, Any]) -> ExperimentConfig:
+        folder = None if config_dir is None else Path(config_dir)
+        return build_experiment_config(
+            compose_experiment([f"+experiment={experiment}", *_overrides_of(config)], folder)
+        )
+
+    class RunnerTrainable(tune.Trainable):
+        @classmethod
+        def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+            """Return a CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
+            return tune.PlacementGroupFactory(bundles_of(_config_of(config)))
+
+        def setup(self, config: Mapping[str, Any]) -> None:
+            self._trainer = trainer_class(_config_of(config))
+
+        def step(self) -> dict[str, float | int]:
+            return {name: value for name, value in self._trainer.train().items() if value is not None}
+
+        def save_checkpoint(self, checkpoint_dir: str) -> None:
+            save_checkpoint(Path(checkpoint_dir) / _CHECKPOINT, self._trainer.get_state(), {})
+
+        def load_checkpoint(self, checkpoint_dir: Any) -> None:
+            state, _ = load_checkpoint(Path(checkpoint_dir) / _CHECKPOINT)
+            self._trainer.set_state(state)
+
+        def cleanup(self) -> None:
+            self._trainer.close()
+
+    RunnerTrainable.__name__ = f"Runner_{experiment}"
+    return RunnerTrainable

@@ -1,0 +1,189 @@
+"""Edits of one module's pipelines: `connectors.modules`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.cli.show import render_config
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.connector_metrics import connector_metrics
+from runner.config.errors import ConfigError
+from runner.config.experiment_file import experiment_text
+from runner.config.stored import compose_stored
+from runner.config.variants import compose_variant
+
+WriteConfig = Callable[[str, str], Path]
+ReportOf = Callable[..., str]
+
+AGENTS = "+experiment=ppo_multi_agent_cartpole"
+OF_P0 = "connectors.modules.p0"
+EXPERIMENT = """# @package _global_
+defaults:
+  - ppo_multi_agent_cartpole
+connectors:
+  learner:
+    - remove: OfAll
+  modules:
+    p0:
+      learner:
+        - remove: First
+        - {remove: Second}
+"""
+LATER = """# @package _global_
+defaults:
+  - mine
+connectors: {modules: {p0: {learner: [{remove: Third}]}, p1: {env_to_module: [{remove: Other}]}}}
+"""
+ANEW = """# @package _global_
+defaults:
+  - mine
+connectors:
+  modules:
+    p0:
+      learner:
+        - discard: earlier_edits
+        - remove: Alone
+"""
+CLIP = "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.MeanStdFilter}}"
+
+
+@pytest.fixture
+def config_dir(write_config: WriteConfig) -> Path:
+    write_config("experiment/mine", EXPERIMENT)
+    write_config("experiment/later", LATER)
+    return write_config("experiment/anew", ANEW)
+
+
+def removals(*names: str) -> list[dict[str, str]]:
+    return [{"remove": name} for name in names]
+
+
+def test_lists_of_one_module_add_up(config_dir: Path) -> None:
+    override = f"{OF_P0}.learner=[{{remove: Fourth}}]"
+    composed = compose_experiment(["+experiment=later", override], config_dir)
+    assert composed.problems == ()
+    assert composed.values["connectors"]["learner"] == removals("OfAll")
+    assert composed.values["connectors"]["modules"] == {
+        "p0": {"learner": removals("First", "Second", "Third", "Fourth")},
+        "p1": {"env_to_module": removals("Other")},
+    }
+    assert [composed.where(f"{OF_P0}.learner.{index}") for index in range(4)] == [
+        "my_conf/experiment/mine.yaml:10",
+        "my_conf/experiment/mine.yaml:11",
+        "my_conf/experiment/later.yaml:4",
+        f"override {override}",
+    ]
+
+
+def test_edits_of_one_module_come_after_the_edits_of_all(config_dir: Path) -> None:
+    connectors = build_experiment_config(compose_experiment(["+experiment=mine"], config_dir)).connectors
+    assert connectors.edits_of("p0", "learner") == removals("OfAll", "First", "Second")
+    assert connectors.edits_of("p1", "learner") == removals("OfAll")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "names"),
+    [
+        ([f"{OF_P0}.learner=[{{discard: earlier_edits}}]"], ()),
+        ([f"{OF_P0}.learner=[{{discard: earlier_edits}}, {{remove: A}}]"], ("A",)),
+        (["connectors={modules: {p0: {learner: [{remove: A}]}}}"], ("Alone", "A")),
+        (["connectors.modules={p0: {learner: [{discard: earlier_edits}, {remove: A}]}}"], ("A",)),
+        ([f"{OF_P0}={{learner: [{{remove: A}}]}}"], ("Alone", "A")),
+        ([f"~{OF_P0}.learner"], ()),
+        ([f"{OF_P0}.learner.0.remove=Else"], ("Else",)),
+    ],
+)
+def test_on_the_command_line(config_dir: Path, overrides: list[str], names: tuple[str, ...]) -> None:
+    composed = compose_experiment(["+experiment=anew", *overrides], config_dir)
+    assert composed.problems == ()
+    assert composed.values["connectors"]["modules"]["p0"]["learner"] == removals(*names)
+    assert composed.values["connectors"]["learner"] == removals("OfAll")
+    stored = compose_experiment(["+experiment=anew"], config_dir)
+    assert compose_stored(stored.unresolved, overrides, (), "anew").values["connectors"] == {
+        **composed.values["connectors"],
+    }
+    variant = compose_variant(["+experiment=anew"], overrides, config_dir)
+    assert variant.values["connectors"] == composed.values["connectors"]
+
+
+def test_an_experiment_file_that_is_written_of_overrides(write_config: WriteConfig, config_dir: Path) -> None:
+    overrides = ["+experiment=mine", f"{OF_P0}.learner=[{{remove: A}}]", f"{OF_P0}.learner=[{{remove: B}}]"]
+    written = write_config("experiment/emitted", experiment_text(overrides, "Mine.", config_dir))
+    composed = compose_experiment(["+experiment=emitted"], written)
+    assert composed.values["connectors"] == compose_experiment(overrides, config_dir).values["connectors"]
+
+
+def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
+    composed = compose_experiment(["+experiment=anew"], config_dir)
+    lines = [line.split("  # ") for line in render_config(composed, build_experiment_config(composed)).splitlines()]
+    places = {text.strip(): rest[0] for text, *rest in lines if rest}
+    assert places["- remove: Alone"] == "my_conf/experiment/anew.yaml:9"
+
+
+@pytest.mark.parametrize(
+    ("override", "lines"),
+    [
+        ("connectors.modules.p2.learner=[]", ["connectors.modules names p2", "allowed  p0, p1"]),
+        (f"{OF_P0}.lerner=[{{remove: A}}]", [f"{OF_P0}.lerner is no pipeline", "nearest  learner"]),
+        (f"{OF_P0}.learner=[{{remov: A}}]", [f"{OF_P0}.learner.0 is an unknown edit remov", "nearest  remove"]),
+        (
+            f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.MeanStdFiltr}}}}]",
+            [f"{OF_P0}.learner.0.append._target_", "nearest  MeanStdFilter"],
+        ),
+        (
+            f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.EnvToModulePipeline, pieces: []}}}}]",
+            ["EnvToModulePipeline is a pipeline of the", "or of LearnerConnectorPipeline"],
+        ),
+        (f"{OF_P0}.learner=3", [f"override {OF_P0}.learner=3"]),
+    ],
+)
+def test_mistakes(report_of: ReportOf, override: str, lines: list[str]) -> None:
+    report = report_of([AGENTS, override])
+    for line in lines:
+        assert line in report
+
+
+def test_a_misspelt_module_id_has_a_nearest_one(report_of: ReportOf) -> None:
+    mapping = "multi_agent.agent_to_module={agent_0: leader, agent_1: follower}"
+    report = report_of([AGENTS, mapping, "connectors.modules.folower.learner=[]"])
+    assert "nearest  follower" in report
+
+
+def test_a_single_agent_has_one_module(report_of: ReportOf) -> None:
+    report = report_of(["+experiment=ppo_cartpole", "connectors.modules.p0.learner=[]"])
+    assert "allowed  default_policy" in report
+
+
+def test_metrics_of_a_piece_of_one_module() -> None:
+    piece = "{prepend: {_target_: tests.reporting_pieces.RewardSum}}"
+    plain, config = (
+        build_experiment_config(compose_experiment([AGENTS, *more])) for more in ([], [f"{OF_P0}.learner=[{piece}]"])
+    )
+    names = connector_metrics(config, ["p0", "p1"])
+    assert any(name.startswith("connectors/p0/learner/") for name in names)
+    assert len(names) == len(connector_metrics(plain, ["p0", "p1"])) + 1
+
+
+def parts_of(*overrides: str) -> Any:
+    from runner.builder import build_parts
+
+    return build_parts(build_experiment_config(compose_experiment([AGENTS, *overrides])))
+
+
+def test_pipelines_of_one_module() -> None:
+    parts = parts_of(f"{OF_P0}.env_to_module=[{CLIP}]", "connectors.modules.p1.module_to_env=[]")
+    names = {id_: [type(piece).__name__ for piece in of_one.env_to_module] for id_, of_one in parts.items()}
+    assert "MeanStdFilter" in names["p0"]
+    assert "MeanStdFilter" not in names["p1"]
+
+
+def test_an_unknown_anchor_names_the_module() -> None:
+    with pytest.raises(ConfigError) as failed:
+        parts_of(f"{OF_P0}.env_to_module=[{{remove: NumpyToTensr}}]")
+    (problem,) = failed.value.problems
+    assert problem.where == "connectors.env_to_module, module p0"
+    assert problem.nearest == "NumpyToTensor"

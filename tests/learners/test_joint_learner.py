@@ -1,0 +1,233 @@
+"""The learner of modules that share parameters, against a loop in plain torch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.config.algorithms import PPOConfig
+from runner.config.schemas import ModuleConfig
+from runner.learners.gradients import Gradients
+from runner.learners.joint_learner import JointLearner, ModuleLearning
+from runner.learners.learner import Learner
+from runner.learners.ppo import PPOLoss
+from runner.modules import ActorCriticModule, MultiRLModule, RLModule
+from runner.modules.multi_rl_module import JointPass, member_of
+from tests.modules.joint_modules import SharedCritic, SharedEncoder
+
+OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
+ACTIONS = gym.spaces.Discrete(4)
+CONFIG = PPOConfig(lr=1e-2, num_epochs=3, minibatch_size=16, grad_clip=0.5, use_kl_loss=False, entropy_coeff=0.01)
+NUM_ROWS = {"p0": 40, "p1": 33}  # 3 minibatches of an epoch each, of other sizes
+
+
+def make_modules(classes: type[MultiRLModule], seed: int = 0) -> MultiRLModule:
+    torch.manual_seed(seed)
+    config = ModuleConfig(fcnet_hiddens=[8])
+    modules: dict[str, RLModule] = {id_: ActorCriticModule(OBS, ACTIONS, config) for id_ in NUM_ROWS}
+    return classes(modules)
+
+
+def make_learner(together: MultiRLModule, config: PPOConfig = CONFIG, trained: Any = tuple(NUM_ROWS)) -> JointLearner:
+    learnings = {
+        id_: ModuleLearning(PPOLoss(config), config, np.random.default_rng(number))
+        for number, id_ in enumerate(NUM_ROWS)
+        if id_ in trained
+    }
+    return JointLearner(together, learnings, config)
+
+
+def make_batches(seed: int = 0) -> dict[str, dict[str, Any]]:
+    draw = torch.Generator().manual_seed(seed)
+    batches = {}
+    for module_id, n in NUM_ROWS.items():
+        logits = torch.randn(n, 4, generator=draw)
+        actions = torch.randint(4, (n,), generator=draw)
+        batches[module_id] = {
+            "obs": torch.randn(n, 3, generator=draw),
+            "actions": actions,
+            "action_dist_inputs": logits,
+            "action_logp": logits.log_softmax(-1)[torch.arange(n), actions],
+            "advantages": torch.randn(n, generator=draw),
+            "value_targets": torch.randn(n, generator=draw),
+            "obs_of_agents": {agent: torch.randn(n, 3, generator=draw) for agent in ("a", "b")},
+            "agents_mask": torch.rand(n, 2, generator=draw) < 0.7,
+        }
+    return batches
+
+
+def loss_by_hand(outputs: dict[str, Any], batch: dict[str, Any]) -> Any:
+    log_pi = outputs["action_dist_inputs"].log_softmax(-1)
+    logp = log_pi[torch.arange(len(log_pi)), batch["actions"]]
+    ratio = (logp - batch["action_logp"]).exp()
+    clipped = ratio.clamp(1 - CONFIG.clip_param, 1 + CONFIG.clip_param)
+    policy_loss = -torch.minimum(ratio * batch["advantages"], clipped * batch["advantages"]).mean()
+    vf_loss = (outputs["vf_preds"] - batch["value_targets"]).square().clamp(max=CONFIG.vf_clip_param).mean()
+    entropy = -(log_pi.exp() * log_pi).sum(-1).mean()
+    return policy_loss + CONFIG.vf_loss_coeff * vf_loss - CONFIG.entropy_coeff * entropy
+
+
+def rows_of(batch: dict[str, Any], rows: Any) -> dict[str, Any]:
+    return {
+        name: {key: leaf[rows] for key, leaf in column.items()} if isinstance(column, dict) else column[rows]
+        for name, column in batch.items()
+    }
+
+
+def update_by_hand(together: MultiRLModule, num_updates: int) -> None:
+    """Adam on each parameter once, of the sum of the losses of the k-th minibatches."""
+    optimizer = torch.optim.Adam(together.parameters(), lr=CONFIG.lr)
+    streams = {id_: np.random.default_rng(number) for number, id_ in enumerate(NUM_ROWS)}
+    for number in range(num_updates):
+        batches = make_batches(number)
+        for _ in range(CONFIG.num_epochs):
+            cut = {id_: np.array_split(streams[id_].permutation(n), 3) for id_, n in NUM_ROWS.items()}
+            for k in range(3):
+                parts = {id_: rows_of(batches[id_], cut[id_][k]) for id_ in NUM_ROWS}
+                outputs = together.forward_train(parts)
+                optimizer.zero_grad()
+                sum(loss_by_hand(outputs[id_], parts[id_]) for id_ in NUM_ROWS).backward()
+                torch.nn.utils.clip_grad_norm_(list(together.parameters()), CONFIG.grad_clip or 0.0)
+                optimizer.step()
+
+
+@pytest.mark.parametrize("classes", [SharedCritic, SharedEncoder])
+def test_some_updates_are_those_of_a_loop_by_hand(classes: type[MultiRLModule]) -> None:
+    together, by_hand = make_modules(classes), make_modules(classes)
+    learner = make_learner(together)
+    for number in range(3):
+        updates = learner.update(make_batches(number), 0)
+    update_by_hand(by_hand, 3)
+    for (name, value), expected in zip(together.state_dict().items(), by_hand.state_dict().values(), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, msg=name)
+    assert {id_: update.metrics["num_minibatch_updates"] for id_, update in updates.items()} == {"p0": 9, "p1": 9}
+
+
+@pytest.mark.parametrize("classes", [SharedCritic, SharedEncoder])
+def test_the_gradients_of_modules_add_up_to_the_gradient_of_the_sum(classes: type[MultiRLModule]) -> None:
+    together = make_modules(classes)
+    learner = make_learner(together)
+    before = learner.get_weights()
+    gradients = learner.gradients(make_batches(), 0)
+    np.testing.assert_array_equal(learner.get_weights(), before)
+    total = torch.from_numpy(sum(one.vector for one in gradients.values()))  # type: ignore[arg-type]
+    parameters = [one for group in together.parameter_groups().values() for one in group]
+    outputs = together.forward_train(make_batches())
+    loss = sum(loss_by_hand(outputs[id_], batch) for id_, batch in make_batches().items())
+    expected = torch.autograd.grad(loss, parameters, allow_unused=True)
+    flat = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, expected, strict=True)]
+    torch.testing.assert_close(total, torch.cat([one.reshape(-1) for one in flat]), rtol=1e-4, atol=1e-6)
+
+
+def test_applied_gradients_are_an_update_with_one_minibatch() -> None:
+    config = PPOConfig(lr=1e-2, num_epochs=1, minibatch_size=None, grad_clip=0.5, use_kl_loss=False)
+    updated, applied = (
+        make_learner(make_modules(SharedCritic), config),
+        make_learner(make_modules(SharedCritic), config),
+    )
+    by_update = updated.update(make_batches(), 0)
+    by_gradients = applied.apply(applied.gradients(make_batches(), 0), 0)
+    np.testing.assert_allclose(applied.get_weights(), updated.get_weights(), rtol=1e-4, atol=1e-6)
+    for module_id, metrics in by_gradients.items():
+        assert metrics == pytest.approx(by_update[module_id].metrics, rel=1e-4, abs=1e-6)
+
+
+def test_a_pass_without_gradients_is_not_the_joint_pass() -> None:
+    together, batches = make_modules(SharedCritic), make_batches()
+    joint = JointPass(together, batches)
+    module = member_of(together, "p0", joint)
+    with torch.no_grad():
+        assert not module.forward_train(batches["p0"])["vf_preds"].requires_grad
+    assert module.forward_train(batches["p0"])["vf_preds"].requires_grad
+    assert module.forward_train(batches["p0"]) is joint.outputs()["p0"]
+
+
+def test_a_step_moves_a_shared_encoder_once() -> None:
+    """With plain gradient descent: by the learning rate times the sum of the gradients, not twice."""
+    from runner.config.optimizer import OptimizerConfig
+
+    config = PPOConfig(
+        lr=1.0, num_epochs=1, minibatch_size=None, use_kl_loss=False, optimizer=OptimizerConfig(name="sgd")
+    )
+    together = make_modules(SharedEncoder)
+    learner = make_learner(together, config)
+    gradients = learner.gradients(make_batches(), 0)
+    before = learner.get_weights()
+    learner.apply(gradients, 0)
+    total = sum(one.vector for one in gradients.values())
+    np.testing.assert_allclose(before - learner.get_weights(), total, rtol=1e-3, atol=1e-6)
+    encoder = {id(parameter) for parameter in together["p0"].encoder.parameters()}  # type: ignore[union-attr, operator]
+    assert encoder <= {id(parameter) for parameter in together["p1"].parameters()}
+    assert len(total) == sum(parameter.numel() for parameter in together.parameters())  # type: ignore[arg-type]
+
+
+def test_modules_without_shared_parts_learn_as_each_by_itself() -> None:
+    config = PPOConfig(lr=1e-2, num_epochs=2, minibatch_size=16, grad_clip=None, use_kl_loss=False)
+    together, alone = make_modules(MultiRLModule), make_modules(MultiRLModule)
+    learner = make_learner(together, config)
+    updates = learner.update(make_batches(), 0)
+    for number, module_id in enumerate(NUM_ROWS):
+        one = Learner(alone[module_id], PPOLoss(config), config, np.random.default_rng(number))
+        metrics = one.update(make_batches()[module_id], 0).metrics
+        of_joint = {name: value for name, value in updates[module_id].metrics.items() if "norm" not in name}
+        assert of_joint == pytest.approx({name: metrics[name] for name in of_joint})
+    for name, value in together.state_dict().items():
+        torch.testing.assert_close(value, alone.state_dict()[name], msg=name)
+
+
+def test_parameters_of_untrained_modules_alone_stay() -> None:
+    together = make_modules(SharedEncoder)
+    together.freeze_untrained(["p1"])
+    before = {name: value.clone() for name, value in together.state_dict().items()}
+    make_learner(together, trained=("p1",)).update({"p1": make_batches()["p1"]}, 0)
+    moved = {name for name, value in together.state_dict().items() if not torch.equal(value, before[name])}
+    assert any(name.startswith("[p0].encoder") for name in moved), "it is p1's encoder, too"
+    assert any(name.startswith("[p1].pi") for name in moved)
+    assert not any(name.startswith(("[p0].pi", "[p0].vf")) for name in moved)
+
+
+def test_a_module_with_fewer_minibatches_takes_no_part_in_the_last_steps() -> None:
+    batches = make_batches()
+    batches["p1"] = rows_of(batches["p1"], slice(0, 5))
+    updates = make_learner(make_modules(SharedCritic)).update(batches, 0)
+    assert {id_: one.metrics["num_minibatch_updates"] for id_, one in updates.items()} == {"p0": 9, "p1": 3}
+    assert list(make_learner(make_modules(SharedCritic)).update({"p0": batches["p0"]}, 0)) == ["p0"]
+
+
+def test_microbatches_give_the_same_step() -> None:
+    plain, cut = (PPOConfig(lr=1e-2, num_epochs=1, microbatch_size=size, use_kl_loss=False) for size in (None, 7))
+    learners = [make_learner(make_modules(SharedCritic), config) for config in (plain, cut)]
+    for learner in learners:
+        learner.update(make_batches(), 0)
+    np.testing.assert_allclose(learners[0].get_weights(), learners[1].get_weights(), rtol=1e-3, atol=1e-5)
+
+
+def test_a_state_goes_on_exactly() -> None:
+    straight, first, second = (make_learner(make_modules(SharedCritic, seed)) for seed in (0, 0, 1))
+    for number in range(2):
+        straight.update(make_batches(number), 0)
+    first.update(make_batches(0), 0)
+    second.set_state(first.get_state())
+    second.update(make_batches(1), 0)
+    np.testing.assert_array_equal(second.get_weights(), straight.get_weights())
+
+
+def test_a_state_of_other_trained_modules_gives_parameters() -> None:
+    one, both = make_modules(SharedEncoder), make_modules(SharedEncoder, 1)
+    one.freeze_untrained(["p1"])
+    first, second = make_learner(one, trained=("p1",)), make_learner(both)
+    first.update(make_batches(), 0)
+    second.set_state(first.get_state())
+    for name, value in both.state_dict().items():
+        assert torch.equal(value, one.state_dict()[name])
+    assert set(second.update(make_batches(), 0)) == {"p0", "p1"}
+
+
+def test_a_gradient_of_another_network_is_refused() -> None:
+    gradient = Gradients(np.zeros(3, np.float32), {}, {}, 1)
+    with pytest.raises(ValueError, match="a gradient has 3 values, this module learns"):
+        make_learner(make_modules(SharedCritic)).apply({"p0": gradient}, 0)

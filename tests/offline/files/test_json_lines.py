@@ -1,0 +1,74 @@
+"""JSON lines are looked at wherever the blocks of text are cut, and pyarrow gets the bytes as they are."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pyarrow as pa
+import pyarrow.json
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.json_lines import CheckedLines, find_damaged_line
+
+OBJECT = st.fixed_dictionaries({"text": st.text(max_size=5), "list": st.lists(st.integers(0, 9), max_size=3)})
+PLACE = Place("file", 0, unit="line")
+
+
+def lines_of(values: list[object], ends: str = "\n", ascii_only: bool = True) -> bytes:
+    return ends.join(json.dumps(value, ensure_ascii=ascii_only) for value in values).encode("utf-8", "surrogatepass")
+
+
+def read_all(content: bytes, size: int) -> bytes:
+    stream, parts = CheckedLines(io.BytesIO(content), PLACE), []
+    while part := stream.read(size):
+        parts.append(part)
+    return b"".join(parts)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(OBJECT, max_size=6), st.integers(1, 50), st.sampled_from(["\n", "\n\n", " \n", "\r\n"]), st.booleans())
+def test_good_lines_pass(values: list[object], size: int, ends: str, has_mark: bool) -> None:
+    content = (b"\xef\xbb\xbf" if has_mark else b"") + lines_of(values, ends)
+    assert read_all(content, size) == content
+    assert find_damaged_line(io.BytesIO(content), PLACE) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(OBJECT, max_size=5),
+    st.sampled_from([b"null", b"  null", b"3", b"[{}]", b'"{}"', b"true", b"\t[]", b'{"text": "\xff"}']),
+    st.lists(OBJECT, max_size=5),
+    st.integers(1, 50),
+)
+def test_a_line_that_is_no_object_is_named(before: list[object], bad: bytes, after: list[object], size: int) -> None:
+    parts = [lines_of([value]) for value in before] + [bad] + [lines_of([value]) for value in after]
+    content = b"\n".join(parts)
+    with pytest.raises(DataError) as error:
+        read_all(content, size)
+    assert error.value.problems[0].where == f"file, line {len(before)}"
+
+
+@pytest.mark.parametrize("bad", [b"null\n", b"null", b'{"a": 1}\nnull\n', b'{"a": ' + b"[" * 60_000])
+def test_pyarrow_never_sees_what_it_cannot_bear(bad: bytes) -> None:
+    """Without the check these lines end the process, or become rows without values."""
+    stream = pa.PythonFile(CheckedLines(io.BytesIO(bad), PLACE), "r")
+    with pytest.raises(DataError, match="a line"):
+        pa.json.open_json(stream, pa.json.ReadOptions(block_size=2**20)).read_all()
+
+
+def test_text_with_many_brackets_is_no_nesting() -> None:
+    content = json.dumps({"image": [[[0] * 3] * 84] * 84, "text": "[" * 900}).encode()
+    assert read_all(content, 2**20) == content
+
+
+def test_where_a_line_is_damaged() -> None:
+    error = find_damaged_line(io.BytesIO(b'{"a": 1}\n{"a": \n{}'), PLACE)
+    assert error is not None
+    assert "file, line 1" in str(error)
+    error = find_damaged_line(io.BytesIO(b'{"a": 1}\n{"a": '), PLACE)
+    assert error is not None
+    assert "the file is truncated" in str(error)

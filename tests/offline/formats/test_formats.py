@@ -1,0 +1,174 @@
+"""Every format keeps to the contract; a format of one's own is a class and a line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pytest
+
+from runner.config.offline import OfflineConfig
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.data_error import DataError
+from runner.offline.files.file_kinds import FileKind
+from runner.offline.files.input_files import InputFiles, find_files
+from runner.offline.files.raw_rows import RawTable
+from runner.offline.formats import registry
+from runner.offline.formats.d4rl import D4RLFormat
+from runner.offline.formats.minari import MinariFormat
+from runner.offline.formats.native import EpisodeFormat
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import FileFormat
+from runner.offline.formats.rllib import RLlibEpisodeFormat, SampleBatchFormat
+from runner.offline.formats.selection import Selection
+from runner.offline.formats.table import TableFormat
+from runner.offline.reading.source import open_source
+from tests.offline.formats.format_contract import FormatContract
+from tests.offline.formats.recordings import (
+    ALL_MAKERS,
+    BLOCK,
+    make_episodes,
+    make_hdf5,
+    make_minari,
+    make_rllib_episodes,
+    make_sample_batches,
+    make_table,
+)
+
+
+class TestEpisodeFormat(FormatContract):
+    format_class = EpisodeFormat
+
+    def make(self, folder: Path) -> Path:
+        return make_episodes(folder)
+
+
+class TestRLlibEpisodeFormat(FormatContract):
+    format_class = RLlibEpisodeFormat
+
+    def make(self, folder: Path) -> Path:
+        return make_rllib_episodes(folder)
+
+
+class TestSampleBatchFormat(FormatContract):
+    format_class = SampleBatchFormat
+
+    def make(self, folder: Path) -> Path:
+        return make_sample_batches(folder)
+
+
+class TestTableFormat(FormatContract):
+    format_class = TableFormat
+
+    def make(self, folder: Path) -> Path:
+        return make_table(folder)
+
+
+class TestD4RLFormat(FormatContract):
+    format_class = D4RLFormat
+
+    def make(self, folder: Path) -> Path:
+        return make_hdf5(folder)
+
+
+class TestMinariFormat(FormatContract):
+    format_class = MinariFormat
+
+    def make(self, folder: Path) -> Path:
+        return make_minari(folder)
+
+
+def test_every_format_is_under_contract() -> None:
+    tested = {one.format_class for one in FormatContract.__subclasses__() if hasattr(one, "format_class")}
+    assert set(registry.FORMATS) <= tested
+    names = [one.name for one in registry.FORMATS]
+    assert sorted(names) == sorted(ALL_MAKERS)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("name", [one.name for one in registry.FORMATS])
+def test_data_of_one_format_are_of_no_other(tmp_path: Path, name: str) -> None:
+    """The first format that recognises data takes them, so that no earlier one may."""
+    config = OfflineConfig(input_=str(ALL_MAKERS[name](tmp_path / "data")))
+    data = RawData(config, find_files(config, registry.file_kinds()))
+    assert data.files is not None
+    kind = data.files.kind
+    assert next(one.name for one in registry.FORMATS if kind in one.kinds and one.recognises(data)) == name
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".json", ".hdf5"])
+@pytest.mark.parametrize("name", [one.name for one in registry.FORMATS if one is not MinariFormat])
+def test_files_that_are_named_for_another_kind_are_refused(tmp_path: Path, name: str, suffix: str) -> None:
+    """CSV is not among the kinds: text may begin with anything."""
+    for file in list(ALL_MAKERS[name](tmp_path / "data").iterdir()):
+        if file.suffix == suffix:
+            return
+        file.rename(file.with_suffix(suffix))
+    with pytest.raises(DataError, match=r"this is no \w+ file, it begins like \w+"):
+        list(open_source(OfflineConfig(input_=str(tmp_path / "data"))).blocks())
+
+
+def test_data_that_no_format_takes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "FORMATS", registry.FORMATS[:2])
+    with pytest.raises(DataError, match="these data are in no known format"):
+        open_source(OfflineConfig(input_=str(make_table(tmp_path / "data"))))
+
+
+# --- a format of one's own ------------------------------------------------------------------------
+
+NPZ = FileKind("npz", "NumPy", (".npz",), b"PK\x03\x04", is_binary=True)
+
+
+@dataclass(frozen=True)
+class NpzFormat(FileFormat):
+    """One episode a file."""
+
+    name = "npz"
+    kinds = (NPZ,)
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        return cls(selection, spaces)
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        assert files is not None
+        for path in files.paths:
+            with np.load(path, allow_pickle=False) as arrays:
+                length = len(arrays["rewards"])
+                yield ColumnBlock(
+                    columns={name: arrays[name] for name in arrays},
+                    lengths=np.array([length]),
+                    is_terminated=np.array([True]),
+                    is_truncated=np.array([False]),
+                    t_started=np.array([0]),
+                    episode_ids=[Path(path).stem],
+                )
+
+
+def make_npz(folder: Path) -> Path:
+    folder.mkdir()
+    for number, episode in enumerate(BLOCK):
+        np.savez(
+            folder / f"{number}.npz",
+            obs=episode.get_observations(),
+            actions=episode.get_actions(),
+            rewards=episode.get_rewards(),
+        )
+    return folder
+
+
+def test_a_format_of_ones_own_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = OfflineConfig(input_=str(make_npz(tmp_path / "data")))
+    with pytest.raises(DataError, match="this folder has no data files"):
+        open_source(config)
+    monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, NpzFormat))
+    source = open_source(config)
+    assert source.description().format == "npz"
+    assert [block.num_rows for block in source.blocks()] == [5, 3, 8]
+    with pytest.raises(DataError, match="data of the format npz are read without a filter"):
+        open_source(OfflineConfig(input_=config.input_, input_read_method_kwargs={"filter": "rewards > 0"}))

@@ -1,0 +1,430 @@
+"""Recorded data that are no good, through the commands: one message, exit code 2, nothing trained, nothing written."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import os
+import pickle
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import h5py
+import lz4.frame
+import msgpack
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from runner.config.offline import OfflineConfig
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs.episode_format import episodes_to_table
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.table_format import block_to_steps
+from runner.offline.writing.writer import EpisodeWriter
+from tests.conftest import Outcome, checkpoints_of
+from tests.offline.blocks import flat_block
+
+Run = Callable[..., Outcome]
+Golden = Callable[[str, str], None]
+CARTPOLE = Spaces(gym.spaces.Box(-np.inf, np.inf, (4,)), gym.spaces.Discrete(2))
+BLOCK = flat_block([5, 3, 8])
+STEPS = block_to_steps(BLOCK)
+PLAIN = STEPS.replace_schema_metadata(None).select(["eps_id", "t", "obs", "actions", "rewards", "terminateds"])
+
+
+def record(folder: Path, *parts: ColumnBlock, **options: object) -> None:
+    with EpisodeWriter(OfflineConfig(output=str(folder), **options), CARTPOLE, "CartPole-v1") as writer:  # type: ignore[arg-type]
+        for block in parts or (BLOCK,):
+            writer.add(block)
+
+
+def changed(block: ColumnBlock, **columns: object) -> ColumnBlock:
+    return replace(block, columns={**block.columns, **columns})
+
+
+def with_column(name: str, values: object) -> pa.Table:
+    return PLAIN.set_column(PLAIN.column_names.index(name), name, pa.array(values))
+
+
+def as_text(folder: Path, kind: str) -> bytes:
+    record(folder / "text", output_write_episodes=False, output_write_method=f"write_{kind}")
+    (path,) = (folder / "text").iterdir()
+    content = path.read_bytes()
+    path.unlink()
+    (folder / "text").rmdir()
+    return content
+
+
+def table(folder: Path, content: pa.Table, name: str = "a.parquet") -> None:
+    folder.mkdir(exist_ok=True)
+    pq.write_table(content, folder / name)
+
+
+def file(folder: Path, name: str, content: bytes) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+
+
+def json_with(line: bytes) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        lines = as_text(folder, "json").splitlines(keepends=True)
+        file(folder, "a.json", b"".join([*lines[:4], line, *lines[4:]]))
+
+    return make
+
+
+def text_file(kind: str, name: str, change: Callable[[bytes], bytes]) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        file(folder, name, change(as_text(folder, kind)))
+
+    return make
+
+
+def only(*names: str) -> Callable[[Path], None]:
+    """A folder with files that hold nothing; empty without names."""
+
+    def make(folder: Path) -> None:
+        folder.mkdir()
+        for name in names:
+            (folder / name).touch()
+
+    return make
+
+
+def steps(content: Callable[[], pa.Table] | pa.Table) -> Callable[[Path], None]:
+    return lambda folder: table(folder, content if isinstance(content, pa.Table) else content())
+
+
+def beside(name: str) -> Callable[[Path], None]:
+    return lambda folder: record(folder.with_name(name))
+
+
+def truncated(folder: Path) -> None:
+    record(folder, output_max_rows_per_file=2)
+    path = folder / "episodes-0-000001.parquet"
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def nan_reward(**options: object) -> Callable[[Path], None]:
+    rewards = np.where(np.arange(16) == 6, np.nan, 1.0).astype(np.float32)
+    return lambda folder: record(folder, changed(BLOCK, rewards=rewards), **options)
+
+
+def mixed_shapes(folder: Path) -> None:
+    record(folder)
+    record(folder, changed(BLOCK, obs=np.zeros((19, 3), np.float32)))
+
+
+def mixed_shapes_in_a_table(folder: Path) -> None:
+    obs = PLAIN["obs"].to_pylist()
+    obs[9] = obs[9][:3]
+    table(folder, with_column("obs", pa.array(obs, pa.list_(pa.float32()))))
+
+
+class Exploit:
+    """Leaves a file behind when it is unpickled."""
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("unpickled",)
+
+
+def pickled_observations(folder: Path) -> None:
+    """As RLlib packs columns, with an array of objects."""
+    packed = base64.b64encode(lz4.frame.compress(pickle.dumps(np.array([Exploit()], object)))).decode()
+    table(folder, with_column("obs", [packed] * 16))
+
+
+def pickled_episodes(folder: Path) -> None:
+    """As RLlib writes episodes, with an array of objects."""
+    objects = {b"nd": True, b"type": b"|O", b"kind": b"O", b"shape": [1], b"data": pickle.dumps(Exploit())}
+    state = {
+        "observations": {"data": [objects, objects], "lookback": 0},
+        "actions": {"data": [0], "lookback": 0},
+        "rewards": {"data": [1.0], "lookback": 0},
+    }
+    table(folder, pa.table({"item": pa.array([msgpack.packb(state)], pa.binary())}))
+
+
+def pickled_column(folder: Path) -> None:
+    """As Ray Data writes columns of Python objects."""
+    content = PLAIN.drop_columns(["actions"])
+    field = pa.field("actions", pa.large_binary(), metadata={"ARROW:extension:name": "ray.data.arrow_pickled_object"})
+    objects = pa.array([pickle.dumps(Exploit())] * 16, pa.large_binary())
+    table(folder, content.append_column(field, objects))
+
+
+def hdf5_of_objects(folder: Path) -> None:
+    folder.mkdir()
+    with h5py.File(folder / "a.hdf5", "w") as root:
+        root["rewards"], root["terminals"] = np.ones(3), np.array([False, False, True])
+        root["actions"] = np.zeros(3, np.int64)
+        root.create_dataset("observations", (3,), h5py.vlen_dtype(np.uint8))
+
+
+def no_steps(folder: Path) -> None:
+    record(folder)
+    content = pq.read_table(folder / "episodes-0-000000.parquet")
+    empty = flat_block([0, 0])
+    pq.write_table(
+        episodes_to_table(empty).replace_schema_metadata(content.schema.metadata), folder / "episodes-0-000000.parquet"
+    )
+
+
+def episodes_without(column: str) -> Callable[[Path], None]:
+    def make(folder: Path) -> None:
+        table(folder, episodes_to_table(BLOCK, CARTPOLE).drop_columns([column]))
+
+    return make
+
+
+def wrong_lengths(folder: Path) -> None:
+    content = episodes_to_table(BLOCK, CARTPOLE)
+    index = content.column_names.index("length")
+    table(folder, content.set_column(index, content.schema.field("length"), pa.array([5, 4, 8])))
+
+
+BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str]]] = {
+    "missing_path": (beside("dats"), ()),
+    "empty_folder": (only(), ()),
+    "no_data_in_the_folder": (only("notes.txt", "image.png"), ()),
+    "empty_file": (only("a.json"), ()),
+    "wrong_schema": (steps(lambda: PLAIN.rename_columns(["eps_id", "t", "observation_vec", "act", "rew", "d"])), ()),
+    "wrong_mapping": (steps(PLAIN), ("offline.input_read_schema.obs=observations",)),
+    "mixed_shapes": (mixed_shapes, ()),
+    "mixed_shapes_in_a_table": (mixed_shapes_in_a_table, ()),
+    "nan_reward": (nan_reward(), ()),
+    "nan_reward_in_csv": (nan_reward(output_write_episodes=False, output_write_method="write_csv"), ()),
+    "nan_reward_in_json": (nan_reward(output_write_episodes=False, output_write_method="write_json"), ()),
+    "text_reward": (steps(lambda: with_column("rewards", ["high"] * 16)), ()),
+    "truncated_parquet": (truncated, ()),
+    "empty_parquet": (steps(PLAIN.slice(0, 0)), ()),
+    "parquet_that_is_csv": (text_file("csv", "a.parquet", lambda content: content), ()),
+    "csv_that_is_json": (text_file("json", "a.csv", lambda content: content), ()),
+    "json_that_is_csv": (text_file("csv", "a.json", lambda content: content), ()),
+    "json_that_is_gzip": (text_file("json", "a.json", gzip.compress), ()),
+    "hdf5_that_is_text": (text_file("csv", "a.h5", lambda content: content), ()),
+    "gzip_cut_off": (text_file("json", "a.json.gz", lambda content: gzip.compress(content)[:-50]), ()),
+    "gzip_of_csv_cut_off": (text_file("csv", "a.csv.gz", lambda content: gzip.compress(content)[:-50]), ()),
+    "json_null": (json_with(b"null\n"), ()),
+    "json_nulls_only": (lambda folder: file(folder, "a.json", b"null\nnull\n"), ()),
+    "json_number": (json_with(b"3.5\n"), ()),
+    "json_list": (json_with(b"[1, 2]\n"), ()),
+    "json_half_a_line": (text_file("json", "a.json", lambda content: content[:-40]), ()),
+    "json_half_a_line_inside": (json_with(b'{"eps_id":"a","t":0,"ob\n'), ()),
+    "json_deep": (json_with(b'{"obs":' + b"[" * 60_000 + b"]" * 60_000 + b"}\n"), ()),
+    "json_no_utf8": (text_file("json", "a.json", lambda content: content.replace(b'"e1"', b'"\xff\xfe"')), ()),
+    "csv_ragged": (text_file("csv", "a.csv", lambda content: content + b"1,2\n"), ()),
+    "csv_no_utf8": (text_file("csv", "a.csv", lambda content: content.replace(b"e1", b"\xff\xfe")), ()),
+    "csv_same_name_twice": (text_file("csv", "a.csv", lambda content: content.replace(b'"t"', b'"obs"', 1)), ()),
+    "csv_empty_cell": (lambda folder: file(folder, "a.csv", b"obs,actions,rewards\n1,2,3\n1,,3\n"), ()),
+    "step_twice": (steps(lambda: pa.concat_tables([PLAIN, PLAIN])), ()),
+    "ids_twice": (steps(lambda: with_column("eps_id", ["a"] * 16)), ()),
+    "step_that_is_negative": (steps(lambda: with_column("t", [-1, *range(15)])), ()),
+    "step_that_is_missing": (steps(lambda: with_column("t", [*range(15), None])), ()),
+    "goes_on_after_its_end": (steps(lambda: with_column("terminateds", [True] * 16)), ()),
+    "episodes_without_steps": (no_steps, ()),
+    "episodes_without_obs": (episodes_without("obs"), ()),
+    "episodes_without_length": (episodes_without("length"), ()),
+    "lengths_that_are_wrong": (wrong_lengths, ()),
+    "pickled_observations": (pickled_observations, ()),
+    "pickled_episodes": (pickled_episodes, ()),
+    "pickled_column": (pickled_column, ()),
+    "hdf5_of_objects": (hdf5_of_objects, ()),
+    "unknown_option": (steps(PLAIN), ("+offline.input_read_method_kwargs.colums=[obs]",)),
+    "pickles_allowed": (steps(PLAIN), ("+offline.input_read_method_kwargs.allow_pickle=true",)),
+}
+
+
+# Of mistakes that are told in the same way, one goes through all commands.
+_INSPECTED_ONLY = {
+    *("no_data_in_the_folder", "wrong_mapping", "text_reward", "csv_that_is_json", "json_that_is_csv"),
+    *("json_that_is_gzip", "hdf5_that_is_text", "gzip_of_csv_cut_off", "json_number", "json_list", "json_deep"),
+    *("json_half_a_line_inside", "csv_same_name_twice", "csv_empty_cell", "ids_twice", "step_that_is_negative"),
+    *("step_that_is_missing", "goes_on_after_its_end", "episodes_without_length", "pickled_episodes"),
+    *("nan_reward_in_csv", "json_no_utf8", "hdf5_of_objects", "unknown_option", "episodes_without_obs"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_data(run_main: Run, tmp_path: Path, name: str, assert_golden: Golden) -> None:
+    make, overrides = BAD[name]
+    make(tmp_path / "data")
+    inspected = run_main("inspect", "data", *overrides)
+    assert_refused(inspected)
+    assert_golden(f"bad_{name}", inspected.err)
+    assert not (tmp_path / "unpickled").exists()
+    if name in _INSPECTED_ONLY:
+        return
+    converted = run_main("convert", "offline.input_=data", "offline.output=out", *overrides)
+    assert_refused(converted)
+    assert converted.err == inspected.err
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    trained = train(run_main, "bc_cartpole", *overrides)
+    assert_refused(trained)
+    assert trained.err == inspected.err
+    assert_nothing_trained(tmp_path)
+    assert not (tmp_path / "unpickled").exists()
+
+
+def assert_refused(outcome: Outcome) -> None:
+    assert outcome.code == 2, outcome
+    assert outcome.err.startswith(("1 problem in", "2 problems in", "3 problems in"))
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+def train(run_main: Run, experiment: str, *overrides: str) -> Outcome:
+    data = ("offline.input_=data", "tracking=none", "hydra.run.dir=run")
+    return run_main(f"+experiment={experiment}", *data, *overrides)
+
+
+@pytest.fixture(autouse=True)
+def _without_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is wrong with the data is told before Ray is started, or asked for."""
+
+    def refuse(*args: object) -> None:
+        raise AssertionError("Ray was asked for")
+
+    if "ray_cluster" not in request.fixturenames:
+        monkeypatch.setattr("runner.builder.connected", refuse)
+
+
+def assert_nothing_trained(tmp_path: Path) -> None:
+    assert checkpoints_of(tmp_path / "run") == []
+    assert not (tmp_path / "run" / "progress.jsonl").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("other_env", ["env=pendulum"]),
+        ("other_observations", ["env=stateless_cartpole"]),
+        ("several_agents", ["env=multi_agent_cartpole"]),
+    ],
+)
+def test_data_of_another_environment(
+    run_main: Run, tmp_path: Path, name: str, overrides: Sequence[str], assert_golden: Golden
+) -> None:
+    record(tmp_path / "data")
+    outcome = train(run_main, "bc_cartpole", *overrides)
+    assert_refused(outcome)
+    assert_golden(f"bad_{name}", outcome.err)
+    assert_nothing_trained(tmp_path)
+
+
+UNGROUPED = PLAIN.select(["obs", "actions", "rewards"])
+
+
+@pytest.mark.parametrize(
+    ("name", "experiment", "overrides"),
+    [
+        ("no_trajectories_for_advantages", "marwil_cartpole", []),
+        ("no_trajectories_for_a_memory", "bc_cartpole", ["module.use_lstm=true"]),
+        (
+            "no_trajectories_for_frames",
+            "bc_cartpole",
+            [
+                "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.FrameStacking, num_frames: 2}}]",
+                "connectors.learner=[{prepend: {_target_: runner.pipelines.FrameStacking, num_frames: 2}}]",
+            ],
+        ),
+        (
+            "no_next_observations",
+            "bc_cartpole",
+            ["connectors.learner=[{append: {_target_: runner.pipelines.AddNextObservationsFromEpisodesToTrainBatch}}]"],
+        ),
+    ],
+)
+def test_single_steps_for_what_needs_more(
+    run_main: Run, tmp_path: Path, name: str, experiment: str, overrides: Sequence[str], assert_golden: Golden
+) -> None:
+    table(tmp_path / "data", UNGROUPED)
+    outcome = train(run_main, experiment, *overrides)
+    assert_refused(outcome)
+    assert_golden(f"bad_{name}", outcome.err)
+    assert_nothing_trained(tmp_path)
+
+
+def test_a_missing_step_is_told(run_main: Run, tmp_path: Path) -> None:
+    """It cuts the trajectory: what is there on both sides of it can be learned from."""
+    table(tmp_path / "data", PLAIN.take([0, 1, 3, 4, *range(5, 16)]))
+    outcome = run_main("inspect", "data")
+    assert outcome.code == 0
+    assert "1 cut where a time step is missing" in outcome.out
+    outcome = run_main("convert", "offline.input_=data", "offline.output=out")
+    assert outcome.code == 0
+    assert "  1 trajectory cut where a time step is missing" in outcome.out.splitlines()
+
+
+def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> None:
+    table(tmp_path / "data", episodes_to_table(flat_block([3, 0, 2]), CARTPOLE))
+    outcome = run_main("convert", "offline.input_=data", "offline.output=out")
+    assert outcome.code == 0, outcome.err
+    assert "  1 trajectory left out, without a complete step" in outcome.out.splitlines()
+    outcome = run_main("inspect", "data")
+    assert "episodes  2 (2 terminated, 0 truncated)" in outcome.out
+
+
+# --- what is written ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("output_has_data", ["offline.output=full"]),
+        ("output_is_the_input", ["offline.output=data", "offline.output_write_method=write_csv"]),
+        ("output_is_the_input_to_append", ["offline.output=data", "offline.output_append=true"]),
+        ("output_is_a_file", ["offline.output=full/keep.parquet"]),
+        ("output_not_writable", ["offline.output=/proc/recorded"]),
+        ("output_unknown_method", ["offline.output=out", "offline.output_write_method=write_tfrecords"]),
+        ("output_unknown_option", ["offline.output=out", "+offline.output_write_method_kwargs.compresion=zstd"]),
+    ],
+)
+def test_output_that_cannot_be_used(
+    run_main: Run, tmp_path: Path, name: str, overrides: Sequence[str], assert_golden: Golden
+) -> None:
+    record(tmp_path / "data")
+    file(tmp_path / "full", "keep.parquet", b"somebody's data")
+    before = contents(tmp_path)
+    table_rows = "offline.output_write_episodes=false"
+    outcome = run_main("convert", "offline.input_=data", table_rows, *overrides)
+    assert_refused(outcome)
+    assert_golden(f"bad_{name}", outcome.err)
+    assert contents(tmp_path) == before
+    if not name.startswith("output_is_the_input"):
+        online = ["+experiment=ppo_cartpole", "tracking=none", "hydra.run.dir=run", table_rows]
+        trained = run_main(*online, *overrides)
+        assert_refused(trained)
+        assert trained.err == outcome.err
+        assert checkpoints_of(tmp_path / "run") == []
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and "run" not in path.parts)
+    return {str(path): path.read_bytes() for path in files}
+
+
+def test_several_agents_are_not_recorded(run_main: Run, tmp_path: Path, assert_golden: Golden) -> None:
+    outcome = run_main("+experiment=ppo_multi_agent_cartpole", "tracking=none", "hydra.run.dir=run", "offline.output=o")
+    assert_refused(outcome)
+    assert_golden("bad_output_several_agents", outcome.err)
+    assert not (tmp_path / "o").exists()
+
+
+def test_a_conversion_that_fails_leaves_nothing(run_main: Run, tmp_path: Path) -> None:
+    """The first files are whole when the last one turns out to be damaged."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    good = as_text(folder, "json")
+    for number in range(3):
+        file(folder, f"{number}.json", good.replace(b'"eps_id":"', f'"eps_id":"{number}-'.encode()))
+    file(folder, "3.json", good[:-30])
+    outcome = run_main("convert", "offline.input_=data", "offline.output=out", "offline.output_max_rows_per_file=1")
+    assert_refused(outcome)
+    assert "3.json, line 15" in outcome.err
+    assert list((tmp_path / "out").iterdir()) == []

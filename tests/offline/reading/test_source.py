@@ -1,0 +1,425 @@
+"""Reading: formats told apart, streams that agree with what was recorded, pruning and filters, and every mistake."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import gymnasium as gym
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.offline.codecs.episode_format import episodes_to_table
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.table_format import block_to_steps
+from runner.offline.files.data_error import DataError
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import open_source
+from runner.offline.writing.writer import EpisodeWriter
+from tests.offline.blocks import assert_same, flat_block
+
+Golden = Callable[[str, str], None]
+DATA = Path(__file__).parents[2] / "data"
+OBS_SPACE = gym.spaces.Box(-np.inf, np.inf, (4,))
+ACTION_SPACE = gym.spaces.Discrete(2)
+SPACES = Spaces(OBS_SPACE, ACTION_SPACE)
+
+
+def write(folder: Path, parts: Sequence[ColumnBlock], **options: object) -> None:
+    config = OfflineConfig(**{"output": str(folder), **options})  # type: ignore[arg-type]
+    with EpisodeWriter(config, SPACES, "CartPole-v1") as writer:
+        for block in parts:
+            writer.add(block)
+
+
+def read(path: Path | str, **options: object) -> ColumnBlock:
+    return concat_blocks(list(source_of(path, **options).blocks()))
+
+
+def source_of(path: Path | str | list[str], **options: object) -> Source:
+    given = path if isinstance(path, list) else str(path)
+    return open_source(OfflineConfig(**{"input_": given, **options}))  # type: ignore[arg-type]
+
+
+PARTS = [flat_block([5, 3, 8], prefix="a"), flat_block([1, 7], prefix="b", seed=1)]
+WHOLE = concat_blocks(PARTS)
+
+
+@pytest.mark.parametrize("rows_per_file", [None, 2])
+def test_episodes(tmp_path: Path, rows_per_file: int | None) -> None:
+    write(tmp_path, PARTS, output_max_rows_per_file=rows_per_file)
+    source = source_of(tmp_path)
+    assert source.format.name == "episodes"
+    assert source.has_trajectories
+    assert source.env_name == "CartPole-v1"
+    assert source.spaces == SPACES
+    assert_same(concat_blocks(list(source.blocks())), WHOLE)
+    assert_same(concat_blocks([source.decode(table) for table in source.tables()]), WHOLE)
+    copy = pickle.loads(pickle.dumps(source))
+    assert_same(concat_blocks(list(copy.blocks())), WHOLE)
+
+
+@pytest.mark.parametrize(
+    ("method", "kwargs"),
+    [("write_parquet", {}), ("write_json", {}), ("write_json", {"compression": "gzip"}), ("write_csv", {})],
+)
+def test_tables_straddle_files(tmp_path: Path, method: str, kwargs: dict[str, str]) -> None:
+    write(
+        tmp_path,
+        PARTS,
+        output_write_episodes=False,
+        output_max_rows_per_file=4,
+        output_write_method=method,
+        output_write_method_kwargs=kwargs,
+    )
+    assert len(list(tmp_path.iterdir())) == 6
+    source = open_source(OfflineConfig(input_=str(tmp_path)), SPACES)
+    assert (source.format.name, source.has_trajectories) == ("table", True)
+    found = concat_blocks(list(source.blocks()))
+    if method == "write_parquet":
+        assert_same(found, WHOLE)
+        return
+    assert list(found.episode_ids) == WHOLE.episode_ids
+    np.testing.assert_array_equal(found.lengths, WHOLE.lengths)
+    np.testing.assert_array_equal(found.is_terminated, WHOLE.is_terminated)
+    for name in ("obs", "actions", "rewards", "action_logp"):
+        np.testing.assert_array_equal(found.columns[name].astype(np.float32), WHOLE.columns[name].astype(np.float32))
+    assert found.columns["obs"].dtype == np.float32
+    assert found.columns["actions"].dtype == np.int64
+
+
+def test_nested_columns_through_text(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    obs = {"position": rng.normal(size=(7, 2)), "pair": (rng.normal(size=7), rng.integers(0, 9, (7, 2, 2)))}
+    block = ColumnBlock(**{**vars(flat_block([3, 2])), "columns": {**flat_block([3, 2]).columns, "obs": obs}})
+    for method in ("write_json", "write_csv", "write_parquet"):
+        write(tmp_path / method, [block], output_write_episodes=False, output_write_method=method)
+        found = read(tmp_path / method).columns["obs"]
+        np.testing.assert_array_equal(found["position"], obs["position"])
+        assert isinstance(found["pair"], tuple)
+        np.testing.assert_array_equal(found["pair"][1], obs["pair"][1])
+
+
+def test_patterns_lists_and_order(tmp_path: Path) -> None:
+    for number in (1, 2, 10):
+        table = episodes_to_table(flat_block([number], prefix=f"file{number}-"))
+        pq.write_table(table, tmp_path / f"part-{number}.parquet")
+    (tmp_path / "_metadata").write_text("not data")
+    (tmp_path / ".hidden.parquet").write_text("not data")
+    (tmp_path / "notes.txt").write_text("not data")
+    assert read(tmp_path).lengths.tolist() == [1, 2, 10]
+    assert read(f"{tmp_path}/part-1*.parquet").lengths.sum() == 11
+    names = [str(tmp_path / f"part-{number}.parquet") for number in (10, 1)]
+    assert concat_blocks(list(source_of(names).blocks())).lengths.tolist() == [10, 1]
+    assert read(f"file://{tmp_path}").lengths.tolist() == [1, 2, 10]
+
+
+def test_file_systems_by_name_and_class(tmp_path: Path) -> None:
+    write(tmp_path, PARTS)
+    assert_same(read(tmp_path, input_filesystem="local"), WHOLE)
+    assert_same(read(tmp_path, input_filesystem="fsspec.implementations.local.LocalFileSystem"), WHOLE)
+    write("memory://bucket/source", PARTS, output_max_rows_per_file=1)  # type: ignore[arg-type]
+    assert_same(read("memory://bucket/source"), WHOLE)
+    assert read("memory://bucket/*/episodes-0-00000[01].parquet").lengths.tolist() == [5, 3]
+    import fsspec
+
+    fsspec.filesystem("memory").rm("/bucket", recursive=True)
+
+
+def test_columns_are_pruned_and_rows_filtered(tmp_path: Path) -> None:
+    write(tmp_path, PARTS)
+    returns = [float(episode.get_return()) for episode in WHOLE]
+    limit = float(np.median(returns))
+    options = {"filter": [["episode_return", ">=", limit]], "columns": ["obs", "actions", "rewards"]}
+    source = source_of(tmp_path, input_read_method_kwargs=options)
+    table = next(source.tables())
+    assert "action_logp" not in table.column_names
+    found = concat_blocks(list(source.blocks()))
+    assert set(found.columns) == {"obs", "actions", "rewards"}
+    assert len(found) == 3
+    assert sorted(float(e.get_return()) for e in found) == pytest.approx(sorted(r for r in returns if r >= limit))
+    pruned = open_source(OfflineConfig(input_=str(tmp_path)), columns=[])
+    assert set(next(pruned.blocks()).columns) == {"obs", "actions", "rewards"}
+    write(tmp_path / "steps", PARTS, output_write_episodes=False)
+    pruned = open_source(OfflineConfig(input_=str(tmp_path / "steps")), columns=["action_logp"], with_infos=False)
+    assert set(next(pruned.blocks()).columns) == {"obs", "actions", "rewards", "action_logp"}
+
+
+def test_demonstrations_without_rewards(tmp_path: Path) -> None:
+    table = block_to_steps(flat_block([3])).replace_schema_metadata(None)
+    pq.write_table(table.select(["obs", "actions", "terminateds"]), tmp_path / "demo.parquet")
+    source = open_source(OfflineConfig(input_=str(tmp_path)), columns=[])
+    assert next(source.blocks()).columns["rewards"].tolist() == [0, 0, 0]
+    with pytest.raises(DataError, match="there is no column rewards"):
+        source_of(tmp_path)
+
+
+def test_ungrouped_tables(tmp_path: Path) -> None:
+    table = block_to_steps(flat_block([3])).replace_schema_metadata(None)
+    pq.write_table(table.select(["obs", "actions", "rewards"]), tmp_path / "rows.parquet")
+    source = source_of(tmp_path)
+    assert not source.has_trajectories
+    assert not source.has_final_obs
+    assert next(source.blocks()).lengths.tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("name", "format_"),
+    [
+        ("rllib_cartpole_episodes", "rllib_episodes"),
+        ("rllib_cartpole_table", "table"),
+        ("sample_batches/plain.json", "sample_batches"),
+        ("rllib_sample_batches/cartpole_lz4.json", "sample_batches"),
+    ],
+)
+def test_recordings_of_rllib(name: str, format_: str) -> None:
+    source = open_source(OfflineConfig(input_=str(DATA / name)), SPACES)
+    assert source.format.name == format_
+    blocks = list(source.blocks())
+    assert all(block.columns["obs"].shape[1:] == (4,) for block in blocks)
+    if format_ == "table":
+        rows = sum(pq.read_metadata(path).num_rows for path in (DATA / name).iterdir())
+        dropped = source.counts.final_steps_dropped
+        assert sum(block.num_rows for block in blocks) + dropped == rows
+        assert max(int(block.lengths.max()) for block in blocks) > 20
+
+
+def test_what_a_run_records_about_its_data(tmp_path: Path) -> None:
+    write(tmp_path / "expert", PARTS)
+    one = source_of(tmp_path / "expert").description()
+    assert (one.name, one.format, len(one.files)) == ("expert", "episodes", 1)
+    assert one.num_bytes == Path(one.files[0]).stat().st_size
+    assert one.schema["length"] == "int64"
+    assert source_of(tmp_path / "expert").description() == one
+    write(tmp_path / "other", PARTS[:1])
+    assert source_of(tmp_path / "other").description().digest != one.digest
+
+
+# --- mistakes -------------------------------------------------------------------------------------
+
+
+def damage_rewards(block: ColumnBlock) -> ColumnBlock:
+    rewards = block.columns["rewards"].copy()
+    rewards[6] = np.nan
+    return replace(block, columns={**block.columns, "rewards": rewards})
+
+
+def _nan_episodes(folder: Path) -> dict[str, object]:
+    write(folder, [PARTS[0], damage_rewards(PARTS[1])], output_max_rows_per_file=3)
+    return {}
+
+
+def _nan_table(folder: Path) -> dict[str, object]:
+    write(folder, [damage_rewards(PARTS[0])], output_write_episodes=False)
+    return {}
+
+
+def _truncated(folder: Path) -> dict[str, object]:
+    write(folder, PARTS, output_max_rows_per_file=2)
+    for name in ("episodes-0-000001.parquet", "episodes-0-000002.parquet"):
+        path = folder / name
+        path.write_bytes(path.read_bytes()[:-100])
+    return {}
+
+
+def _mixed_kinds(folder: Path) -> dict[str, object]:
+    write(folder, PARTS)
+    (folder / "more.json").write_text("{}")
+    return {}
+
+
+def _mixed_formats(folder: Path) -> dict[str, object]:
+    write(folder, PARTS)
+    write(folder, PARTS, output_write_episodes=False)
+    return {}
+
+
+def _mixed_columns(folder: Path) -> dict[str, object]:
+    write(folder, PARTS)
+    block = ColumnBlock(
+        **{**vars(PARTS[0]), "columns": {k: PARTS[0].columns[k] for k in ("obs", "actions", "rewards")}}
+    )
+    write(folder, [block])
+    return {}
+
+
+def _mixed_shapes(folder: Path) -> dict[str, object]:
+    write(folder, PARTS)
+    columns = {**PARTS[0].columns, "obs": np.zeros((19, 3), np.float32)}
+    write(folder, [ColumnBlock(**{**vars(PARTS[0]), "columns": columns})])
+    return {}
+
+
+def _tables_differ(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    table = block_to_steps(PARTS[0]).replace_schema_metadata(None)
+    pq.write_table(table, folder / "a.parquet")
+    pq.write_table(table.rename_columns({"actions": "action"}), folder / "b.parquet")
+    return {}
+
+
+def _other_schema(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    pq.write_table(pa.table({"observation_vec": [[1.0]], "act": [1], "rew": [1.0]}), folder / "a.parquet")
+    return {}
+
+
+def _wrong_mapping(folder: Path) -> dict[str, object]:
+    _other_schema(folder)
+    return {"input_read_schema": {"obs": "observation_vect", "actions": "act", "rewards": "rew"}}
+
+
+def _empty(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    (folder / "notes.txt").write_text("")
+    return {}
+
+
+def _near(folder: Path) -> dict[str, object]:
+    write(folder.with_name("datas"), PARTS)
+    return {}
+
+
+def _no_match(folder: Path) -> dict[str, object]:
+    write(folder, PARTS)
+    return {"input_": f"{folder}/*.csv"}
+
+
+def _flags(**options: object) -> Callable[[Path], dict[str, object]]:
+    def make(folder: Path) -> dict[str, object]:
+        write(folder, PARTS)
+        return options
+
+    return make
+
+
+def _no_episodes(folder: Path) -> dict[str, object]:
+    write(folder, PARTS, output_write_episodes=False)
+    return {"input_read_episodes": True}
+
+
+def _bad_json(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    (folder / "a.json").write_text('{"obs": [1], "actions": 1, "rewards": 1, "done": true}\n{"obs": [1')
+    return {}
+
+
+def _bad_csv(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    (folder / "a.csv").write_text("obs,actions,rewards\n1,2,3\n1,2\n")
+    return {}
+
+
+def _no_rows(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    pq.write_table(block_to_steps(PARTS[0]).slice(0, 0), folder / "a.parquet")
+    return {}
+
+
+def _newer(folder: Path) -> dict[str, object]:
+    folder.mkdir()
+    table = episodes_to_table(PARTS[0])
+    pq.write_table(table.replace_schema_metadata({b"runner.episodes": b'{"version": 9}'}), folder / "a.parquet")
+    return {}
+
+
+MISTAKES = {
+    "input_nan_reward": _nan_episodes,
+    "input_nan_reward_table": _nan_table,
+    "input_truncated_file": _truncated,
+    "input_mixed_kinds": _mixed_kinds,
+    "input_mixed_formats": _mixed_formats,
+    "input_mixed_columns": _mixed_columns,
+    "input_mixed_shapes": _mixed_shapes,
+    "input_tables_differ": _tables_differ,
+    "input_other_schema": _other_schema,
+    "input_wrong_mapping": _wrong_mapping,
+    "input_empty_folder": _empty,
+    "input_missing": _near,
+    "input_no_match": _no_match,
+    "input_not_episodes": _no_episodes,
+    "input_not_steps": _flags(input_read_episodes=False),
+    "input_not_batches": _flags(input_read_sample_batches=True),
+    "input_both": _flags(input_read_sample_batches=True, input_read_episodes=True),
+    "input_filter_column": _flags(input_read_method_kwargs={"filter": [["episode_retrun", ">", 1]]}),
+    "input_filter_form": _flags(input_read_method_kwargs={"filter": "episode_return >"}),
+    "input_filter_operator": _flags(input_read_method_kwargs={"filter": [["episode_return", "=>", 1]]}),
+    "input_columns": _flags(input_read_method_kwargs={"columns": ["obs", "action_lgp"]}),
+    "input_filesystem": _flags(input_filesystem="s4"),
+    "input_none": _flags(input_=None),
+    "input_bad_json": _bad_json,
+    "input_bad_csv": _bad_csv,
+    "input_no_rows": _no_rows,
+    "input_newer_version": _newer,
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_before_anything_is_trained(tmp_path: Path, name: str, assert_golden: Golden) -> None:
+    folder = tmp_path / "data"
+    options = MISTAKES[name](folder)
+    with pytest.raises(ConfigError) as error:
+        source_of(**{"path": folder, **options})  # type: ignore[arg-type]
+    assert_golden(name, str(error.value).replace(str(tmp_path), "TMP"))
+
+
+WRONG_SPACES = {
+    "spaces_shape": Spaces(gym.spaces.Box(-1, 1, (3,)), ACTION_SPACE),
+    "spaces_both": Spaces(gym.spaces.Dict(x=OBS_SPACE), gym.spaces.Box(-1, 1, (2,))),
+    "spaces_too_few_actions": Spaces(OBS_SPACE, gym.spaces.Discrete(1)),
+    "spaces_start": Spaces(OBS_SPACE, gym.spaces.Discrete(2, start=1)),
+    "spaces_of_integers": Spaces(gym.spaces.MultiDiscrete([3, 3, 3, 3]), ACTION_SPACE),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_SPACES)
+def test_spaces_that_do_not_fit(tmp_path: Path, name: str, assert_golden: Golden) -> None:
+    write(tmp_path / "data", PARTS)
+    with pytest.raises(DataError) as error:
+        open_source(OfflineConfig(input_=str(tmp_path / "data")), WRONG_SPACES[name])
+    assert_golden(name, str(error.value))
+
+
+# --- Ray Data -------------------------------------------------------------------------------------
+
+
+def through_ray(source: Source) -> Iterator[ColumnBlock]:
+    for table in source.dataset().iter_batches(batch_size=2, batch_format="pyarrow"):
+        yield source.decode(table)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore")
+def test_ray_data_gives_whole_trajectories(ray_cluster: None, tmp_path: Path, assert_golden: Golden) -> None:
+    import ray.data
+
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    write(tmp_path / "episodes", PARTS, output_max_rows_per_file=2)
+    write(tmp_path / "steps", PARTS, output_write_episodes=False, output_max_rows_per_file=4)
+    assert_same(concat_blocks(list(through_ray(source_of(tmp_path / "steps")))), WHOLE)
+    options = {"filter": [["length", ">", 4]], "columns": ["obs", "actions", "rewards"]}
+    found = concat_blocks(list(through_ray(source_of(tmp_path / "episodes", input_read_method_kwargs=options))))
+    assert found.lengths.tolist() == [5, 8, 7]
+    assert "action_logp" not in found.columns
+    # Any other function of Ray Data by its name.
+    from pyarrow import orc
+
+    table = pa.table({"o": [1.0, 2.0, 4.0], "actions": [0, 1, 1], "rewards": [1, 2, 3], "done": [0, 1, 1]})
+    orc.write_table(table, str(tmp_path / "a.orc"))
+    schema = {"obs": "o"}
+    source = source_of(tmp_path / "a.orc", input_read_method="read_orc", input_read_schema=schema)
+    assert next(source.blocks()).lengths.tolist() == [2, 1]
+    with pytest.raises(ConfigError) as error:
+        source_of(tmp_path / "a.orc", input_read_method="read_ocr")
+    assert "nearest  read_orc" in str(error.value)
+    with pytest.raises(DataError, match="there is no column obs"):
+        source_of(tmp_path / "a.orc", input_read_method="read_orc")

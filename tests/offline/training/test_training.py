@@ -1,0 +1,122 @@
+"""Learning from recorded data through Ray Data."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runner.config.errors import ConfigError
+from runner.pipelines import SingleAgentObservationPreprocessor
+from runner.trainer import Trainer
+from tests.conftest import ROOT, without_times
+
+RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
+SMALL = (
+    f"offline.input_={RECORDED}",
+    "module.fcnet_hiddens=[16]",
+    "algorithm.train_batch_size_per_learner=512",
+    "evaluation.evaluation_interval=null",
+    "checkpoint.metric=training_iteration",
+    "~stop.evaluation.env_runners.episode_return_mean",
+)
+
+
+class Doubling(SingleAgentObservationPreprocessor):
+    """Twice the observation."""
+
+    def preprocess(self, observation: Any, episode: Any) -> Any:
+        return 2 * observation
+
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
+
+
+def trained(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
+def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: None, tmp_path: Path) -> None:
+    overrides = [*SMALL, "offline.dataset_num_iters_per_learner=null"]
+    with Trainer.from_experiment("bc_cartpole", overrides) as straight:
+        expected = trained(straight, 3)
+    assert [line["num_env_steps_sampled"] for line in expected] == [3614, 3614, 3614]
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as first:
+        trained(first, 3)  # in the middle of the second pass
+        state = first.get_state()
+        following = trained(first, 2)
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, "offline.dataset_num_iters_per_learner=3"]) as second:
+        second.set_state(state)
+        assert trained(second, 2) == following
+
+
+@pytest.mark.parametrize(
+    ("env", "what"),
+    [
+        ("pendulum", "the data do not fit the environment: obs is not in its observation space"),
+        ("multi_agent_cartpole", "recorded data of several agents cannot be learned from yet"),
+    ],
+)
+def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer.from_experiment("bc_cartpole", [*SMALL, f"env={env}"])
+    assert what in str(caught.value)
+
+
+def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
+    overrides = [*SMALL, "offline.dataset_num_iters_per_learner=8", "algorithm.lr=1e-2"]
+    with Trainer.from_experiment("marwil_cartpole", overrides) as trainer:
+        lines = trained(trainer, 2)
+    assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 8 * 512  # more than two passes
+    name = "learners/default_policy/vf_loss"
+    assert lines[1][name] < lines[0][name]
+
+
+def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
+    buffer = [
+        "offline.prelearner_buffer_kwargs={capacity: 2000, batch_length_T: 16}",
+        "offline.input_read_batch_size=2",
+    ]
+    workers = ["offline.map_batches_kwargs={concurrency: [1, 2], num_cpus: 0.5}"]
+    overrides = [*SMALL, *buffer, *workers, "offline.dataset_num_iters_per_learner=null"]
+    with Trainer.from_experiment("bc_cartpole", overrides) as trainer:
+        (line,) = trained(trainer, 1)
+    # Ten episodes in two files, two a call, each call samples a batch; a call may or may not reach over files.
+    assert line["num_env_steps_sampled"] in (5 * 512, 6 * 512)
+
+
+def first_observations(trainer: Trainer) -> torch.Tensor:
+    """(B, ...) of the first train batch."""
+    device = trainer.learners._learners["default_policy"].device
+    with closing(trainer.resources.recorded_data.readers(1)[0].batches(device)) as reader:
+        observations: torch.Tensor = next(reader).columns["default_policy"]["obs"]
+    return observations
+
+
+def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
+    """Recorded are the environment's; the module sees in training what it will see when it acts."""
+    doubling = "connectors.env_to_module=[{prepend: {_target_: tests.offline.training.test_training.Doubling}}]"
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, doubling]) as trainer:
+        doubled = first_observations(trainer)
+    with Trainer.from_experiment("bc_cartpole", SMALL) as trainer:
+        plain = first_observations(trainer)
+    assert doubled.equal(2 * plain)
+    with pytest.raises(ConfigError, match="MeanStdFilter learns from env steps that are sampled"):
+        Trainer.from_experiment("bc_cartpole", [*SMALL, "connectors=mean_std_filter"])
+
+
+def test_actions_in_the_units_of_the_environment_are_refused(tmp_path: Path) -> None:
+    """D4RL's files hold what the environment was given, runner's what the module chose."""
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "pendulum.hdf5", "w") as file:
+        file["observations"] = np.zeros((6, 3), np.float32)
+        file["actions"] = np.full((6, 1), 1.5, np.float32)
+        file["rewards"] = np.zeros(6, np.float32)
+        file["terminals"] = np.zeros(6, np.bool_)
+        file["timeouts"] = np.array([False, False, True] * 2)
+    with pytest.raises(ConfigError, match="these actions are in the environment's units"):
+        Trainer.from_experiment("iql_pendulum", [f"offline.input_={tmp_path / 'pendulum.hdf5'}"])

@@ -1,0 +1,122 @@
+"""Episodes that runners record are whole, complete in number, and those that were sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from runner.builder import EVALUATION, TRAINING, build_env_runner
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.episodes.columns import ColumnBlock
+from runner.module_parts import build_acting_parts, plan_modules
+from runner.modules.flat_parameters import FlatParameters
+from runner.offline.reading.source import open_source
+from runner.trainer import Trainer
+from tests.conftest import QUICK, Outcome
+
+Run = Callable[..., Outcome]
+
+
+def config_of(*overrides: str) -> ExperimentConfig:
+    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+
+
+def recording_runner(config: ExperimentConfig, role: str) -> tuple[SingleAgentEnvRunner, dict[str, np.ndarray]]:
+    plans = plan_modules(config)
+    runner = build_env_runner(config, plans, role, 0, 0, is_recording=True)
+    assert isinstance(runner, SingleAgentEnvRunner)
+    weights = {name: FlatParameters(build_acting_parts(config, plan).module).to_numpy() for name, plan in plans.items()}
+    return runner, weights
+
+
+def recorded_in(folder: Path) -> list[ColumnBlock]:
+    return list(open_source(OfflineConfig(input_=str(folder))).blocks())
+
+
+@pytest.mark.parametrize("fragment", [1, 7, 64])
+def test_what_ends_over_fragments_is_recorded_whole(tmp_path: Path, fragment: int) -> None:
+    config = config_of(f"offline.output={tmp_path}", "env_runners.num_envs_per_env_runner=3")
+    runner, weights = recording_runner(config, TRAINING)
+    chunks: dict[str, list[ColumnBlock]] = {}
+    returns: list[float] = []
+    for _ in range(200 // fragment):
+        sample = runner.sample(fragment * 3, True, weights, {})
+        returns += sample.finished.returns.tolist()
+        for episode in sample.rollout.blocks["default_policy"]:
+            chunks.setdefault(episode.id_, []).append(episode)
+    recorded = runner.finish_recording()
+    runner.close()
+    assert recorded.report.episodes == len(returns) > 5
+    assert recorded.num_unfinished == 3
+    episodes = {episode.id_: episode for block in recorded_in(tmp_path) for episode in block}
+    assert sorted(episode.get_return() for episode in episodes.values()) == sorted(returns)
+    for id_, episode in episodes.items():
+        parts = chunks[id_]
+        assert episode.is_terminated == parts[-1].is_terminated
+        assert np.array_equal(episode.get_actions(), np.concatenate([part.get_actions() for part in parts]))
+        obs = [part.get_observations()[: -1 if part is not parts[-1] else None] for part in parts]
+        assert np.array_equal(episode.get_observations(), np.concatenate(obs))
+        logp = [part.get_extra_model_outputs("action_logp") for part in parts]
+        assert np.array_equal(episode.get_extra_model_outputs("action_logp"), np.concatenate(logp))
+
+
+def test_observations_are_recorded_as_the_environment_made_them(tmp_path: Path) -> None:
+    config = config_of(f"offline.output={tmp_path}", "connectors=mean_std_filter")
+    runner, weights = recording_runner(config, TRAINING)
+    written = np.concatenate([runner.sample(300, True, weights, {}).rollout.blocks["default_policy"].columns["obs"]])
+    runner.finish_recording()
+    (block,) = recorded_in(tmp_path)
+    first_angles = block.columns["obs"][block.first_obs_rows]
+    assert np.abs(first_angles).max() <= 0.05  # CartPole's own initial states
+    assert np.abs(written).max() > 0.5  # standardised
+    runner.close()
+
+
+def test_an_evaluation_records_exactly_its_episodes(tmp_path: Path) -> None:
+    config = config_of(f"offline.output={tmp_path}", "evaluation.num_envs_per_env_runner=4")
+    runner, weights = recording_runner(config, EVALUATION)
+    finished = runner.evaluate(10, False, weights, {})
+    recorded = runner.finish_recording()
+    runner.close()
+    assert (recorded.report.episodes, recorded.report.steps) == (10, finished.lengths.sum())
+    blocks = recorded_in(tmp_path)
+    assert sorted(e.get_return() for block in blocks for e in block) == sorted(finished.returns.tolist())
+    assert all("action_logp" not in block.columns for block in blocks)  # greedy actions have none that means anything
+
+
+def test_record_verb(run_main: Run, tmp_path: Path) -> None:
+    run_dir, data = tmp_path / "run", tmp_path / "data"
+    trained = run_main("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", f"hydra.run.dir={run_dir}")
+    assert trained.code == 0, trained.err
+    arguments = ("record", str(run_dir), f"offline.output={data}", "evaluation.evaluation_duration=12")
+    outcome = run_main(*arguments)
+    assert outcome.code == 0, outcome.err
+    assert "  12 episodes, " in outcome.out
+    assert sum(len(block) for block in recorded_in(data)) == 12
+    again = run_main(*arguments)
+    assert again.code == 2
+    assert "the folder has data already" in again.err
+    more = run_main(*arguments, "offline.output_append=true", "offline.output_write_episodes=true")
+    assert more.code == 0, more.err
+    assert sum(len(block) for block in recorded_in(data)) == 24
+    assert run_main("record", str(run_dir)).code == 2
+
+
+def test_training_records_what_it_samples(tmp_path: Path) -> None:
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, f"offline.output={tmp_path}"]) as trainer:
+        finished = sum(int(trainer.train()["env_runners/num_episodes"] or 0) for _ in range(2))
+        recorded = trainer.finish_recording()
+    assert recorded is not None
+    assert recorded.report.episodes == finished == sum(len(block) for block in recorded_in(tmp_path))
+
+
+def test_several_agents_are_not_recorded(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="episodes of several agents cannot be recorded yet"):
+        Trainer.from_experiment("ppo_multi_agent_cartpole", [f"offline.output={tmp_path}"])

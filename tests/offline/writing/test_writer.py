@@ -1,0 +1,259 @@
+"""What is recorded is on disk: counts, rolling files, other file systems, and everything that is refused."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.episodes.columns import Agents, ColumnBlock, concat_blocks
+from runner.offline.codecs.episode_format import table_to_block
+from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
+from tests.offline.blocks import ListedInfos, assert_same, blocks, flat_block
+
+Golden = Callable[[str, str], None]
+
+
+def write(config: OfflineConfig, parts: Sequence[ColumnBlock], writer_id: str = "0") -> WriteReport:
+    with EpisodeWriter(config, env_name="CartPole-v1", writer_id=writer_id) as writer:
+        for block in parts:
+            writer.add(block)
+    return writer.close()
+
+
+def read_back(report: WriteReport) -> ColumnBlock:
+    return concat_blocks([table_to_block(pq.read_table(path)) for path in report.files])
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_record_and_read_is_exact(tmp_path: Path, data: st.DataObject) -> None:
+    block = data.draw(blocks())
+    config = OfflineConfig(
+        output=str(tmp_path / str(len(list(tmp_path.iterdir())))),
+        output_max_rows_per_file=data.draw(st.none() | st.integers(1, 3)),
+        output_max_file_size=data.draw(st.sampled_from([None, 1, 10_000])),
+    )
+    prepare_output(config)
+    report = write(config, [block])
+    assert (report.episodes, report.steps) == (len(block), block.num_rows)
+    assert_same(read_back(report), block)
+
+
+def test_arrays_may_be_reused_after_they_were_added(tmp_path: Path) -> None:
+    config = OfflineConfig(output=str(tmp_path))
+    block, kept = flat_block([3, 2]), flat_block([3, 2])
+    with EpisodeWriter(config) as writer:
+        writer.add(block)
+        for column in block.columns.values():
+            column[...] = 0
+    assert_same(read_back(writer.close()), kept)
+
+
+@pytest.mark.parametrize("write_episodes", [True, False])
+def test_files_roll_over_by_rows(tmp_path: Path, write_episodes: bool) -> None:
+    config = OfflineConfig(output=str(tmp_path), output_max_rows_per_file=25, output_write_episodes=write_episodes)
+    parts = [flat_block([4] * 10, prefix=f"part{i}-") for i in range(7)]
+    report = write(config, parts)
+    rows = [pq.read_metadata(path).num_rows for path in report.files]
+    total = 70 if write_episodes else 280
+    assert rows == [25] * (total // 25) + [total % 25]
+    assert (report.episodes, report.steps) == (70, 280)
+    assert [Path(path).name for path in report.files][:2] == [
+        f"{'episodes' if write_episodes else 'steps'}-0-{i:06d}.parquet" for i in range(2)
+    ]
+    assert report.num_bytes == sum(os.path.getsize(path) for path in report.files)
+
+
+def test_files_roll_over_by_size_and_are_not_confetti(tmp_path: Path) -> None:
+    config = OfflineConfig(output=str(tmp_path), output_max_file_size=200_000)
+    parts = [flat_block([100] * 10, prefix=f"part{i}-", seed=i) for i in range(60)]  # 28 KB a part
+    report = write(config, parts)
+    sizes = [os.path.getsize(path) for path in report.files]
+    assert len(sizes) > 3
+    assert all(200_000 <= size < 450_000 for size in sizes[:-1])
+    assert_same(read_back(report), concat_blocks(parts))
+
+
+def test_many_small_blocks_make_few_row_groups(tmp_path: Path) -> None:
+    config = OfflineConfig(output=str(tmp_path))
+    report = write(config, [flat_block([10], prefix=f"{i}-") for i in range(200)])
+    (path,) = report.files
+    assert pq.read_metadata(path).num_row_groups == 1
+    assert pq.read_metadata(path).num_rows == 200
+
+
+def test_row_groups_let_a_reader_take_a_part(tmp_path: Path) -> None:
+    report = write(OfflineConfig(output=str(tmp_path)), [flat_block([500] * 1000)])
+    (path,) = report.files
+    metadata = pq.read_metadata(path)
+    assert 3 <= metadata.num_row_groups <= 8
+    column = {metadata.row_group(0).column(i).path_in_schema: metadata.row_group(0).column(i) for i in range(20)
+              if i < metadata.num_columns}  # fmt: skip
+    assert column["obs.list.element.list.element"].compression == "LZ4"
+    assert column["rewards.list.element"].compression == "ZSTD"
+    assert column["episode_return"].statistics.has_min_max
+
+
+def test_infos_that_come_late(tmp_path: Path) -> None:
+    plain = [flat_block([2], prefix=f"{i}-") for i in range(4)]
+    infos = ListedInfos([[{}, {"x": 1}, {}]])
+    parts = [plain[0], ColumnBlock(**{**vars(plain[1]), "infos": infos}), plain[2]]
+    parts += [ColumnBlock(**{**vars(plain[3]), "infos": infos})]
+    report = write(OfflineConfig(output=str(tmp_path)), parts)
+    assert [pq.read_metadata(path).num_rows for path in report.files] == [1, 3]
+    assert_same(read_back(report), concat_blocks(parts))
+
+
+def test_several_modules_and_writers(tmp_path: Path) -> None:
+    config = OfflineConfig(output=str(tmp_path))
+
+    def of_module(module_id: str, width: int) -> ColumnBlock:
+        block = flat_block([3, 2])
+        obs = np.ones((7, width), np.float32)
+        agents = Agents(["a", "b"], ["m", "m"], np.arange(7))
+        return replace(block, columns={**block.columns, "obs": obs}, agents=agents, module_id=module_id)
+
+    reports = [write(config, [of_module("red", 3), of_module("blue", 5)], str(i)) for i in range(2)]
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [f"episodes-{i}-{m}-000000.parquet" for i in range(2) for m in ("blue", "red")]
+    assert table_to_block(pq.read_table(reports[0].files[0])).module_id == "red"
+
+
+def test_other_file_systems() -> None:
+    config = OfflineConfig(output="memory://bucket/data")
+    prepare_output(config)
+    report = write(config, [flat_block([3, 2])])
+    import fsspec
+
+    with fsspec.open(f"memory://{report.files[0]}") as file:
+        assert_same(table_to_block(pq.read_table(file)), flat_block([3, 2]))
+    fsspec.filesystem("memory").rm("/bucket", recursive=True)
+
+
+def test_tables_as_json_and_csv(tmp_path: Path) -> None:
+    block = flat_block([3, 2])
+    for method, kwargs, name in (
+        ("write_json", {"compression": "gzip"}, "steps-0-000000.json.gz"),
+        ("write_json", {}, "steps-0-000000.json"),
+        ("write_csv", {}, "steps-0-000000.csv"),
+    ):
+        output = tmp_path / f"{method}{len(kwargs)}"
+        config = OfflineConfig(
+            output=str(output),
+            output_write_episodes=False,
+            output_write_method=method,
+            output_write_method_kwargs=kwargs,
+        )
+        prepare_output(config)
+        report = write(config, [block])
+        assert [path.name for path in output.iterdir()] == [name]
+        assert report.steps == 5
+        data = (output / name).read_bytes()
+        if method == "write_json":
+            lines = (gzip.decompress(data) if kwargs else data).splitlines()
+            rows = [json.loads(line) for line in lines]
+            assert len(rows) == 5
+            np.testing.assert_array_equal(np.float32(rows[0]["obs"]), block.columns["obs"][0])
+        else:
+            table = pa.csv.read_csv(output / name)
+            assert table.num_rows == 5
+            np.testing.assert_array_equal(np.float32(json.loads(table["obs"][0].as_py())), block.columns["obs"][0])
+            np.testing.assert_array_equal(table["rewards"].to_numpy().astype(np.float32), block.columns["rewards"])
+
+
+def test_a_folder_with_data_is_refused_unless_appended(tmp_path: Path, assert_golden: Golden) -> None:
+    config = OfflineConfig(output=str(tmp_path / "data"))
+    prepare_output(config)
+    first = write(config, [flat_block([3])])
+    before = Path(first.files[0]).read_bytes()
+    with pytest.raises(ConfigError) as error:
+        prepare_output(config)
+    assert_golden("output_has_data", str(error.value))
+    more = OfflineConfig(output=str(tmp_path / "data"), output_append=True)
+    prepare_output(more)
+    second = write(more, [flat_block([2], prefix="x")])
+    assert Path(second.files[0]).name == "episodes-0-000001.parquet"
+    assert Path(first.files[0]).read_bytes() == before
+
+
+def test_output_that_cannot_be_written_to(tmp_path: Path, assert_golden: Golden) -> None:
+    (tmp_path / "file").write_text("")
+    for name, output in (("output_is_a_file", "file"), ("output_below_a_file", "file/data")):
+        with pytest.raises(ConfigError) as error:
+            prepare_output(OfflineConfig(output=str(tmp_path / output)))
+        assert_golden(name, str(error.value))
+
+
+BAD_OPTIONS = {
+    "output_unknown_method": {"output_write_method": "write_parket"},
+    "output_json_episodes": {"output_write_method": "write_json"},
+    "output_unknown_option": {"output_write_method_kwargs": {"compresion": "gzip"}},
+    "output_unknown_compression": {"output_write_method_kwargs": {"compression": "zst"}},
+    "output_unknown_filesystem": {"output_filesystem": "s4"},
+    "output_unknown_uri": {"output": "nowhere://bucket/x"},
+    "output_bad_filesystem_kwargs": {"output_filesystem": "local", "output_filesystem_kwargs": {"anonymus": True}},
+    "output_none": {"output": None},
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_options_that_do_not_work(tmp_path: Path, name: str, assert_golden: Golden) -> None:
+    with pytest.raises(ConfigError) as error:
+        prepare_output(OfflineConfig(**{"output": str(tmp_path / "x"), **BAD_OPTIONS[name]}))  # type: ignore[arg-type]
+    assert_golden(name, str(error.value))
+    assert not (tmp_path / "x").exists()
+
+
+def test_blocks_that_do_not_fit(tmp_path: Path, assert_golden: Golden) -> None:
+    config = OfflineConfig(output=str(tmp_path / "data"), output_compress_columns=["obs", "action_lgp"])
+    prepare_output(config)
+    with pytest.raises(ConfigError) as error, EpisodeWriter(config) as writer:
+        writer.add(flat_block([3]))
+    assert_golden("output_unknown_column", str(error.value))
+    block = flat_block([3])
+    other = replace(block, columns={**block.columns, "obs": np.ones((4, 3), np.float32)})
+    with pytest.raises(ConfigError) as error:
+        write(OfflineConfig(output=config.output), [block, other])
+    assert_golden("output_block_differs", str(error.value))
+    assert list((tmp_path / "data").iterdir()) == []
+
+
+def test_a_failed_write_raises_and_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = OfflineConfig(output=str(tmp_path), output_max_rows_per_file=2)
+
+    def fail(source: str, target: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    writer = EpisodeWriter(config)
+    writer.add(flat_block([3, 2]))
+    assert len(list(tmp_path.iterdir())) == 1
+    monkeypatch.setattr(os, "link", fail)
+    with pytest.raises(WriteFailed, match="No space left on device"):
+        writer.add(flat_block([3, 2], prefix="x"))
+    writer.abort()
+    assert [path.name for path in tmp_path.iterdir()] == ["episodes-0-000000.parquet"]
+
+
+def test_nothing_is_written_over(tmp_path: Path) -> None:
+    config = OfflineConfig(output=str(tmp_path))
+    writer = EpisodeWriter(config)
+    writer.add(flat_block([3]))
+    writer._files[None]._flush()
+    (tmp_path / "episodes-0-000000.parquet").write_text("somebody else was faster")
+    with pytest.raises(WriteFailed, match="exists"):
+        writer.close()
+    assert (tmp_path / "episodes-0-000000.parquet").read_text() == "somebody else was faster"

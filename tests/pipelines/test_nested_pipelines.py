@@ -1,0 +1,213 @@
+"""Pipelines in pipelines, as YAML names them: a block with `pieces` in a list of edits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.cli.show_pipelines import render_pipelines
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import ConfigError
+from runner.episodes import nested as nested_values
+from runner.module_parts import make_piece
+from runner.pipelines import ConnectorPiece, ConnectorPipeline, MeanStdFilter, PrevActionsPrevRewards
+from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from runner.pipelines.pipeline import PipelineError
+from runner.streams import random_stream
+from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+
+CPU = torch.device("cpu")
+SPACES = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Discrete(5)
+P = "runner.pipelines"
+FILTER = {"_target_": f"{P}.MeanStdFilter", "clip_by_value": 5.0}
+PAST = {"_target_": f"{P}.PrevActionsPrevRewards"}
+FLATTEN = {"_target_": f"{P}.FlattenObservations"}
+CLIP = {"_target_": f"{P}.ClipRewards"}
+AFTER_OBS = "AddObservationsFromEpisodesToBatch"
+
+
+def nested(*pieces: Mapping[str, Any], kind: str = "ConnectorPipeline") -> dict[str, Any]:
+    return {"_target_": f"{P}.{kind}", "pieces": [dict(piece) for piece in pieces]}
+
+
+def env_to_module(*edits: Mapping[str, Any]) -> ConnectorPipeline:
+    return env_to_module_pipeline(*SPACES, CPU, edits, make_piece)
+
+
+INNER = {"insert_after": AFTER_OBS, "piece": nested(FILTER, nested(PAST, FLATTEN))}
+FLAT = [
+    {"insert_after": AFTER_OBS, "piece": FILTER},
+    {"insert_after": "MeanStdFilter", "piece": PAST},
+    {"insert_after": "PrevActionsPrevRewards", "piece": FLATTEN},
+]
+
+
+def names(pipeline: ConnectorPipeline) -> list[str]:
+    return [type(piece).__name__ for piece in pipeline.single_pieces()]
+
+
+def test_spaces_columns_and_needs_are_those_of_the_flat_pipeline() -> None:
+    inner, flat = env_to_module(INNER), env_to_module(*FLAT)
+    assert names(inner) == names(flat)
+    assert inner.check_order(()) == flat.check_order(())
+    for name in ("observation_space", "action_space", "num_lookback", "writes_obs_to_episodes", "writes", "reports"):
+        assert getattr(inner, name) == getattr(flat, name), name
+
+
+def test_episodes_hold_what_the_last_writing_piece_made_and_not_what_follows_in_its_pipeline() -> None:
+    inner, flat = env_to_module(INNER), env_to_module(*FLAT)
+    assert inner.held_observation_space == flat.held_observation_space == gym.spaces.Box(-5.0, 5.0, (3,), np.float32)
+
+
+def test_a_runner_samples_as_with_the_flat_pipeline_and_its_state_goes_on() -> None:
+    def runner_of(edits: list[Any]) -> Any:
+        env, _ = coded_envs("batched", 2, [3, 5])
+        return make_runner(env, coded_module(), env_to_module_edits=edits)
+
+    edits = [{"insert_after": AFTER_OBS, "piece": nested(nested(FILTER))}]
+    inner, flat, other = runner_of(edits), runner_of(FLAT[:1]), runner_of(edits)
+    weights = weights_of(inner.module)
+    for _ in range(2):
+        mine, theirs = (runner.sample(7, True, weights, {}) for runner in (inner, flat))
+        for column, rows in theirs.rollout.blocks["default_policy"].columns.items():
+            np.testing.assert_array_equal(mine.rollout.blocks["default_policy"].columns[column], rows)
+        assert mine.connector_metrics == theirs.connector_metrics
+    state = copy.deepcopy(inner.env_to_module.get_state())
+    other.env_to_module.set_state(state)
+    assert nested_values.equal(other.env_to_module.get_state(), state)
+    filtered = state["ConnectorPipeline"]["ConnectorPipeline"]["MeanStdFilter"]
+    merged = inner.env_to_module.merge_states([state])["ConnectorPipeline"]["ConnectorPipeline"]["MeanStdFilter"]
+    assert merged["merged_count"] == filtered["merged_count"] + filtered["own_count"] > 14
+
+
+def test_every_nested_piece_has_a_random_stream() -> None:
+    class Draws(ConnectorPiece):
+        def use_stream(self, stream: np.random.Generator) -> None:
+            self.drawn = stream.integers(2**62)
+
+    def drawn() -> list[int]:
+        pieces = [Draws() for _ in range(4)]
+        inner = ConnectorPipeline([pieces[1], ConnectorPipeline([pieces[2]], *SPACES)], *SPACES)
+        pipeline = ConnectorPipeline([pieces[0], inner, pieces[3]], *SPACES)
+        pipeline.give_streams(lambda name, position: random_stream(0, name, position))
+        return [piece.drawn for piece in pieces]
+
+    assert len(set(drawn())) == 4
+    assert drawn() == drawn()
+
+
+def test_edits_find_pieces_of_nested_pipelines_by_name() -> None:
+    pipeline = env_to_module(
+        INNER,
+        {"insert_before": "PrevActionsPrevRewards", "piece": {"_target_": f"{P}.WriteObservationsToEpisodes"}},
+        {"replace": "FlattenObservations", "piece": nested(FLATTEN)},
+        {"remove": "MeanStdFilter"},
+        {"insert_after": "FlattenObservations", "piece": FILTER},
+    )
+    assert names(pipeline)[1:-2] == [
+        "WriteObservationsToEpisodes",
+        "PrevActionsPrevRewards",
+        "FlattenObservations",
+        "MeanStdFilter",
+    ]
+    assert isinstance(pipeline["PrevActionsPrevRewards"], PrevActionsPrevRewards)
+    assert pipeline[MeanStdFilter] == [pipeline["MeanStdFilter"]]
+    assert pipeline.observation_space == gym.spaces.Box(-5.0, 5.0, (9,), np.float32)
+    with pytest.raises(PipelineError, match="no piece PrevActions\n") as caught:
+        pipeline.remove("PrevActions")
+    assert caught.value.problems[0].nearest == "PrevActionsPrevRewards"
+
+
+def test_a_nested_piece_may_need_observations_that_the_episodes_hold() -> None:
+    env_to_module({"insert_after": AFTER_OBS, "piece": nested({"_target_": f"{P}.FrameStacking", "num_frames": 2})})
+    stack = {"_target_": f"{P}.FrameStacking", "num_frames": 2}
+    pipeline = env_to_module({"insert_after": AFTER_OBS, "piece": nested(FILTER, nested(stack))})
+    with pytest.raises(PipelineError, match="FrameStacking reads observations from the episodes, but MeanStdFilter"):
+        pipeline.check_order(())
+
+
+# -- kinds -------------------------------------------------------------------------------------------------------------
+
+KINDS = {
+    "env_to_module": ("EnvToModulePipeline", FILTER),
+    "module_to_env": ("ModuleToEnvPipeline", {"_target_": f"{P}.TensorToNumpy"}),
+    "learner": ("LearnerConnectorPipeline", CLIP),
+}
+
+
+def pipeline_of(kind: str, piece: Mapping[str, Any], depth: int = 1) -> ConnectorPipeline:
+    for _ in range(depth - 1):
+        piece = nested(piece)
+    anchors = {"env_to_module": AFTER_OBS, "module_to_env": "GetActions", "learner": "NumpyToTensor"}
+    edits = [{"insert_before" if kind == "learner" else "insert_after": anchors[kind], "piece": piece}]
+    if kind == "env_to_module":
+        return env_to_module(*edits)
+    if kind == "module_to_env":
+        return module_to_env_pipeline(*SPACES, True, False, edits, make_piece)
+    return learner_pipeline(*SPACES, CPU, edits, make_piece)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("around", KINDS)
+def test_a_nested_pipeline_is_of_the_kind_that_it_is_nested_in(kind: str, around: str, depth: int) -> None:
+    name, piece = KINDS[kind]
+    pipeline = pipeline_of(around, nested(piece, kind=name), depth)
+    available = ("action_dist_inputs",) if around == "module_to_env" else ()
+    if kind == around:
+        pipeline.check_order(available)
+        return
+    with pytest.raises(PipelineError, match=f"{name} does not belong in the {around} pipeline"):
+        pipeline.check_order(available)
+
+
+@pytest.mark.parametrize("around", KINDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_validate_tells_the_kind_from_the_source(kind: str, around: str) -> None:
+    name, _ = KINDS[kind]
+    block = f"{{_target_: {P}.{name}, pieces: []}}"
+    for piece in (block, f"{{_target_: {P}.ConnectorPipeline, pieces: [{block}]}}"):
+        composed = compose_experiment(["+experiment=ppo_cartpole", f"connectors.{around}=[{{append: {piece}}}]"])
+        if kind == around:
+            build_experiment_config(composed)
+            continue
+        with pytest.raises(ConfigError) as caught:
+            build_experiment_config(composed)
+        (problem,) = caught.value.problems
+        assert f"{name} is a pipeline of the kind {kind}, nested in the {around} pipeline" in problem.what
+
+
+class Standardised(ConnectorPipeline):
+    """A pipeline that makes its pieces itself."""
+
+    def __init__(self, clip: float = 3.0) -> None:
+        super().__init__([MeanStdFilter(clip_by_value=clip)])
+
+
+def test_a_pipeline_of_ones_own_may_make_its_pieces() -> None:
+    block = f"{{_target_: {__name__}.Standardised, clip: 2.0}}"
+    edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, piece: {block}}}]"
+    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
+    pipeline = env_to_module(*config.connectors.env_to_module)
+    assert pipeline.observation_space == gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
+
+
+def test_show_draws_the_pieces_of_nested_pipelines_below_them() -> None:
+    pieces = f"[{{_target_: {P}.FlattenObservations}}, {{_target_: {P}.MeanStdFilter}}]"
+    block = f"{{_target_: {P}.ConnectorPipeline, pieces: {pieces}}}"
+    edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, piece: {block}}}]"
+    config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
+    lines = render_pipelines(config).splitlines()
+    start = next(number for number, line in enumerate(lines) if "ConnectorPipeline" in line)
+    assert lines[start].startswith("   2 ConnectorPipeline")
+    assert lines[start + 1].startswith("       FlattenObservations")
+    assert lines[start + 2].startswith("       MeanStdFilter")
+    assert lines[start + 2].endswith("reports observations_clipped_fraction")
+    assert "observations are" in lines[start + 3]
+    assert lines[start + 4].startswith("   3 ")

@@ -1,0 +1,120 @@
+"""Items and resources that are made by hand, without environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from runner.builder import build_learner_group, build_parts
+from runner.config.compose import compose_experiment
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.episodes.columns import ColumnBlock, Rollout
+from runner.plans import Experiences, Flow, Origin, Resources, RunMetrics, Source, TrainResult, Waiting
+
+ID = "default_policy"
+
+
+@cache
+def config_of(*overrides: str) -> ExperimentConfig:
+    """Of A2C on CartPole, with one tiny network."""
+    small = ("module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none", "stop.training_iteration=1")
+    return build_experiment_config(compose_experiment(["+experiment=a2c_cartpole", *small, *overrides]))
+
+
+def resources_of(config: ExperimentConfig | None = None, learners: Any = None, env_runners: Any = None) -> Resources:
+    """Resources with these parts; operators that are tested with them use no others."""
+    return Resources(config or config_of(), learners, RunMetrics(10), env_runners)
+
+
+def learners_of(config: ExperimentConfig) -> Any:
+    """The learners of an experiment in this process."""
+    return build_learner_group(config, build_parts(config))
+
+
+class Sent:
+    """Takes the weights that are sent, as env runners do."""
+
+    num_runners = 2
+
+    def __init__(self) -> None:
+        self.runners: list[Any] = []
+
+    def set_weights(self, weights: Any, runners: Iterable[int] | None = None) -> None:
+        """Keep to whom they went."""
+        assert set(weights) == {ID}
+        self.runners.append(runners if runners is None else set(runners))
+
+
+def sent_of(resources: Resources) -> list[Any]:
+    """To which runners weights were sent."""
+    env_runners: Any = resources.env_runners
+    assert not isinstance(env_runners, EnvRunnerGroup)
+    sent: list[Any] = env_runners.runners
+    return sent
+
+
+def block_of(first_row: int, lengths: Sequence[int], module_id: str = ID) -> ColumnBlock:
+    """Terminated chunks of these lengths; row r of the block has the reward first_row + r."""
+    num_rows = sum(lengths)
+    stream = np.random.default_rng(first_row)
+    logits = stream.normal(size=(num_rows, 2)).astype(np.float32)
+    return ColumnBlock(
+        columns={
+            "obs": stream.normal(size=(num_rows + len(lengths), 4)).astype(np.float32),
+            "actions": np.arange(num_rows, dtype=np.int64) % 2,
+            "rewards": np.arange(first_row, first_row + num_rows, dtype=np.float32),
+            "action_dist_inputs": logits,
+            "action_logp": logits[:, 0] - np.logaddexp(logits[:, 0], logits[:, 1]),
+        },
+        lengths=np.array(lengths, np.int64),
+        is_terminated=np.ones(len(lengths), np.bool_),
+        is_truncated=np.zeros(len(lengths), np.bool_),
+        t_started=np.zeros(len(lengths), np.int64),
+        episode_ids=[f"{first_row}-{number}" for number in range(len(lengths))],
+        module_id=module_id,
+    )
+
+
+def experiences_of(first_row: int, lengths: Sequence[int], runner: int = 0, weights_seq_no: int = 1) -> Experiences:
+    """Experiences of one runner."""
+    block = block_of(first_row, lengths)
+    rollout = Rollout({ID: block}, block.num_rows)
+    return Experiences(rollout, (Origin(runner, weights_seq_no, block.num_rows),))
+
+
+def results_of(num: int, first: int = 0) -> list[TrainResult]:
+    """Train results that tell each other apart by their number of steps."""
+    return [TrainResult([], number) for number in range(first, first + num)]
+
+
+class Given(Source):
+    """Gives these items, and keeps count of how many were asked for."""
+
+    def __init__(self, resources: Resources, items: Iterable[Any]) -> None:
+        self._given = iter(items)
+        self.num_asked = 0
+        super().__init__(resources)
+
+    def make_items(self) -> Iterator[Any]:
+        """Yield the items, one by one."""
+        for item in self._given:
+            self.num_asked += 1
+            yield item
+
+
+def flow_of(resources: Resources, items: Iterable[Any]) -> Flow:
+    """A flow of these items."""
+    return Given(resources, items)
+
+
+def raw(flow: Flow, num: int) -> list[Any]:
+    """The next items of a flow, `Waiting` as one of them."""
+    return [next(flow.items) for _ in range(num)]
+
+
+WAITING = Waiting.FOR_RUNNERS

@@ -1,0 +1,89 @@
+"""Operators and plans as a user writes them, for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.plans import (
+    ConcatBatches,
+    Experiences,
+    Operator,
+    ParallelRollouts,
+    Resources,
+    Source,
+    StandardMetricsReporting,
+    TrainOneStep,
+    TrainResult,
+)
+
+
+class EverySecond(Operator):
+    """Drop every second item."""
+
+    takes = ("Experiences",)
+    gives = ("Experiences",)
+
+    def __init__(self, resources: Resources, first: int = 0) -> None:
+        super().__init__(resources)
+        self.num_seen = first
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give the item if its number is even."""
+        self.num_seen += 1
+        if self.num_seen % 2:
+            yield item
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how many items were seen."""
+        return {"num_seen": self.num_seen}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self.num_seen = int(state["num_seen"])
+
+
+class ThreeResults(Source):
+    """Give three results of nothing, and end."""
+
+    gives = ("TrainResult",)
+    needs = ("env_runners",)
+
+    def make_items(self) -> Iterator[TrainResult]:
+        """Yield them."""
+        for _ in range(3):
+            yield TrainResult([], 0)
+
+
+class OddSteps(Operator):
+    """Give numbers, which no operator takes."""
+
+    takes = ("Experiences",)
+    gives = ("Numbers",)
+    needs = ("env_runners",)
+
+
+class Unknown(Operator):
+    """Does not say what it takes and gives."""
+
+    needs = ("env_runners",)
+
+    def transform(self, item: Any) -> Iterator[Any]:
+        """Give the item on."""
+        yield item
+
+
+def two_batches(resources: Resources, every: int = 1) -> Iterator[Any]:
+    """The plan of PPO, on experiences of which one of two is dropped, in Python."""
+    rollouts = ParallelRollouts(resources).for_each(EverySecond(resources, every))
+    return rollouts.combine(ConcatBatches(resources, min_env_steps=40)).for_each(TrainOneStep(resources))
+
+
+def reported(resources: Resources) -> Iterator[Any]:
+    """A plan that reports by itself."""
+    return StandardMetricsReporting(resources)(TrainOneStep(resources)(ParallelRollouts(resources)))
+
+
+def no_flow(resources: Resources) -> list[int]:
+    """No plan."""
+    return [1]

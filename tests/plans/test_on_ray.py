@@ -1,0 +1,178 @@
+"""Plans on Ray actors: the same numbers as in one process, and runners that are lost in the middle."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, RunnerLost
+from runner.env_runners.tickets import wait_any
+from runner.trainer import Trainer
+from tests.conftest import without_times
+
+SMALL = (
+    "algorithm.train_batch_size_per_learner=60",
+    "env_runners.num_envs_per_env_runner=2",
+    "env_runners.num_env_runners=2",
+    "module.fcnet_hiddens=[4]",
+    "evaluation=none",
+    "tracking=none",
+    "connectors=mean_std_filter",
+)
+A3C = "algorithm.plan=[{AsyncGradients: {num_async: 2}}, {ApplyGradients: {update_all: false}}]"
+WAIT_S = 60.0
+
+
+def trainer_of(algorithm: str, *overrides: str) -> Trainer:
+    own = {"ppo": ["algorithm.minibatch_size=20"], "a2c": ["algorithm.min_sample_timesteps_per_iteration=60"]}
+    return Trainer.from_experiment(f"{algorithm}_cartpole", [*SMALL, *own[algorithm], *overrides])
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("algorithm", ["ppo", "a2c"])
+def test_the_same_numbers_inline_and_on_ray(algorithm: str, ray_cluster: None) -> None:
+    results = []
+    for overrides in (("engine=inline",), ()):
+        with trainer_of(algorithm, *overrides) as trainer:
+            results.append([without_times(trainer.train()) for _ in range(3)])
+    assert results[0] == results[1]
+
+
+@pytest.mark.ray
+def test_a_runner_killed_in_the_middle_of_asynchronous_sampling_is_replaced(ray_cluster: None) -> None:
+    with trainer_of("a2c", A3C) as trainer:
+        trainer.train()
+        group = trainer.env_runners
+        assert {ticket.index for ticket in group.in_flight} == {0, 1}, "requests are in flight between iterations"
+        handle: Any = group.handles[1]
+        import ray
+
+        pid = ray.get(handle._actor.__ray_call__.remote(lambda actor: os.getpid()))
+        os.kill(pid, signal.SIGKILL)
+        deadline = time.monotonic() + WAIT_S
+        while group.num_restarts == 0:
+            assert time.monotonic() < deadline
+            result = trainer.train()
+        assert group.generations[1] == 1
+        before = result["num_env_steps_trained_lifetime"]
+        for _ in range(3):
+            result = trainer.train()
+        assert result["fault_tolerance/num_remote_worker_restarts"] == 1
+        assert result["num_env_steps_trained_lifetime"] > before  # type: ignore[operator]
+
+
+def test_samples_say_which_weights_acted() -> None:
+    seen = []
+    with trainer_of("a2c", "engine=inline", "algorithm.plan=[ParallelRollouts,ConcatBatches,TrainOneStep]") as trainer:
+        for _ in range(3):
+            trainer.train()
+            seen += [(sample.runner, sample.weights_seq_no) for sample in trainer.env_runners.sample(4, True)]
+        newest = trainer.env_runners.weights_seq_no
+    numbers = [number for _, number in seen]
+    assert [runner for runner, _ in seen] == [0, 1] * 3
+    assert numbers == sorted(numbers)
+    assert numbers[-1] == newest
+    assert len(set(numbers)) == 3
+
+
+# -- tickets -------------------------------------------------------------------------------------------------------
+
+
+class Clerk:
+    """Answers with what it was asked, the number of calls before, and fails when told to."""
+
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+    def answer(self, value: Any, seconds: float = 0.0) -> tuple[Any, int]:
+        """Return the value and how many calls came before."""
+        time.sleep(seconds)
+        self.calls.append(value)
+        return value, len(self.calls) - 1
+
+    def fail(self) -> None:
+        """Fail as environments do."""
+        from runner.config.errors import Problem, RunFailure
+
+        raise RunFailure(Problem("it failed"))
+
+    def die(self) -> None:
+        """End the process."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close nothing."""
+
+
+def make_clerk(index: int, generation: int) -> Clerk:
+    return Clerk()
+
+
+MakeHandle = Callable[[], RunnerHandle]
+
+
+@pytest.fixture(params=["local", pytest.param("remote", marks=pytest.mark.ray)])
+def make_handle(request: pytest.FixtureRequest) -> Any:
+    """Makes handles of clerks, here or in Ray actors."""
+    made: list[RunnerHandle] = []
+    if request.param == "remote":
+        request.getfixturevalue("ray_cluster")
+
+    def make() -> RunnerHandle:
+        remote = request.param == "remote"
+        made.append(RemoteHandle(make_clerk, 0, 0, 0.1, 0.0, 30.0) if remote else LocalHandle(make_clerk, 0, 0))
+        return made[-1]
+
+    yield make
+    for handle in made:
+        handle.close()
+
+
+def test_calls_are_answered_in_their_order_however_they_are_asked_for(make_handle: MakeHandle) -> None:
+    handle = make_handle()
+    tickets = [handle.submit("answer", name) for name in "abc"]
+    assert [ticket.result() for ticket in reversed(tickets)] == [("c", 2), ("b", 1), ("a", 0)]
+    assert tickets[1].result() == ("b", 1), "an answer can be asked for twice"
+
+
+def test_any_of_several_runners(make_handle: MakeHandle) -> None:
+    slow, fast = make_handle(), make_handle()
+    for handle in (slow, fast):
+        handle.submit("answer", "ready").result()
+    tickets = [slow.submit("answer", "slow", 0.5), fast.submit("answer", "fast")]
+    number = wait_any(tickets)
+    assert tickets[number].is_ready()
+    left = {"slow", "fast"} - {tickets[number].result()[0]}
+    assert tickets[1 - number].result() == (*left, 1)
+    assert wait_any(tickets) == 0, "both are ready"
+
+
+def test_a_call_that_fails_fails_alone(make_handle: MakeHandle) -> None:
+    from runner.config.errors import RunFailure
+
+    handle = make_handle()
+    before, failing, after = handle.submit("answer", 1), handle.submit("fail"), handle.submit("answer", 2)
+    assert after.result() == (2, 1)
+    for _ in range(2):
+        with pytest.raises(RunFailure, match="it failed"):
+            failing.result()
+    assert failing.is_ready()
+    assert before.result() == (1, 0)
+
+
+@pytest.mark.ray
+def test_tickets_of_a_runner_that_died_are_ready_and_say_so(ray_cluster: None) -> None:
+    handle = RemoteHandle(make_clerk, 0, 0, 0.1, 0.0, 30.0)
+    handle.submit("answer", 1).result()
+    tickets = [handle.submit("die"), handle.submit("answer", 2)]
+    wait_any(tickets)
+    for ticket in tickets:
+        with pytest.raises(RunnerLost):
+            ticket.result()
+        assert ticket.is_ready()
+    handle.close()

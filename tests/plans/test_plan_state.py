@@ -1,0 +1,163 @@
+"""The state of plans: a run that goes on from a checkpoint on disk equals one that was not interrupted, bit for bit."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.plans import Experiences, Operator
+from runner.trainer import Trainer
+from tests.conftest import without_times
+
+SMALL = (
+    "algorithm.train_batch_size_per_learner=40",
+    "algorithm.min_sample_timesteps_per_iteration=0",
+    "env_runners.num_envs_per_env_runner=2",
+    "env_runners.rollout_fragment_length=10",
+    "module.fcnet_hiddens=[4]",
+    "evaluation=none",
+    "tracking=none",
+    "stop.training_iteration=100",
+)
+TWO = ("engine=inline", "env_runners.num_env_runners=2")
+THREE = ("engine=inline", "env_runners.num_env_runners=3")
+FILTER = "connectors=mean_std_filter"
+ASYNC = "{ParallelRollouts: {mode: async, num_async: 2}}"
+QUEUE = (
+    "[{Concurrently: {output_indexes: [1], plans: [[ParallelRollouts, Enqueue], [Dequeue, TrainOneStep]], "
+    "round_robin_weights: [3, 2]}}]"
+)
+DUPLICATE = (
+    "[{ParallelRollouts: {mode: raw}}, {Duplicate: {plans: [[TrainOneStep], "
+    "[{ConcatBatches: {min_env_steps: 50}}, TrainOneStep]], output_indexes: [0], round_robin_weights: [2, 1]}}]"
+)
+SEVERAL = (
+    "[{Concurrently: {plans: [[AsyncGradients, {ApplyGradients: {update_all: false}}], "
+    "[ParallelRollouts, TrainOneStep]], mode: async}}]"
+)
+STALE = "[AsyncGradients, {AverageGradients: {num_gradients: 2}}, {ApplyGradients: {update_all: false}}]"
+OWN = "[ParallelRollouts, {_target_: tests.plans.own_plans.EverySecond, first: 1}, ConcatBatches, TrainOneStep]"
+
+# Name -> experiment and overrides.
+PLANS: dict[str, tuple[str, list[str]]] = {
+    "ppo": ("ppo_cartpole", [FILTER]),
+    "ppo_two": ("ppo_cartpole", [*TWO, FILTER]),
+    "a2c": ("a2c_cartpole", ["algorithm.min_sample_timesteps_per_iteration=50"]),
+    "pg": ("pg_cartpole", ["algorithm.min_sample_timesteps_per_iteration=50"]),
+    "a3c": ("a2c_cartpole", [*TWO, FILTER, "algorithm.plan=[AsyncGradients, {ApplyGradients: {update_all: false}}]"]),
+    "a3c_two_each": (
+        "a2c_cartpole",
+        [*TWO, "algorithm.plan=[{AsyncGradients: {num_async: 2}}, {ApplyGradients: {update_all: false}}]"],
+    ),
+    "stale_runners": ("a2c_cartpole", [*THREE, f"algorithm.plan={STALE}"]),
+    "async": (
+        "a2c_cartpole",
+        [*TWO, f"algorithm.plan=[{ASYNC}, {{ConcatBatches: {{min_env_steps: 50}}}}, TrainOneStep]"],
+    ),
+    "raw": ("ppo_cartpole", [*THREE, "algorithm.plan=[{ParallelRollouts: {mode: raw}}, TrainOneStep]"]),
+    "queue": ("a2c_cartpole", [f"algorithm.plan={QUEUE}"]),
+    "duplicate": ("a2c_cartpole", [*TWO, f"algorithm.plan={DUPLICATE}"]),
+    "several": ("a2c_cartpole", [*TWO, f"algorithm.plan={SEVERAL}"]),
+    "own_operator": ("ppo_cartpole", [f"algorithm.plan={OWN}"]),
+    "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.two_batches}]"]),
+    "reported": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.reported}]"]),
+    "gradients": (
+        "a2c_cartpole",
+        ["algorithm.plan=[ParallelRollouts, ComputeGradients, {AverageGradients: {num_gradients: 3}}, ApplyGradients]"],
+    ),
+}
+# The iterations before the checkpoint: of plans whose operators keep something only now and then, more than one.
+CUTS = {
+    "a3c": (1, 2),
+    "stale_runners": (1, 2, 3),
+    "raw": (1, 2),
+    "queue": (1, 2),
+    "duplicate": (1, 2),
+    "several": (1, 2),
+}
+M = 4
+
+
+def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
+def make(name: str) -> Trainer:
+    experiment, overrides = PLANS[name]
+    overrides = [*overrides, "algorithm.minibatch_size=20"] if experiment == "ppo_cartpole" else overrides
+    return Trainer.from_experiment(experiment, [*SMALL, *overrides])
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    cuts = CUTS.get(name, (2,))
+    num_iterations = max(cuts) + M
+    with make(name) as trainer:
+        expected = results_of(trainer, num_iterations)
+        weights = trainer.learners.get_weights()["default_policy"]
+        runner_weights_seq_no = trainer.env_runners.weights_seq_no
+    with make(name) as trainer:
+        for number in range(1, num_iterations + 1):
+            assert results_of(trainer, 1) == expected[number - 1 : number], "checkpoints must not move the run"
+            if number in cuts:
+                save_checkpoint(tmp_path / str(number), trainer.get_state(), {})
+    for cut in cuts:
+        with make(name) as trainer:
+            trainer.set_state(load_checkpoint(tmp_path / str(cut))[0])
+            assert results_of(trainer, num_iterations - cut) == expected[cut:]
+            assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+            assert trainer.env_runners.weights_seq_no == runner_weights_seq_no
+
+
+@pytest.mark.parametrize("name", ["queue", "raw", "async", "stale_runners"])
+def test_what_operators_keep_is_in_the_checkpoint(name: str) -> None:
+    """The property above would say nothing of them if they kept nothing."""
+    with make(name) as trainer:
+        trainer.train()
+        state = trainer.get_state()
+    kept = {
+        "queue": lambda: state["plan"]["queues"]["queue"],
+        "raw": lambda: state["plan"]["operators"]["ParallelRollouts"]["rest"],
+        "async": lambda: state["plan"]["operators"]["ParallelRollouts"]["requests"]["answers"],
+        "stale_runners": lambda: state["env_runners"]["older_weights"],
+    }[name]()
+    assert len(kept) > 0
+
+
+def test_another_plan_starts_its_operators_anew() -> None:
+    with make("queue") as trainer:
+        trainer.train()
+        state = trainer.get_state()
+    with make("a2c") as trainer:
+        trainer.set_state(state)
+        assert trainer.training_iteration == 1
+        assert trainer.train()["training_iteration"] == 2
+        assert json.dumps(trainer.get_state()["plan"]["queues"]) == "{}"
+
+
+class Twice(Operator):
+    """Gives each item two times."""
+
+    takes = ("Experiences",)
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        yield item
+        yield item
+
+
+def test_what_is_left_of_an_item_is_in_the_checkpoint() -> None:
+    plan = f"algorithm.plan=[ParallelRollouts, {{_target_: {__name__}.Twice}}, TrainOneStep]"
+    overrides = [*SMALL, *TWO, plan]
+    with Trainer.from_experiment("a2c_cartpole", overrides) as trainer:
+        trainer.train()
+        state, expected = trainer.get_state(), trainer.train()
+    with Trainer.from_experiment("a2c_cartpole", overrides) as resumed:
+        resumed.set_state(state)
+        assert without_times(resumed.train()) == without_times(expected)
+    assert expected["num_env_steps_sampled"] == 0, "the second of an item"

@@ -1,0 +1,136 @@
+"""From `algorithm.plan` to operators: parts of one's own, what they do wrong, and plans that end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.config.errors import ConfigError, RunFailure
+from runner.plans import ConcatBatches, Flow, Operator, Resources, TrainOneStep, make_plan
+from runner.plans.operators.recorded import ReadRecorded
+from runner.trainer import Trainer
+from tests.conftest import without_times
+from tests.plans.hand_made import config_of, experiences_of, resources_of
+
+OWN = "tests.plans.own_plans"
+SMALL = (
+    "algorithm.train_batch_size_per_learner=40",
+    "algorithm.minibatch_size=20",
+    "env_runners.num_envs_per_env_runner=2",
+    "module.fcnet_hiddens=[4]",
+    "evaluation=none",
+    "tracking=none",
+)
+
+
+def results_of(plan: str, num_iterations: int = 3, *overrides: str) -> list[dict[str, Any]]:
+    arguments = [*SMALL, *overrides, f"algorithm.plan={plan}"]
+    with Trainer.from_experiment("ppo_cartpole", arguments) as trainer:
+        return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
+def test_a_function_gives_the_numbers_of_the_same_operators() -> None:
+    expected = results_of(
+        f"[ParallelRollouts,{{_target_: {OWN}.EverySecond, first: 1}},{{ConcatBatches: "
+        "{min_env_steps: 40}},TrainOneStep]"
+    )
+    assert results_of(f"[{{_target_: {OWN}.two_batches}}]") == expected
+
+
+def test_a_plan_that_reports_by_itself() -> None:
+    assert results_of(f"[{{_target_: {OWN}.reported}}]") == results_of("[ParallelRollouts,TrainOneStep]")
+
+
+def test_an_operator_that_says_nothing_of_its_items() -> None:
+    plain = results_of("[ParallelRollouts,TrainOneStep]")
+    assert results_of(f"[ParallelRollouts,{{_target_: {OWN}.Unknown}},TrainOneStep]") == plain
+
+
+def test_a_plan_that_ends() -> None:
+    with Trainer.from_experiment("ppo_cartpole", [*SMALL, f"algorithm.plan=[{{_target_: {OWN}.ThreeResults}}]"]) as one:
+        assert [one.train()["training_iteration"] for _ in range(3)] == [1, 2, 3]
+        with pytest.raises(RunFailure, match="the plan has ended"):
+            one.train()
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (f"[{{_target_: {OWN}.no_flow}}]", r"no_flow returns no flow of items[\s\S]*got +list"),
+        (f"[{{_target_: {OWN}.Unknown}}]", r"Unknown takes items, and no operator before it gives any"),
+        (
+            f"[{{_target_: {OWN}.EverySecond, first: 1}}]",
+            r"EverySecond takes items, and no operator before it gives any",
+        ),
+    ],
+)
+def test_what_is_no_plan(plan: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        results_of(plan)
+
+
+class Larger(ConcatBatches):
+    """An operator of one's own, made from one of runner; has its options."""
+
+
+class Mine:
+    """Holds an operator that has the name of one of runner."""
+
+    class TrainOneStep(Operator):
+        """Has an argument that the other one does not have."""
+
+        def __init__(self, resources: Resources, factor: int) -> None:
+            super().__init__(resources)
+            self.factor = factor
+
+
+def test_operators_made_from_those_of_runner_and_named_like_them() -> None:
+    resources = resources_of(config_of())
+    larger = Larger(resources, min_env_steps=5)
+    assert [item.num_env_steps for item in larger([experiences_of(0, [3]), experiences_of(3, [3])])] == [6]
+    assert Mine.TrainOneStep(resources, factor=3).options is None
+    assert list(resources.operators) == ["Larger", "TrainOneStep"]
+    TrainOneStep(resources)
+    assert list(resources.operators) == ["Larger", "TrainOneStep", "TrainOneStep#2"]
+
+
+def test_a_result_is_the_flow_of_the_last_operator() -> None:
+    config = config_of("algorithm.plan=[ParallelRollouts,TrainOneStep]")
+    with Trainer(config) as trainer:
+        resources = Resources(config, trainer.learners, trainer.resources.metrics, trainer.env_runners)
+        assert isinstance(make_plan(resources), Flow)
+        assert resources.metrics.num_env_steps_sampled_lifetime == 0, "nothing runs before it is asked for"
+
+
+class _Data:
+    num_batches = 0
+
+    def readers(self, num: int) -> list[Any]:
+        return []
+
+
+class _Learners:
+    num_learners = 1
+
+    def read_from(self, make_readers: Any) -> None: ...
+
+
+def _read_recorded() -> ReadRecorded:
+    config = config_of("offline.dataset_num_iters_per_learner=5")
+    return ReadRecorded(Resources(config, _Learners(), resources_of().metrics, None, _Data()))  # type: ignore[arg-type]
+
+
+def test_updates_that_an_iteration_has_left_are_kept() -> None:
+    """Also where another plan ends the iteration in the middle of them."""
+    read = _read_recorded()
+    data: Any = read.resources.recorded_data
+    lefts = []
+    for num_done in (2, 2, 1, 3):
+        lefts.append(next(read).left)
+        data.num_batches += num_done
+    assert lefts == [5, 3, 1, 5]
+    assert read.get_state() == {"left": 2}
+    other = _read_recorded()
+    other.set_state(read.get_state())
+    assert next(other).left == next(read).left == 2

@@ -1,0 +1,112 @@
+"""Counters, running means and timers of a run, counted from the items that operators give."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.env_runners.sample import Sample
+from runner.episodes.columns import Rollout
+from runner.plans import Experiences, RunMetrics, TrainResult
+from runner.plans.run_metrics import episode_metrics
+from runner.rows.finished_episodes import FinishedEpisodes
+from runner.trainer import Trainer
+from tests.conftest import QUICK
+
+
+def _sampled(finished: FinishedEpisodes, num_env_steps: int = 0) -> Experiences:
+    rollout = Rollout({}, num_env_steps)
+    return Experiences(rollout, samples=[Sample(rollout, finished, {})])
+
+
+def _add(metrics: RunMetrics, returns: list[float]) -> None:
+    num = len(returns)
+    finished = FinishedEpisodes(np.array(returns, np.float64), np.full(num, 3, np.int64), np.zeros(num, np.int64))
+    metrics.count(_sampled(finished))
+
+
+def test_running_means_are_over_the_last_episodes() -> None:
+    metrics = RunMetrics(smoothing=3)
+    _add(metrics, [1.0, 2.0])
+    first = metrics.end_iteration()
+    assert first["env_runners/episode_return_mean"] == 1.5
+    metrics.begin_iteration()
+    _add(metrics, [6.0, 10.0])
+    second = metrics.end_iteration()
+    assert second["env_runners/episode_return_mean"] == 6.0  # of 2, 6 and 10
+    assert (second["env_runners/episode_return_min"], second["env_runners/episode_return_max"]) == (2.0, 10.0)
+    assert (second["env_runners/num_episodes"], second["num_episodes_lifetime"]) == (2, 4)
+
+
+def test_no_mean_of_nothing() -> None:
+    result = episode_metrics("evaluation/env_runners", np.zeros(0), np.zeros(0, np.int64), 0, 0, 0)
+    assert result["evaluation/env_runners/episode_return_mean"] is None
+    assert result["evaluation/env_runners/num_episodes"] == 0
+
+
+def test_timers_add_up_and_start_anew_each_iteration() -> None:
+    metrics = RunMetrics(smoothing=3)
+    for _ in range(2):
+        metrics.begin_iteration()
+        for _ in range(3):
+            metrics.count(TrainResult([], 0, timers={"work": 0.5}))
+        result: dict[str, Any] = metrics.end_iteration()
+        assert result["timers/work"] == 1.5
+        assert 0 <= result["time_this_iter_s"] <= result["time_total_s"]
+    assert result["time_total_s"] > result["time_this_iter_s"]
+
+
+def test_metrics_go_on_from_a_state() -> None:
+    metrics = RunMetrics(smoothing=3)
+    metrics.count(_sampled(FinishedEpisodes(*[np.zeros(0)] * 3), 7))
+    _add(metrics, [1.0, 2.0, 3.0, 4.0])
+    metrics.end_iteration()
+    other = RunMetrics(smoothing=3)
+    other.set_state(metrics.get_state())
+    assert other.get_state() == metrics.get_state()
+    metrics.begin_iteration()
+    other.begin_iteration()
+    _add(metrics, [9.0])
+    _add(other, [9.0])
+    ours, theirs = metrics.end_iteration(), other.end_iteration()
+    for name in ("env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "training_iteration"):
+        assert ours[name] == theirs[name]
+    assert ours["env_runners/episode_return_mean"] == pytest.approx(16 / 3)
+
+
+def test_means_of_agents_and_modules_are_over_the_last_episodes_also_after_a_resume() -> None:
+    def add(metrics: RunMetrics, returns: list[float]) -> None:
+        values, num = np.array(returns), len(returns)
+        counts = np.full(num, 3, np.int64), np.zeros(num, np.int64)
+        metrics.count(_sampled(FinishedEpisodes(values, *counts, {"left": values}, {"p0": values})))
+
+    metrics = RunMetrics(smoothing=3)
+    add(metrics, [1.0, 2.0, 3.0])
+    resumed = RunMetrics(smoothing=3)
+    resumed.set_state(metrics.get_state())
+    for one in (metrics, resumed):
+        add(one, [6.0, 9.0])
+        result = one.end_iteration()
+        assert result["env_runners/agent_episode_return_mean/left"] == 6.0  # of 3, 6 and 9
+        assert result["env_runners/module_episode_return_mean/p0"] == 6.0
+
+
+def test_gradient_steps_of_all_updates_are_summed_and_other_metrics_averaged() -> None:
+    metrics = RunMetrics(smoothing=3)
+    metrics.count(TrainResult([{"p0": {"num_minibatch_updates": 4.0, "total_loss": 1.0}}], 8))
+    both = {"num_minibatch_updates": 6.0, "total_loss": 2.0}
+    metrics.count(TrainResult([{"p0": both, "p1": both}], 8))
+    result = metrics.end_iteration()
+    assert (result["learners/p0/num_minibatch_updates"], result["learners/p0/total_loss"]) == (10.0, 1.5)
+    assert (result["learners/p1/num_minibatch_updates"], result["learners/p1/total_loss"]) == (6.0, 2.0)
+    assert result["num_env_steps_trained_lifetime"] == 16
+
+
+def test_every_reported_metric_is_producible_and_the_other_way_round() -> None:
+    from runner.config.metrics import producible_metrics
+
+    overrides = [*QUICK, "evaluation.evaluation_interval=1", "evaluation.evaluation_duration=2"]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        assert set(trainer.train()) == set(producible_metrics(trainer.config))

@@ -1,0 +1,83 @@
+"""Pieces that report metrics, as users may write them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.pipelines import EnvToModulePiece, LearnerPiece, ModuleToEnvPiece, PieceMetrics
+
+FRACTION = "left_fraction"
+
+
+class CartPositions(EnvToModulePiece):
+    """Reports where the carts of CartPole are."""
+
+    reads = ("obs",)
+    reports = {  # noqa: RUF012
+        "left_fraction": ("mean", "share of the carts that are left of the centre"),
+        "num_observed": ("sum", "observations that passed"),
+        "rightmost": ("max", "largest position of a cart"),
+        "newest_position": ("last", "position of the first cart"),
+    }
+
+    def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
+        if metrics is not None:
+            positions = batch["obs"][:, 0]
+            metrics.report("left_fraction", (positions < 0).mean(), len(positions))
+            metrics.report("num_observed", len(positions))
+            metrics.report("rightmost", positions.max())
+            metrics.report("newest_position", positions[0])
+        return batch
+
+
+class ActionCount(ModuleToEnvPiece):
+    """Reports how many actions are chosen."""
+
+    reads = ("actions",)
+    reports = {"num_actions": ("sum", "actions that were chosen")}  # noqa: RUF012
+
+    def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
+        if metrics is not None:
+            metrics.report("num_actions", len(batch["actions"]))
+        return batch
+
+
+class RewardSum(LearnerPiece):
+    """Reports the rewards that are learned from."""
+
+    reads = ("rewards",)
+    reports = {"reward_sum": ("sum", "rewards that are learned from")}  # noqa: RUF012
+
+    def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
+        if metrics is not None:
+            metrics.report("reward_sum", batch["rewards"].sum())
+        return batch
+
+
+class SubclassedSum(RewardSum):
+    """Declares what its base declares."""
+
+
+class ComputedNames(RewardSum):
+    """Declares a metric whose name only Python knows."""
+
+    reports = {FRACTION: ("mean", "nothing")}  # noqa: RUF012
+
+
+class SetByInstance(LearnerPiece):
+    """Declares a metric when it is made."""
+
+    def __init__(self) -> None:
+        self.reports = {"of_instance": ("sum", "nothing")}
+
+    def __call__(self, *, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
+        return batch
+
+
+class Misspelt(RewardSum):
+    """Reports what it does not declare."""
+
+    def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
+        if metrics is not None:
+            metrics.report("rewards_sum", 0.0)
+        return batch

@@ -1,0 +1,257 @@
+"""Rows in lock step on their own: running episodes as views, growth, and its state in the middle of an episode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.rows.lock_step_rows import LockStepRows
+from tests.environments import CodedVectorEnv, coded_reward
+
+
+class Driver:
+    """Fills a buffer from coded sub-environments; action and output of a step are its number, 1, 2, ..."""
+
+    def __init__(self, num_envs: int, lengths: Sequence[int], num_lookback: int) -> None:
+        self.env = CodedVectorEnv(num_envs, lengths)
+        self.buffer = LockStepRows(num_envs, np.zeros(3, np.float32), np.int64(0), "x", num_lookback)
+        self.number = 0
+        self.buffer.add_reset(*self.env.reset())
+
+    def steps(self, count: int) -> LockStepRows:
+        for _ in range(count):
+            self.number += 1
+            actions = np.full(self.env.num_envs, self.number % 5)
+            outputs = {"actions": actions, "number": np.full(self.env.num_envs, float(self.number))}
+            self.buffer.add_step(*self.env.step(actions), outputs)
+        return self.buffer
+
+
+def parts(buffer: LockStepRows) -> tuple[Any, Any]:
+    """Block and finished episodes of the next cut."""
+    fragment = buffer.cut()
+    return fragment.block, fragment.finished
+
+
+def places(episode: Any) -> list[tuple[int, ...]]:
+    """(n, t, k) of all observations, those of the lookback first."""
+    return [tuple(int(code) for code in row) for row in episode.observations.data]
+
+
+def test_running_episodes_grow_and_start_anew() -> None:
+    driver = Driver(2, [2, 50], num_lookback=0)  # lengths 2 and 50 in turn
+    buffer = driver.buffer
+    assert [places(episode) for episode in buffer] == [[(0, 0, 0)], [(1, 0, 0)]]
+    assert [len(episode) for episode in buffer] == [0, 0]
+    driver.steps(2)
+    done, running = buffer
+    assert (done.id_, done.is_terminated, done.is_truncated) == ("x-0-0", True, False)
+    assert places(done) == [(0, 0, 0), (0, 1, 0), (0, 2, 0)]
+    assert (running.id_, running.is_done, places(running)) == ("x-1-0", False, [(1, 0, 0), (1, 1, 0), (1, 2, 0)])
+    driver.steps(1)  # resets sub-environment 0
+    assert (buffer[0].id_, buffer[0].t_started, buffer[0].is_done, places(buffer[0])) == (
+        "x-0-1",
+        0,
+        False,
+        [(0, 0, 1)],
+    )
+    driver.steps(1)
+    assert places(buffer[0]) == [(0, 0, 1), (0, 1, 1)]
+    assert buffer[0].get_actions().tolist() == [4]
+    assert buffer[0].get_rewards().tolist() == [coded_reward(0, 1, 1)]
+    assert buffer[0].get_extra_model_outputs("number").tolist() == [4.0]
+    assert buffer[-1].id_ == "x-1-0"
+    with pytest.raises(IndexError, match="sub-environment 2 of 2"):
+        buffer[2]
+
+
+@pytest.mark.parametrize("num_lookback", [0, 1, 3])
+def test_running_episodes_after_a_cut_see_the_lookback(num_lookback: int) -> None:
+    driver = Driver(1, [50], num_lookback)
+    driver.steps(5).cut()
+    episode = driver.buffer[0]
+    past = min(num_lookback, 5)
+    assert (len(episode), episode.t_started, episode.t, episode.rewards.lookback) == (0, 5, 5, past)
+    assert places(episode) == [(0, t, 0) for t in range(5 - past, 6)]
+    driver.steps(1)
+    episode = driver.buffer[0]
+    assert (len(episode), episode.t_started, episode.t) == (1, 5, 6)
+    assert places(episode) == [(0, t, 0) for t in range(5 - past, 7)]
+    assert episode.rewards.data.tolist() == [coded_reward(0, t, 0) for t in range(6 - past, 7)]
+    assert episode.get_rewards().tolist() == [coded_reward(0, 6, 0)]
+
+
+@pytest.mark.parametrize("num_lookback", [0, 1, 3])
+def test_a_sub_environment_that_was_done_at_the_cut(num_lookback: int) -> None:
+    driver = Driver(2, [2, 50], num_lookback)
+    driver.steps(2).cut()
+    done, running = driver.buffer
+    assert (done.id_, len(done), done.t) == ("x-0-0", 0, 2)
+    assert (done.is_terminated, done.is_truncated) == (True, False)
+    assert places(done) == [(0, t, 0) for t in range(2 - min(num_lookback, 2), 3)]
+    assert not running.is_done
+    driver.steps(1)
+    new, running = driver.buffer
+    assert (new.id_, new.t_started, len(new), new.is_done, places(new)) == ("x-0-1", 0, 0, False, [(0, 0, 1)])
+    assert (running.t_started, running.t) == (2, 3)
+    block = driver.steps(1).cut().block
+    assert list(block.episode_ids) == ["x-0-1", "x-1-0"]
+    assert block.columns["number"].tolist() == [4.0, 3.0, 4.0]  # not 3 for sub-environment 0: that was its reset
+
+
+def test_a_short_episode_has_no_more_lookback_than_steps() -> None:
+    driver = Driver(1, [3, 50], num_lookback=3)
+    driver.steps(5).cut()  # the first episode's 3 steps, its reset, one step
+    assert places(driver.buffer[0]) == [(0, 0, 1), (0, 1, 1)]
+    assert driver.buffer[0].rewards.lookback == 1
+
+
+def test_writes_through_views_reach_the_block() -> None:
+    driver = Driver(2, [50], num_lookback=1)
+    driver.steps(2).cut()
+    driver.steps(2)
+    episode = driver.buffer[1]
+    episode.set_observations(new_data=np.full(3, 77.0), at_indices=-1)
+    episode.set_rewards(new_data=np.float32(-5.0), at_indices=0)
+    episode.set_extra_model_outputs(key="number", new_data=-1.0, at_indices=1)
+    driver.buffer.current_obs[0] = 66.0
+    fragment = driver.buffer.cut()
+    block, finished = fragment.block, fragment.finished
+    assert block.columns["obs"][:, 0].tolist() == [0, 0, 66, 1, 1, 77]
+    assert block.columns["rewards"][2:].tolist() == [-5.0, coded_reward(1, 4, 0)]
+    assert block.columns["number"].tolist() == [3.0, 4.0, 3.0, -1.0]
+    assert len(finished.returns) == 0
+
+
+def test_an_episode_that_is_cut_twice_keeps_its_return_and_its_time() -> None:
+    driver = Driver(1, [5, 50], num_lookback=0)
+    started, returns, lengths = [], [], []
+    for _ in range(3):
+        block, finished = parts(driver.steps(2))
+        started += block.t_started.tolist()
+        returns += finished.returns.tolist()
+        lengths += finished.lengths.tolist()
+    assert started == [0, 2, 4]
+    assert returns == [sum(coded_reward(0, t, 0) for t in range(1, 6))]
+    assert lengths == [5]
+
+
+def test_growth_keeps_all_rows() -> None:
+    grown, reserved = Driver(3, [4, 7, 2], 1), Driver(3, [4, 7, 2], 1)
+    reserved.buffer.reserve(200)
+    for steps in (1, 90, 5):
+        (got, got_finished), (expected, finished) = parts(grown.steps(steps)), parts(reserved.steps(steps))
+        assert got.num_rows > steps
+        for name in expected.columns:
+            np.testing.assert_array_equal(got.columns[name], expected.columns[name], err_msg=name)
+        assert got.episode_ids == expected.episode_ids
+        np.testing.assert_array_equal(got_finished.returns, finished.returns)
+
+
+def test_growth_in_the_middle_of_a_fragment_keeps_who_awaits_its_reset() -> None:
+    driver = Driver(2, [2, 50], 0)
+    driver.steps(2).reserve(300)
+    driver.steps(1)
+    block = driver.buffer.cut().block
+    assert block.num_rows == 2 + 3  # the third row of sub-environment 0 was its reset
+    assert block.lengths.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("num_lookback", [0, 1, 3])
+@pytest.mark.parametrize("num_steps", [2, 5])  # with 2, one sub-environment awaits its reset
+@pytest.mark.parametrize("lengths", [[2, 50], [50, 50, 50, 2]])  # the first terminates, the second is truncated
+def test_state_in_the_middle_of_episodes(num_lookback: int, num_steps: int, lengths: list[int]) -> None:
+    driver = Driver(2, lengths, num_lookback)
+    driver.steps(num_steps).cut()
+    state = driver.buffer.get_state()
+    restored = LockStepRows(2, np.zeros(3, np.float32), np.int64(0), "x", num_lookback)
+    restored.set_state(state)
+    for episode, expected in zip(restored, driver.buffer, strict=True):
+        assert_same_view(episode, expected)
+    original = driver.buffer
+    results = [original, restored]
+    for _ in range(4):
+        driver.number += 1
+        actions = np.full(2, driver.number % 5)
+        result = driver.env.step(actions)
+        for buffer in results:
+            buffer.add_step(*result, {"actions": actions, "number": np.full(2, float(driver.number))})
+        for episode, expected in zip(restored, original, strict=True):
+            assert_same_view(episode, expected)
+    (got, got_finished), (expected_block, finished) = parts(restored), parts(original)
+    assert_same_blocks(got, expected_block)
+    np.testing.assert_array_equal(got_finished.returns, finished.returns)
+    np.testing.assert_array_equal(got_finished.lengths, finished.lengths)
+
+
+def test_state_is_a_copy() -> None:
+    driver = Driver(2, [50], 1)
+    driver.steps(3).cut()
+    state = driver.buffer.get_state()
+    newest = state["obs"].copy()
+    driver.steps(3).cut()
+    np.testing.assert_array_equal(state["obs"], newest)
+
+
+def assert_same_view(got: Any, expected: Any) -> None:
+    assert (got.id_, got.t_started, got.t, got.is_terminated, got.is_truncated, got.rewards.lookback) == (
+        expected.id_,
+        expected.t_started,
+        expected.t,
+        expected.is_terminated,
+        expected.is_truncated,
+        expected.rewards.lookback,
+    )
+    assert places(got) == places(expected)
+    np.testing.assert_array_equal(got.actions.data, expected.actions.data)
+    np.testing.assert_array_equal(got.rewards.data, expected.rewards.data)
+
+
+def assert_same_blocks(got: Any, expected: Any) -> None:
+    assert list(got.columns) == list(expected.columns)
+    for name in expected.columns:
+        np.testing.assert_array_equal(got.columns[name], expected.columns[name], err_msg=name)
+    assert got.episode_ids == expected.episode_ids
+    np.testing.assert_array_equal(got.t_started, expected.t_started)
+    np.testing.assert_array_equal(got.is_terminated, expected.is_terminated)
+    np.testing.assert_array_equal(got.is_truncated, expected.is_truncated)
+    for episode, other in zip(got, expected, strict=True):
+        assert_same_view(episode, other)
+
+
+def test_finished_episodes_are_in_the_order_of_their_ends() -> None:
+    driver = Driver(3, [5, 50, 50, 2, 50, 50, 3], 0)  # first episodes: 5, 2, 3 steps
+    finished = driver.steps(5).cut().finished
+    assert finished.env_of.tolist() == [1, 2, 0]
+    assert finished.lengths.tolist() == [2, 3, 5]
+    assert finished.returns.tolist() == [
+        sum(coded_reward(n, t, 0) for t in range(1, s + 1)) for n, s in [(1, 2), (2, 3), (0, 5)]
+    ]
+    finished = driver.steps(1).cut().finished
+    assert finished.returns.shape == (0,)
+
+
+def test_infos_of_gymnasiums_nested_dicts() -> None:
+    buffer = LockStepRows(2, np.zeros(3, np.float32), np.int64(0), "x", 0)
+    obs, false = np.zeros((2, 3), np.float32), np.zeros(2, np.bool_)
+    only_second = np.array([False, True])
+    nested = {"arm": {"angle": np.array([0.0, 1.5]), "_angle": only_second}, "_arm": only_second}
+    buffer.add_reset(obs, nested)
+    outputs = {"actions": np.zeros(2, np.int64)}
+    buffer.add_step(obs, np.zeros(2), false, false, {"plain": np.array([3, 4])}, outputs)
+    block = buffer.cut().block
+    assert [episode.get_infos() for episode in block] == [[{}, {"plain": 3}], [{"arm": {"angle": 1.5}}, {"plain": 4}]]
+
+
+def test_running_episodes_see_their_infos() -> None:
+    buffer = LockStepRows(2, np.zeros(1, np.float32), np.int64(0), "x", 1)
+    buffer.add_reset(np.zeros((2, 1)), [{"k": 0}, {}])
+    no = np.zeros(2, np.bool_)
+    for t in (1, 2):
+        done = np.array([t == 1, False])  # sub-environment 0 is reset by the second step
+        buffer.add_step(np.zeros((2, 1)), np.zeros(2), done, no, [{"k": t}, {"m": -t}], {"actions": np.zeros(2)})
+    assert buffer[0].get_infos() == [{"k": 2}]
+    assert buffer[1].get_infos() == [{}, {"m": -1}, {"m": -2}]
