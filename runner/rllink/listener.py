@@ -55,33 +55,40 @@ class Listener:
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
         self._tls, self._handshake_timeout_s = tls, handshake_timeout_s
         self._admission, self._make_connection = admission, make_connection
-        self._accepting: asyncio.Task[None] | None = None
         self._connecting: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
         """Begin to accept clients."""
-        self._accepting = asyncio.ensure_future(self._accept())
+        self._go_on()
 
     async def close(self) -> None:
         """Stop listening, and drop connections that are not complete yet."""
-        for task in (self._accepting, *self._connecting):
-            if task is not None:
-                task.cancel()
-        if self._accepting is not None:
-            await asyncio.wait([self._accepting])
+        if self._pause is not None:
+            self._pause.cancel()
+        asyncio.get_running_loop().remove_reader(self._socket)
         self._socket.close()
+        if self._connecting:
+            for task in self._connecting:
+                task.cancel()
+            await asyncio.wait(self._connecting)
 
-    async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                accepted, address = await loop.sock_accept(self._socket)
-            except OSError as error:
-                if error.errno in _NONE_LEFT:
-                    _log.warning("RLlink: no client can connect: %s", error.strerror)
-                    await asyncio.sleep(_NONE_LEFT_PAUSE_S)
-                continue  # the client is gone already
-            self._welcome(accepted, str(address[0]))
+    def _go_on(self) -> None:
+        # A task that awaits the next connection would lose an accepted one when it is cancelled; a callback does not.
+        asyncio.get_running_loop().add_reader(self._socket, self._accept)
+
+    def _accept(self) -> None:
+        try:
+            accepted, address = self._socket.accept()
+        except OSError as error:  # most often the client is gone already
+            if error.errno in _NONE_LEFT:
+                _log.warning("RLlink: no client can connect: %s", error.strerror)
+                loop = asyncio.get_running_loop()
+                loop.remove_reader(self._socket)
+                self._pause = loop.call_later(_NONE_LEFT_PAUSE_S, self._go_on)
+            return
+        accepted.setblocking(False)
+        self._welcome(accepted, str(address[0]))
 
     def _welcome(self, accepted: socket.socket, host: str) -> None:
         unseated = self._admission.arrive(host, time.monotonic())
@@ -92,17 +99,22 @@ class Listener:
             return
         task = asyncio.ensure_future(self._connect(accepted, unseated))
         self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
+        task.add_done_callback(lambda task: self._end_connecting(task, accepted, unseated))
         unseated.refuse = task.cancel
+
+    def _end_connecting(self, task: asyncio.Task[None], accepted: socket.socket, unseated: Unseated) -> None:
+        self._connecting.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if task.cancelled() or error is not None:  # perhaps before its first line, so it cannot do this itself
+            self._admission.leave(unseated)
+            accepted.close()
+        if error is not None and not isinstance(error, OSError):  # an OSError is a failed handshake
+            _log.error("RLlink: a connection failed", exc_info=error)
 
     async def _connect(self, accepted: socket.socket, unseated: Unseated) -> None:
         handshake_s = None if self._tls is None else self._handshake_timeout_s
-        try:
-            if (delay_s := unseated.since - time.monotonic()) > 0:
-                await asyncio.sleep(delay_s)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: self._make_connection(unseated), accepted, ssl=self._tls, ssl_handshake_timeout=handshake_s
-            )
-        except (OSError, asyncio.CancelledError):  # no handshake
-            self._admission.leave(unseated)
-            accepted.close()
+        if (delay_s := unseated.since - time.monotonic()) > 0:
+            await asyncio.sleep(delay_s)
+        await asyncio.get_running_loop().connect_accepted_socket(
+            lambda: self._make_connection(unseated), accepted, ssl=self._tls, ssl_handshake_timeout=handshake_s
+        )
