@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -86,12 +87,12 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
     def __len__(self) -> int:
         return len(self.lengths)
 
-    @property
+    @cached_property
     def num_rows(self) -> int:
         """R, the env steps in this block."""
         return int(self.lengths.sum())
 
-    @property
+    @cached_property
     def offsets(self) -> npt.NDArray[np.int64]:
         """(E + 1,) row at which each chunk starts in the step columns; in `obs` chunk e starts at offsets[e] + e."""
         offsets = np.zeros(len(self.lengths) + 1, np.int64)

@@ -59,7 +59,7 @@ class GradientSteps:
         for name, gradient in self._gradients:
             norms[name] = norm = torch.linalg.vector_norm(gradient)
             if grad_clip is not None:
-                gradient.mul_((grad_clip / (norm + 1e-6)).clamp_(max=1.0))
+                gradient.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
         self._optimizer.step(*lrs)
         return norms
 

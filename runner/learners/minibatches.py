@@ -58,7 +58,7 @@ class _Rows:
         self.columns = {name: batch[name] for name in reads}
         self.numbers = np.arange(nested.row_count(self.columns))
         if LOSS_MASK in batch:
-            self.numbers = batch[LOSS_MASK].nonzero().squeeze(-1).cpu().numpy()
+            self.numbers = np.flatnonzero(batch[LOSS_MASK].cpu().numpy())
         self.num_rows = len(self.numbers)
 
     def num_parts(self, numbers: Units, max_rows: int | None) -> int:
@@ -161,7 +161,8 @@ class Minibatches:
     def of_update(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
         """Yield minibatches of nearly equal size, in `num_epochs` passes over the rows with a loss.
 
-        Shuffled rows are gathered once an epoch and column, rows in time order once; a minibatch is a view. There is
+        Shuffled rows are gathered once an epoch and column, rows in time order, or all in one minibatch, once; a
+        minibatch is a view. There is
         no minibatch if a learner has no row.
         """
         units = self._units(batch)
@@ -171,7 +172,8 @@ class Minibatches:
         rows_of_all = (
             even_sizes(self._peers.total(units.num_rows), len(sizes)) if self._peers.num_learners > 1 else None
         )
-        in_order = None if self._config.minibatching == "shuffled" else list(self._cut(units, units.numbers, sizes))
+        is_shuffled = self._config.minibatching == "shuffled" and len(sizes) > 1
+        in_order = None if is_shuffled else list(self._cut(units, units.numbers, sizes))
         for epoch in range(self._config.num_epochs):
             is_last = epoch == self._config.num_epochs - 1
             cut = in_order or self._cut(units, self._stream.permutation(units.numbers), sizes)

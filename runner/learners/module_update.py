@@ -93,10 +93,11 @@ class ModuleUpdate:
             LossNotFinite: a metric is not finite; the message names the fields of learning rates.
         """
         names = [name for record in records for name, value in record.items() if value is not None]
-        tensors = [value.detach() for record in records for value in record.values() if value is not None]
+        tensors = [value for record in records for value in record.values() if value is not None]
         if not tensors:
             return {}
-        stacked = torch.stack(tensors)
+        with torch.no_grad():
+            stacked = torch.stack(tensors)
         self._peers.mean(stacked)
         values: list[float] = stacked.tolist()
         if not all(map(math.isfinite, values)):

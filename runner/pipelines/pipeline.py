@@ -71,6 +71,8 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def take_metrics(self, module_id: str) -> ConnectorMetrics:
         """Return what the pieces of this module's pipeline have reported since the last call, by the run's names."""
+        if not self.reports:
+            return {}
         reported = merged_metrics(
             piece._metrics.take() for piece in (self, *self.every_piece()) if isinstance(piece, ConnectorPipeline)
         )

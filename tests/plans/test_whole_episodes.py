@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from runner.checkpoints.checkpoint import load_checkpoint, save_checkpoint
 from runner.env_runners.env_runner import Sample
 from runner.episodes import nested
-from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
+from runner.episodes.columns import Rollout, block_from_episodes
 from runner.plans.whole_episodes import WholeEpisodes
 from tests.env_runners.coded_agents import make_coded_run
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, naive_episodes, weights_of
@@ -135,7 +136,7 @@ def test_any_object_in_infos_can_be_checkpointed(tmp_path: Path) -> None:
         def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]]:
             return [{"thing": Unreadable()}] * num_rows
 
-    running = ColumnBlock(**{**vars(block), "is_truncated": np.array([False]), "infos": Infos()})
+    running = replace(block, is_truncated=np.array([False]), infos=Infos())
     whole = WholeEpisodes()
     assert whole.add(Rollout({ID: running}, 2)).blocks == {}
     through_checkpoint(whole, tmp_path / "checkpoint")
@@ -164,7 +165,7 @@ def test_chunks_of_several_runners_and_an_episode_in_several_rollouts() -> None:
 
 def test_what_to_leave_out_on_resume_is_passed_on_with_held_chunks() -> None:
     block = block_from_episodes([episode_of("a", 2, terminated=False)])
-    running = ColumnBlock(**{**vars(block), "is_truncated": np.array([False])})
+    running = replace(block, is_truncated=np.array([False]))
     end = block_from_episodes([episode_of("a", 1, first=2, t_started=2)])
     whole = WholeEpisodes()
     whole.add(Rollout({ID: running}, 2, ("one",)))

@@ -21,6 +21,7 @@ class Ending(asyncio.Protocol):
         transport.close()
 
 
+@pytest.mark.filterwarnings("error:unclosed:ResourceWarning")
 @pytest.mark.parametrize("num_turns", range(6))
 def test_a_listener_that_closes_leaves_no_accepted_socket(num_turns: int) -> None:
     async def connect_and_close() -> None:

@@ -6,6 +6,7 @@ import base64
 import gzip
 import pickle
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -327,7 +328,7 @@ def test_columns_that_nobody_needs_are_not_read(tmp_path: Path, name: str) -> No
 
 def test_bytes_that_are_read_of_parquet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of columns that are not needed, not even the pages are read."""
-    wide = ColumnBlock(**{**vars(BLOCK), "columns": {**BLOCK.columns, "features": np.random.rand(16, 5000)}})
+    wide = replace(BLOCK, columns={**BLOCK.columns, "features": np.random.rand(16, 5000)})
     record(tmp_path / "data", wide)
     size = next((tmp_path / "data").iterdir()).stat().st_size
     num_read = []

@@ -99,7 +99,7 @@ def test_tables_straddle_files(tmp_path: Path, method: str, kwargs: dict[str, st
 def test_nested_columns_through_text(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     obs = {"position": rng.normal(size=(7, 2)), "pair": (rng.normal(size=7), rng.integers(0, 9, (7, 2, 2)))}
-    block = ColumnBlock(**{**vars(flat_block([3, 2])), "columns": {**flat_block([3, 2]).columns, "obs": obs}})
+    block = replace(flat_block([3, 2]), columns={**flat_block([3, 2]).columns, "obs": obs})
     for method in ("write_json", "write_csv", "write_parquet"):
         write(tmp_path / method, [block], output_write_episodes=False, output_write_method=method)
         found = read(tmp_path / method).columns["obs"]
@@ -244,9 +244,7 @@ def _mixed_formats(folder: Path) -> dict[str, object]:
 
 def _mixed_columns(folder: Path) -> dict[str, object]:
     write(folder, PARTS)
-    block = ColumnBlock(
-        **{**vars(PARTS[0]), "columns": {k: PARTS[0].columns[k] for k in ("obs", "actions", "rewards")}}
-    )
+    block = replace(PARTS[0], columns={k: PARTS[0].columns[k] for k in ("obs", "actions", "rewards")})
     write(folder, [block])
     return {}
 
@@ -254,7 +252,7 @@ def _mixed_columns(folder: Path) -> dict[str, object]:
 def _mixed_shapes(folder: Path) -> dict[str, object]:
     write(folder, PARTS)
     columns = {**PARTS[0].columns, "obs": np.zeros((19, 3), np.float32)}
-    write(folder, [ColumnBlock(**{**vars(PARTS[0]), "columns": columns})])
+    write(folder, [replace(PARTS[0], columns=columns)])
     return {}
 
 

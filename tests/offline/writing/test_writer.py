@@ -111,8 +111,8 @@ def test_row_groups_let_a_reader_take_a_part(tmp_path: Path) -> None:
 def test_infos_that_come_late(tmp_path: Path) -> None:
     plain = [flat_block([2], prefix=f"{i}-") for i in range(4)]
     infos = ListedInfos([[{}, {"x": 1}, {}]])
-    parts = [plain[0], ColumnBlock(**{**vars(plain[1]), "infos": infos}), plain[2]]
-    parts += [ColumnBlock(**{**vars(plain[3]), "infos": infos})]
+    parts = [plain[0], replace(plain[1], infos=infos), plain[2]]
+    parts += [replace(plain[3], infos=infos)]
     report = write(OfflineConfig(output=str(tmp_path)), parts)
     assert [pq.read_metadata(path).num_rows for path in report.files] == [1, 3]
     assert_same(read_back(report), concat_blocks(parts))
