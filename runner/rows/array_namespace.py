@@ -21,6 +21,8 @@ Array = Any
 class ArrayNamespace(Protocol):
     """Operations that a row store needs; arrays that go in and out are of this namespace unless a name says `host`."""
 
+    def __hash__(self) -> int: ...
+
     def zeros(self, shape: tuple[int, ...], dtype: Any, /) -> Array:
         """Return zeros; `dtype` is numpy's or the namespace's."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -41,16 +42,7 @@ class Chunks:
     @classmethod
     def of(cls, is_step: Array, xp: ArrayNamespace) -> Chunks:
         """Return the chunks of (T, S) rows: each run of steps without a gap."""
-        num_steps, num_slots = is_step.shape
-        has_obs = xp.zeros((num_steps + 1, num_slots), is_step.dtype)
-        has_obs[:-1] = is_step
-        has_obs[1:] |= is_step
-        is_start, is_end = xp.copy(is_step), xp.copy(is_step)
-        is_start[1:] &= ~is_step[:-1]
-        is_end[:-1] &= ~is_step[1:]
-        slot, t_end = xp.divmod(xp.flatnonzero(is_end.T), num_steps)
-        t_start = xp.flatnonzero(is_start.T) % num_steps
-        return cls(num_steps, slot, t_start, t_end, _slot_major_rows(is_step, xp), _slot_major_rows(has_obs, xp))
+        return _without_gaps(*is_step.shape, xp) if bool(is_step.all()) else _found_in(is_step, xp)
 
     def __len__(self) -> int:
         return len(self.slot)
@@ -59,6 +51,25 @@ class Chunks:
     def lengths(self) -> Array:
         """The steps (E,) of each chunk."""
         return self.t_end - self.t_start + 1
+
+
+@lru_cache(maxsize=64)
+def _without_gaps(num_steps: int, num_slots: int, xp: ArrayNamespace) -> Chunks:
+    """Return one chunk for each slot; short fragments, of which most have no gap, ask for the same again and again."""
+    return _found_in(~xp.zeros((num_steps, num_slots), bool), xp)
+
+
+def _found_in(is_step: Array, xp: ArrayNamespace) -> Chunks:
+    num_steps, num_slots = is_step.shape
+    has_obs = xp.zeros((num_steps + 1, num_slots), is_step.dtype)
+    has_obs[:-1] = is_step
+    has_obs[1:] |= is_step
+    is_start, is_end = xp.copy(is_step), xp.copy(is_step)
+    is_start[1:] &= ~is_step[:-1]
+    is_end[:-1] &= ~is_step[1:]
+    slot, t_end = xp.divmod(xp.flatnonzero(is_end.T), num_steps)
+    t_start = xp.flatnonzero(is_start.T) % num_steps
+    return Chunks(num_steps, slot, t_start, t_end, _slot_major_rows(is_step, xp), _slot_major_rows(has_obs, xp))
 
 
 def _slot_major_rows(mask: Array, xp: ArrayNamespace) -> Array:

@@ -54,6 +54,9 @@ class FinishedEpisodes:
         )
 
 
+_NONE = FinishedEpisodes(np.zeros(0, np.float64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
 class RunningReturns:
     """The returns of episodes that go on after a cut.
 
@@ -86,6 +89,8 @@ class RunningReturns:
         is_done = block.is_terminated | block.is_truncated
         self.so_far[:] = 0.0
         self.so_far[env_of[~is_done]] = returns[~is_done]
+        if not is_done.any():
+            return _NONE
         in_time = np.argsort(t_end[is_done], kind="stable")
         lengths = (block.t_started + block.lengths)[is_done]
         return FinishedEpisodes(returns[is_done][in_time], lengths[in_time], env_of[is_done][in_time])

@@ -59,6 +59,8 @@ def lookback_of(
         num_lookback: H.
         complete: adds columns.
     """
+    if num_lookback == 0:
+        return None
     xp = arrays.xp
     num_before = xp.to_host(t_started.clip(max=num_lookback))
     if not num_before.any():

@@ -50,6 +50,7 @@ class LockStepRows(RowStore):
         awaits_reset: (N,) bool, the episode has ended, and the next step resets the sub-environment.
     """
 
+    _acts_before_result = False
     _counters: ClassVar[Mapping[str, str]] = {
         "episode_number": "_number_at_start",
         "t_at_start": "_t_at_start",

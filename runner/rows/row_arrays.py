@@ -104,9 +104,15 @@ class RowArrays:
         )
         self.labels = {name: make(array) for name, array in self.labels.items()}
 
-    def move_to_start(self, source: Any, num_rows: int) -> None:
-        """Move what is at an index, `num_rows` of each slot, to the first rows; how steps ended is not moved."""
-        columns = [self.obs, *self.steps.values(), self.is_gap, *self.labels.values()]
+    def move_to_start(self, source: Any, num_rows: int, has_steps: bool) -> None:
+        """Move what is at an index, `num_rows` of each slot, to the first rows; how steps ended is not moved.
+
+        Args:
+            has_steps: whether one of these rows has a step, or a part of one.
+        """
+        columns = [self.obs, self.is_gap, *self.labels.values()]
+        if has_steps:
+            columns += self.steps.values()
         if self.written_obs is not None:
             columns.append(self.written_obs)
         for column in columns:

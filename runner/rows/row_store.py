@@ -38,6 +38,8 @@ class RowStore(RunningEpisodes):
     """
 
     module_id = DEFAULT_MODULE_ID
+    # Whether a slot may have acted on its newest observation, and wait for the result, when a fragment is cut.
+    _acts_before_result: ClassVar[bool] = True
     # Key in a state -> attribute, an array with a number for each slot.
     _counters: ClassVar[Mapping[str, str]]
 
@@ -215,7 +217,8 @@ class RowStore(RunningEpisodes):
 
     def _begin_next_fragment(self) -> None:
         """Move the lookback, and the rows of the newest observations, to the start."""
-        self._arrays.move_to_start(self._newest_rows(self._past + 1), self._past + 1)
+        has_steps = self._past > 0 or self._acts_before_result
+        self._arrays.move_to_start(self._newest_rows(self._past + 1), self._past + 1, has_steps)
         if self._infos:
             self._infos.move_newest(self._row_of, self._past)
         self._t_at_start = self._row - self._episode_start
