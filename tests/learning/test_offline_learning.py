@@ -22,7 +22,7 @@ from tests.conftest import ROOT
 RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iteration"
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 RESULTS = ROOT / "benchmarks" / "results" / "offline_learning.jsonl"
-NUM_SEEDS = 3
+NUM_SEEDS = 10
 
 # Experiment -> the return that it promises; a test holds it equal to its `stop` block.
 PROMISES = {"bc_cartpole": 450, "marwil_cartpole": 400, "iql_pendulum": -250, "cql_pendulum": -400}
