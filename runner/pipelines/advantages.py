@@ -148,12 +148,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
         advantages = compute_gae(
             columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
         )
-        if self._standardizes:
-            mean, std, count = moments_of(advantages, is_step)
-        else:  # to be reported only, in a few calls
-            of_steps = advantages[is_step]
-            (variance, mean), count = torch.var_mean(of_steps, correction=0), is_step.sum()
-            std = variance.sqrt()
+        mean, std, count = moments_of(advantages, is_step)
         if metrics is not None:
             metrics.report("advantages_mean", mean, count)
             metrics.report("advantages_std", std, count)
