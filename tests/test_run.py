@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from runner.config.loader import Loader
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
 
 Run = Callable[..., Outcome]
@@ -77,6 +78,20 @@ def test_what_a_run_prints(run_main: Run, tmp_path: Path) -> None:
     assert "finished: training_iteration 2 >= 2" in lines
     assert any("-m runner resume " in line for line in lines)
     assert "\x1b" not in outcome.out
+
+
+def test_a_configuration_is_composed_twice(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to check it, once by Hydra for the folder of the run; each takes a tenth of a second."""
+    composed: list[int] = []
+    compose = Loader._compose_config_from_defaults_list
+
+    def counted(self: Loader, defaults: Any, repo: Any) -> Any:
+        composed.append(len(defaults))
+        return compose(self, defaults, repo)
+
+    monkeypatch.setattr(Loader, "_compose_config_from_defaults_list", counted)
+    assert run_main(*TRAIN, "stop.training_iteration=1").code == 0
+    assert len(composed) == 2
 
 
 def test_display_none_prints_nothing(run_main: Run) -> None:
