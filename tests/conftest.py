@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import logging
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -94,6 +97,35 @@ def run_main(
         return Outcome(code, out, err)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """Runs `python -m runner ARGUMENTS` in this process, once for equal arguments; returns the run dir.
+
+    Tests share it and leave it as it is; `copy_of_run` makes copies that may be changed.
+    """
+    from runner.cli.main import main
+
+    made: dict[tuple[str, ...], Path] = {}
+
+    def make(*arguments: str) -> Path:
+        if arguments not in made:
+            run_dir = tmp_path_factory.mktemp("finished") / "run"
+            with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(out):
+                code = main([*arguments, f"hydra.run.dir={run_dir}"])
+            _close_log_files()
+            assert code == 0, out.getvalue()
+            made[arguments] = run_dir
+        return made[arguments]
+
+    return make
+
+
+@pytest.fixture
+def copy_of_run(finished_run: Callable[..., Path], tmp_path: Path) -> Callable[..., Path]:
+    """Copies what `finished_run` returns to the folder `run`."""
+    return lambda *arguments: Path(shutil.copytree(finished_run(*arguments), tmp_path / "run"))
 
 
 def _close_log_files() -> None:

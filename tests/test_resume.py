@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config import build_experiment_config, compose_experiment
 from runner.trainer import Trainer
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of, without_times
 
@@ -57,15 +58,16 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
     ids=["batched", "sync", "filter", "sync_filter", "runners", "fragments", "schedules", "own_env", "continuous"],
 )
 def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
-    arguments = [*QUICK, *overrides, "algorithm.num_epochs=3"]
-    with Trainer.from_experiment(experiment, arguments) as trainer:
+    arguments = [f"+experiment={experiment}", *QUICK, *overrides, "algorithm.num_epochs=3"]
+    config = build_experiment_config(compose_experiment(arguments))
+    with Trainer(config) as trainer:
         expected = [without_times(trainer.train()) for _ in range(5)]
         weights = trainer.learners.get_weights()["default_policy"]
-    with Trainer.from_experiment(experiment, arguments) as trainer:
+    with Trainer(config) as trainer:
         first = [without_times(trainer.train()) for _ in range(2)]
         save_checkpoint(tmp_path / "one", trainer.get_state(), {})
         assert [without_times(trainer.train())] == expected[2:3], "get_state must not move the run"
-    with Trainer.from_experiment(experiment, arguments) as trainer:
+    with Trainer(config) as trainer:
         trainer.set_state(load_checkpoint(tmp_path / "one")[0])
         second = [without_times(trainer.train()) for _ in range(3)]
         assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
@@ -170,11 +172,9 @@ def test_a_signal_ends_with_a_checkpoint(
 
 
 @pytest.fixture
-def run_dir(run_main: Run, tmp_path: Path) -> Path:
+def run_dir(copy_of_run: Callable[..., Path]) -> Path:
     """A finished run of two iterations."""
-    outcome = run_main(*TRAIN, "stop.training_iteration=2", "hydra.run.dir=run")
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "run"
+    return copy_of_run(*TRAIN, "stop.training_iteration=2")
 
 
 def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Path) -> None:

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from runner.config.loader import Loader
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
 
 Run = Callable[..., Outcome]
-TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+START = ("+experiment=ppo_cartpole", *QUICK)
+TRAIN = (*START, "hydra.run.dir=run")
 # What issue 2 promises to be in every line.
 PROMISED = (
     "training_iteration",
@@ -33,7 +35,7 @@ PROMISED = (
 EVALUATION_RETURN = "evaluation/env_runners/episode_return_mean"
 
 
-def test_files_of_a_finished_run(run_main: Run, tmp_path: Path) -> None:
+def test_files_of_a_run_dir(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*TRAIN, "stop.training_iteration=3", "checkpoint.every_iterations=2")
     assert (outcome.code, outcome.err) == (0, "")
     run_dir = tmp_path / "run"
@@ -76,6 +78,20 @@ def test_what_a_run_prints(run_main: Run, tmp_path: Path) -> None:
     assert "finished: training_iteration 2 >= 2" in lines
     assert any("-m runner resume " in line for line in lines)
     assert "\x1b" not in outcome.out
+
+
+def test_a_configuration_is_composed_twice(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once to check it, once by Hydra for the folder of the run; each takes a tenth of a second."""
+    composed: list[int] = []
+    compose = Loader._compose_config_from_defaults_list
+
+    def counted(self: Loader, defaults: Any, repo: Any) -> Any:
+        composed.append(len(defaults))
+        return compose(self, defaults, repo)
+
+    monkeypatch.setattr(Loader, "_compose_config_from_defaults_list", counted)
+    assert run_main(*TRAIN, "stop.training_iteration=1").code == 0
+    assert len(composed) == 2
 
 
 def test_display_none_prints_nothing(run_main: Run) -> None:
@@ -265,42 +281,41 @@ def test_a_full_disk_keeps_the_last_checkpoint(run_main: Run, tmp_path: Path, mo
 
 
 @pytest.fixture
-def finished_run(run_main: Run, tmp_path: Path) -> Path:
+def run_dir(copy_of_run: Callable[..., Path]) -> Path:
     """A finished run of two iterations."""
-    assert run_main(*TRAIN, "stop.training_iteration=2", "connectors=mean_std_filter").code == 0
-    return tmp_path / "run"
+    return copy_of_run(*START, "stop.training_iteration=2", "connectors=mean_std_filter")
 
 
-def test_evaluate_counts_exactly(run_main: Run, finished_run: Path) -> None:
-    before = {path: path.read_bytes() for path in finished_run.rglob("*") if path.is_file()}
-    outcome = run_main("evaluate", str(finished_run), "evaluation.evaluation_duration=12")
+def test_evaluate_counts_exactly(run_main: Run, run_dir: Path) -> None:
+    before = {path: path.read_bytes() for path in run_dir.rglob("*") if path.is_file()}
+    outcome = run_main("evaluate", str(run_dir), "evaluation.evaluation_duration=12")
     assert (outcome.code, outcome.err) == (0, "")
-    (record,) = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()]
+    (record,) = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
     assert record["num_episodes"] == 12
     assert ["num_episodes", "12"] in [line.split() for line in outcome.out.splitlines()]
     assert "evaluation.evaluation_duration  10 -> 12" in outcome.out
     assert {path: path.read_bytes() for path in before if path.name != "runner.log"} == {
         path: content for path, content in before.items() if path.name != "runner.log"
     }, "evaluate changes nothing else"
-    assert run_main("evaluate", str(finished_run), "evaluation.evaluation_duration=12").code == 0
-    again = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()]
+    assert run_main("evaluate", str(run_dir), "evaluation.evaluation_duration=12").code == 0
+    again = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
     assert again[1]["episode_return_mean"] == record["episode_return_mean"], "always the same seeds"
 
 
-def test_evaluate_acts_with_the_checkpoints_policy(run_main: Run, finished_run: Path) -> None:
+def test_evaluate_acts_with_the_checkpoints_policy(run_main: Run, run_dir: Path) -> None:
     from runner.trainer import Trainer
 
-    run_main("evaluate", str(finished_run), "evaluation.evaluation_duration=9")
-    (record,) = [json.loads(line) for line in (finished_run / "evaluations.jsonl").read_text().splitlines()]
-    with Trainer.from_checkpoint(finished_run / "checkpoints" / "iteration_000002") as trainer:
+    run_main("evaluate", str(run_dir), "evaluation.evaluation_duration=9")
+    (record,) = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
+    with Trainer.from_checkpoint(run_dir / "checkpoints" / "iteration_000002") as trainer:
         expected = trainer.evaluate(9)
     for name in ("episode_return_mean", "episode_len_max", "num_env_steps_sampled"):
         assert record[name] == expected[f"evaluation/env_runners/{name}"]
 
 
-def test_evaluate_takes_a_single_checkpoint_from_anywhere(run_main: Run, finished_run: Path, tmp_path: Path) -> None:
+def test_evaluate_takes_a_single_checkpoint_from_anywhere(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "iteration_000002"
-    shutil.copytree(finished_run / "checkpoints" / "iteration_000002", moved)
+    shutil.copytree(run_dir / "checkpoints" / "iteration_000002", moved)
     outcome = run_main("evaluate", str(moved), "evaluation.evaluation_duration=2", f"hydra.run.dir={tmp_path / 'new'}")
     assert outcome.code == 0, outcome.err
     assert (tmp_path / "new" / "evaluations.jsonl").exists()

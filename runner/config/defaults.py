@@ -84,15 +84,26 @@ def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
     return schema
 
 
+# Node of Hydra's store -> the dataclass whose defaults it holds: to make a node again takes milliseconds.
+_STORED: dict[str, type] = {}
+
+
 def register_defaults(dirs: Sequence[Path]) -> None:
     """Put the defaults into Hydra's ConfigStore: a node for the blocks, one for each algorithm."""
-    store = ConfigStore.instance()
-    blocks = default_values(ExperimentConfig)
-    del blocks["algorithm"]
-    store.store(group="schema", name="experiment", node=blocks)
+    _store_defaults("schema/experiment", ExperimentConfig, leave_out="algorithm")
     for name, path in list_options(dirs, "algorithm").items():
         try:
             schema = read_yaml(path).get("schema", "")
-            store.store(group="schema/algorithm", name=name, node=default_values(load_schema(schema)))
+            _store_defaults(f"schema/algorithm/{name}", load_schema(schema))
         except (SchemaError, YAMLError, AttributeError):
             continue  # reported when this algorithm is the chosen one
+
+
+def _store_defaults(node: str, schema: type, leave_out: str = "") -> None:
+    if _STORED.get(node) is schema:
+        return
+    values = default_values(schema)
+    values.pop(leave_out, None)
+    group, _, name = node.rpartition("/")
+    ConfigStore.instance().store(group=group, name=name, node=values)
+    _STORED[node] = schema

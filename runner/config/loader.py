@@ -103,11 +103,39 @@ def make_loader(config_dir: Path | None) -> Loader:
     return loader
 
 
+class _LoaderOfMain(Loader):
+    """The loader of `hydra.main`, which asks twice for a single run, first for `hydra.mode`; composed is it once.
+
+    What only the second composition would refuse has been refused: a single run is checked before Hydra starts.
+    """
+
+    _latest: tuple[list[str], DictConfig] | None = None
+
+    def _load_configuration_impl(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        if self._latest is not None and overrides == [*self._latest[0], "hydra.mode=RUN"]:
+            config = self._latest[1]
+            config.hydra.mode = RunMode.RUN
+            config.hydra.overrides.hydra.append("hydra.mode=RUN")
+            return config
+        config = super()._load_configuration_impl(
+            config_name, overrides, run_mode, from_shell, validate_sweep_overrides
+        )
+        self._latest = [*overrides], config  # a copy of the list, which Hydra extends
+        return config
+
+
 @contextmanager
 def hydra_with_this_loader() -> Iterator[None]:
     """Let `hydra.main` compose with this loader, so that `.hydra/config.yaml` says what a run does."""
     main: Any = importlib.import_module("hydra._internal.hydra")
-    before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, Loader
+    before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, _LoaderOfMain
     try:
         yield
     finally:

@@ -16,7 +16,8 @@ from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, Outcome
 
 RunMain = Callable[..., Outcome]
-TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=2")
+START = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
+TRAIN = (*START, "hydra.run.dir=run")
 MULTI_AGENT = ("+experiment=ppo_multi_agent_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
 FILTERED = (
     "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
@@ -25,11 +26,9 @@ FILTERED = (
 
 
 @pytest.fixture
-def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
+def run_dir(copy_of_run: Callable[..., Path]) -> Path:
     """A finished run of two iterations with a filter."""
-    outcome = run_main(*TRAIN, FILTERED)
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "run"
+    return copy_of_run(*START, FILTERED)
 
 
 def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: Path) -> None:

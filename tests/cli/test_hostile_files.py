@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.checkpoints.forging import rewrite_manifest
-from tests.cli.test_trust import TRAIN
+from tests.cli.test_trust import START
 from tests.conftest import Outcome
 from tests.report.folders import write_sweep
 
@@ -21,21 +21,10 @@ DEEP = "[" * 100_000
 ODD: tuple[Any, ...] = (None, True, -1, 2**70, 1e308, "text", "${oc.env:HOME}", [], ["a"], {}, {"a": {"b": None}})
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one iteration."""
-    from runner.cli.main import main
-
-    folder = tmp_path_factory.mktemp("trained")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        assert main([*TRAIN, "stop.training_iteration=1"]) == 0
-    return folder / "run"
-
-
 @pytest.fixture
-def run_dir(trained: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+    """A run of one iteration."""
+    return copy_of_run(*START, "stop.training_iteration=1")
 
 
 def assert_told(outcome: Outcome, what: str) -> None:

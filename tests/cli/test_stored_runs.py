@@ -15,15 +15,13 @@ from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, Outcome
 
 RunMain = Callable[..., Outcome]
-TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+START = ("+experiment=ppo_cartpole", *QUICK)
 
 
 @pytest.fixture
-def run_dir(run_main: RunMain, tmp_path: Path) -> Path:
+def run_dir(copy_of_run: Callable[..., Path]) -> Path:
     """A finished run of two iterations."""
-    outcome = run_main(*TRAIN, "stop.training_iteration=2")
-    assert outcome.code == 0, outcome.err
-    return tmp_path / "run"
+    return copy_of_run(*START, "stop.training_iteration=2")
 
 
 def files_of(run_dir: Path) -> dict[Path, tuple[bytes, int]]:

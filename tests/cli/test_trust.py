@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import socket
 import sys
 from collections.abc import Callable, Iterator
@@ -22,29 +21,15 @@ from tests.checkpoints.forging import forge
 from tests.conftest import QUICK, Outcome, checkpoints_of
 
 Run = Callable[..., Outcome]
-TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+START = ("+experiment=ppo_cartpole", *QUICK)
+TRAIN = (*START, "hydra.run.dir=run")
 EXPORT = ("export", "run", "policy.onnx")
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of one iteration, of this installation."""
-    from runner.cli.main import main
-
-    folder = tmp_path_factory.mktemp("trained")
-    before = Path.cwd()
-    os.chdir(folder)
-    try:
-        assert main([*TRAIN, "stop.training_iteration=1"]) == 0
-    finally:
-        os.chdir(before)
-    return folder / "run"
-
-
 @pytest.fixture
-def run_dir(trained: Path, tmp_path: Path) -> Path:
-    """A copy of it that may be changed."""
-    return Path(shutil.copytree(trained, tmp_path / "run"))
+def run_dir(copy_of_run: Callable[..., Path]) -> Path:
+    """A run of one iteration, of this installation."""
+    return copy_of_run(*START, "stop.training_iteration=1")
 
 
 @pytest.fixture

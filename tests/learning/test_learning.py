@@ -45,7 +45,7 @@ PROMISES = {
 }
 TEN_SEEDS = ("a2c_cartpole", "pg_cartpole", "ppo_cartpole", "ppo_stateless_cartpole_lstm")
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
-IN_CI = {"ppo_cartpole": 3, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
+IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 
 
 def _learn(experiment: str, seed: int) -> Learned:

@@ -7,6 +7,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.compose import compose_experiment
+from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.module_parts import plan_modules, weights_of
@@ -46,6 +48,13 @@ def _one_export_for_equal_modules() -> Iterator[None]:
     patch.undo()
 
 
+@cache
+def _configuration_of(overrides: tuple[str, ...]) -> ExperimentConfig:
+    """Configurations are frozen: servers with equal overrides share one."""
+    composed = compose_experiment([EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides], None)
+    return build_experiment_config(composed)
+
+
 class Served:
     """A server whose learner is the test.
 
@@ -56,8 +65,7 @@ class Served:
     """
 
     def __init__(self, *overrides: str, run_dir: Path | None = None, state: Mapping[str, Any] | None = None) -> None:
-        composed = compose_experiment([EXPERIMENT, "env.port=0", "module.fcnet_hiddens=[8]", *overrides], None)
-        self.config = build_experiment_config(composed)
+        self.config = _configuration_of(overrides)
         plans = plan_modules(self.config)
         parts = build_parts(self.config)
         self.weights = weights_of(parts)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT
+from tests.conftest import ROOT, Outcome
 from tests.rllink.test_restart import wait_for
 
 EXTERNAL = "+experiment=ppo_external_cartpole"
@@ -48,15 +50,12 @@ def test_mistakes_are_told_before_anything_runs(overrides: list[str], message: s
         build_experiment_config(compose_experiment(overrides, None))
 
 
-def test_an_address_that_is_taken(tmp_path: Path) -> None:
-    import socket
-
+def test_an_address_that_is_taken(run_main: Callable[..., Outcome]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "runner", EXTERNAL, f"env.port={port}", f"hydra.run.dir={tmp_path}"]
-        done = subprocess.run([*command, "tracking=none"], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+        outcome = run_main(EXTERNAL, f"env.port={port}", "hydra.run.dir=run", "tracking=none")
+    assert outcome.code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in outcome.err
 
 
 def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
