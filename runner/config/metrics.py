@@ -15,8 +15,8 @@ from runner.config.schemas import ExperimentConfig
 
 _RUN_METRICS: Mapping[str, str] = {
     "training_iteration": "iterations done, from 1",
-    "num_env_steps_sampled": "env steps sampled in this iteration",
-    "num_env_steps_sampled_lifetime": "env steps sampled so far; the step axis of all plots",
+    "num_env_steps_sampled": "env steps sampled in this iteration; recorded ones that were read, where nothing samples",
+    "num_env_steps_sampled_lifetime": "such env steps so far; the step axis of all plots",
     "num_env_steps_trained_lifetime": "rows that went through an update so far, each counted once",
     "num_episodes_lifetime": "episodes finished so far",
     "env_steps_per_s": "env steps of this iteration per second, sampling and update together",

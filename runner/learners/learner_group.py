@@ -232,6 +232,12 @@ class LearnerGroup:
         learners = {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
         return {"learners": learners, "pipelines": self._pipeline_states()}
 
+    def set_unshared_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_unshared_state`; what peers share stays."""
+        shared = self.get_state()["learners"]
+        learners = {module_id: {**shared[module_id], **unshared} for module_id, unshared in state["learners"].items()}
+        self.set_state({"learners": learners, "pipelines": state["pipelines"]})
+
     def _pipeline_states(self) -> dict[str, Any]:
         return {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
 

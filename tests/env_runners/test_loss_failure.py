@@ -95,10 +95,13 @@ def test_how_to_go_on_without_the_batch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
-def test_a_run_that_ends_so(run_main: Callable[..., Outcome]) -> None:
+@pytest.mark.parametrize(
+    "plan", [[], ["algorithm.plan=[AsyncGradients,ApplyGradients]", "algorithm.use_kl_loss=false"]]
+)
+def test_a_run_that_ends_so(run_main: Callable[..., Outcome], plan: list[str]) -> None:
     target = ("env.env=null", "env._target_=tests.environments.Faulty")
     fault = "env.env_config={fault: huge_reward, fault_step: 50}"
-    outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", *target, fault)
+    outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", *target, fault, *plan)
     assert outcome.code == 1
     text = " ".join(outcome.err.split())
     assert text.startswith("the loss is not finite: ")
