@@ -143,19 +143,22 @@ def build_env_runner(
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:
-    path = config.env_runners.env_runner_class
-    return default if path is None else import_target(path, "env_runners.env_runner_class", EnvRunner)
+    path, key = config.env_runners.env_runner_class, "env_runners.env_runner_class"
+    found = default if path is None else import_target(path, key, EnvRunner)
+    others = {SingleAgentEnvRunner, MultiAgentEnvRunner} - {default}
+    if issubclass(found, tuple(others)):
+        what = f"{path} steps environments of another kind than {config.env.name}"
+        raise ConfigError([Problem(what, key, path, f"a subclass of {default.__name__}")])
+    return found
 
 
 def build_gradient_runner(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], role: str, index: int, generation: int, **options: Any
 ) -> GradientRunner:
-    """Make an env runner that also computes gradients; the arguments are those of `build_env_runner`."""
+    """Make an env runner that can compute gradients; the arguments are those of `build_env_runner`."""
     runner = build_env_runner(config, plans, role, index, generation, **options)
     here = _on_device(config, "cpu")
-    learners = build_learner_group(here, _build_all(here, plans))
-    assert isinstance(learners, LearnerGroup), "there is one learner in this process"
-    return GradientRunner(runner, learners)
+    return GradientRunner(runner, lambda: _group_of(here, _build_all(here, plans), Alone()))
 
 
 def _build_external_env_runner(
@@ -275,7 +278,7 @@ def build_resources(
         if RECORDED_DATA in needs:
             recorded_data = build_recorded_data(config, parts[DEFAULT_MODULE_ID], recorded)
         made.pop_all()  # nothing failed
-    return Resources(config, learners, run_metrics, env_runners, recorded_data)
+    return Resources(config, learners, run_metrics, env_runners, recorded_data, _adapting_losses(config, parts))
 
 
 def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: Source | None) -> OfflineData:
@@ -357,7 +360,7 @@ def build_env_runner_group(
     """Make the env runners of a role: Ray actors; in this process where their number is 0 or `engine` is inline.
 
     Raises:
-        ConfigError: the folder to record in cannot be written, or has data; env runners cannot compute the loss.
+        ConfigError: the folder to record in cannot be written, or has data.
     """
     is_evaluation = role == EVALUATION
     file_list = None
@@ -368,8 +371,6 @@ def build_env_runner_group(
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, plans, file_list)
     pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
-    if not is_evaluation:
-        _check_losses_of_runners(config, parts)
     build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
     make_runner = partial(build, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
@@ -397,16 +398,10 @@ def build_env_runner_group(
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
 
 
-def _check_losses_of_runners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
-    """Refuse losses that adapt to updates where env runners, which see none, compute gradients."""
-    steps = steps_of(read_plan(config.algorithm.plan))
-    key = next((step.key for step in steps if isinstance(step.config, AsyncGradientsConfig)), None)
-    for module_id in trained_modules(config, list(parts)) if key is not None else ():
-        loss = _module_learning(config, parts[module_id], Alone()).loss
-        if loss.adapts:
-            what = f"AsyncGradients: {type(loss).__name__} adapts to updates, and env runners see none"
-            allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
-            raise ConfigError([Problem(what, key, type(loss).__name__, allowed)])
+def _adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
+    """Return the names of losses that adapt to updates."""
+    learnings = [_module_learning(config, parts[id_], Alone()) for id_ in trained_modules(config, list(parts))]
+    return [type(learning.loss).__name__ for learning in learnings if learning.loss.adapts]
 
 
 def _computes_gradients(config: ExperimentConfig) -> bool:

@@ -14,12 +14,12 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.env_runners.loss_failure import with_rollout
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
 from runner.learners.gradients import average_gradients
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
-from runner.plans.loss_failure import with_rollout
 from runner.trainer import Trainer
 from tests.conftest import ROOT, without_times
 
