@@ -14,7 +14,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.sample import Sample
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK
 
 HERE = "tests.env_runners.test_library_use"
@@ -64,7 +64,7 @@ def test_a_class_of_ones_own_samples_in_a_run() -> None:
         assert own.train()["marked"] == 2
 
 
-@pytest.mark.parametrize("path", [f"{HERE}.MarkingRuner", "runner.trainer.Trainer"])
+@pytest.mark.parametrize("path", [f"{HERE}.MarkingRuner", "runner.experiment.trainer.Trainer"])
 def test_a_class_that_is_no_env_runner_is_refused(path: str) -> None:
     overrides = ["+experiment=ppo_cartpole", f"env_runners.env_runner_class={path}"]
     with pytest.raises(ConfigError, match=r"MarkingRuner|Trainer"):

@@ -10,14 +10,16 @@ import numpy as np
 import pytest
 import torch
 
-from runner.builder import TRAINING, build_env_runner_group, build_parts
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
+from runner.experiment.env_runner_builder import TRAINING
+from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.learners.gradients import Gradients, GroupGradients, average_gradients
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite
+from runner.module_parts import build_parts
 from tests.learners.offline_modules import recorded_rows
 from tests.learners.test_optimizers import CASES
 

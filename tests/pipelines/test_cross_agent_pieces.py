@@ -161,7 +161,7 @@ def test_a_learner_piece_may_ask_for_multi_agent_episodes() -> None:
 
 
 def test_one_agent_has_no_others() -> None:
-    from runner.builder import build_parts
+    from runner.module_parts import build_parts
 
     piece = "{append: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}"
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", f"connectors.learner=[{piece}]"]))

@@ -12,7 +12,7 @@ import pytest
 
 from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.tickets import wait_any
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import without_times
 
 SMALL = (

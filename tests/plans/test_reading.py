@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from runner.config.errors import ConfigError, RunFailure
+from runner.experiment.trainer import Trainer
 from runner.plans import ConcatBatches, Flow, Operator, Resources, TrainOneStep, make_plan
 from runner.plans.operators.recorded import ReadRecorded
-from runner.trainer import Trainer
 from tests.conftest import without_times
 from tests.plans.hand_made import config_of, experiences_of, resources_of
 
