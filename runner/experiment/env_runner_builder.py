@@ -13,7 +13,8 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.gradient_runner import GradientRunner
-from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
+from runner.env_runners.module_runner import ActingModule
+from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
 from runner.experiment.learner_builder import build_learner_group
