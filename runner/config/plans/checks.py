@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runner.config.errors import Problem, nearest_match
+from runner.config.errors import Problem
 from runner.config.operators import (
     ASYNC,
     AsyncGradientsConfig,
-    DequeueConfig,
-    EnqueueConfig,
     ParallelRolloutsConfig,
     ReadRecordedConfig,
     StandardMetricsReportingConfig,
 )
 from runner.config.plans.item_checks import ItemCheck
+from runner.config.plans.queue_checks import find_queue_problems
 from runner.config.plans.reading import PlanReader, read_plan
 from runner.config.plans.steps import KEY, Plan, Where, steps_of
 from runner.config.schemas import ExperimentConfig
@@ -28,7 +27,7 @@ def find_plan_problems(values: Sequence[Any], where: Where) -> list[Problem]:
     if reader.problems:
         return reader.problems
     of_items = ItemCheck(where).problems_of(plan)
-    others = (*_find_queue_problems(plan, where), *_find_early_ends(plan, where), *_find_shared_reading(plan, where))
+    others = (*find_queue_problems(plan, where), *_find_early_ends(plan, where), *_find_shared_reading(plan, where))
     return list(dict.fromkeys((*of_items, *others)))
 
 
@@ -55,32 +54,3 @@ def _find_shared_reading(plan: Plan, where: Where) -> Iterator[Problem]:
     for step in readers[1:]:
         what = f"{step.key}: the recorded data are read by {readers[0].key} already"
         yield Problem(what, where(step.key), allowed="one ReadRecorded in a plan")
-
-
-def _find_queue_problems(plan: Plan, where: Where) -> Iterator[Problem]:
-    chains = list(_chains(plan))
-    filled = [(step, chain) for chain in chains for step in chain if isinstance(step.config, EnqueueConfig)]
-    emptied = [step for step in steps_of(plan) if isinstance(step.config, DequeueConfig)]
-    names = [step.config.queue for step, _ in filled if isinstance(step.config, EnqueueConfig)]
-    for step in emptied:
-        queue = step.config.queue  # type: ignore[union-attr]
-        if not any(name == queue and chain[0] is not step for name, (_, chain) in zip(names, filled, strict=True)):
-            what = f"{step.key}: no other plan fills the queue {queue}, so Dequeue would never give an item"
-            allowed = f"{{Enqueue: {{queue: {queue}}}}} in a plan that Concurrently runs beside it"
-            others = [name for name in names if name != queue]
-            yield Problem(what, where(step.key), queue, allowed, nearest_match(queue, others))
-    read = [step.config.queue for step in emptied]  # type: ignore[union-attr]
-    for name, (step, _) in zip(names, filled, strict=True):
-        if name not in read:
-            what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full"
-            allowed = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
-            yield Problem(what, where(step.key), name, allowed, nearest_match(name, read))
-
-
-def _chains(plan: Plan) -> Iterator[Plan]:
-    """Yield this plan and all plans within it, each as a chain of its own steps."""
-    if plan:
-        yield plan
-    for step in plan:
-        for nested_plan in step.plans:
-            yield from _chains(nested_plan)
