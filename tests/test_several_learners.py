@@ -13,6 +13,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
+from runner.env_runners.loss_failure import with_rollout
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
 from runner.experiment.env_runner_builder import TRAINING
@@ -23,7 +24,6 @@ from runner.learners.gradients import average_gradients
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
 from runner.module_parts import build_parts
-from runner.plans.loss_failure import with_rollout
 from tests.conftest import ROOT, without_times
 
 PPO = ("module.fcnet_hiddens=[16]", "evaluation.evaluation_interval=null", "algorithm.num_epochs=2")

@@ -48,6 +48,11 @@ def may_be_reported(name: str, config: ExperimentConfig) -> bool:
     return len(parts) == 4 and not is_mapping_complete(config) and parts[-1] in reports
 
 
+def is_of_learner(name: str) -> bool:
+    """Return whether a metric of pieces is of a learner pipeline, the only one that reports on recorded data."""
+    return name.split("/")[-2] == _LEARNER
+
+
 def _reports(config: ExperimentConfig, module_id: str, pipeline: str) -> dict[str, str] | None:
     """Return metric -> meaning for the pieces of one pipeline; None if the source of one does not tell."""
     try:

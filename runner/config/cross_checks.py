@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.env_checks import find_env_problems
+from runner.config.env_runner_checks import find_env_runner_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.kinds import LOSSES, MODULES
 from runner.config.metrics import may_be_produced, producible_metrics
@@ -97,12 +98,7 @@ def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[P
 
 def _check_processes(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield problems of env runners and learners."""
-    if config.env_runners.env_runner_class is not None:
-        yield from _check_path("env_runners.env_runner_class", config.env_runners.env_runner_class, composed)
-        if config.env.is_external:
-            what = "env_runners.env_runner_class has no effect on simulators that step themselves (env.port)"
-            where, got = composed.where("env_runners.env_runner_class"), config.env_runners.env_runner_class
-            yield Problem(what, where, got, "null, or env.port=null")
+    yield from find_env_runner_problems(config, composed)
     if config.engine == "inline" and config.learners.num_learners:
         what = "engine inline has one learner, in the driver's process"
         yield Problem(what, composed.where("learners.num_learners"), str(config.learners.num_learners), "0")

@@ -8,7 +8,8 @@ from typing import Any
 
 from runner.config.edit_lists import DISCARD, EARLIER
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.kinds import PIECES, PIPELINE, PIPELINE_KINDS
+from runner.config.kinds import ENV_PIECES, PIECES, PIPELINE, PIPELINE_KINDS
+from runner.config.source_definitions import uses_of_itself
 from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target_fault, is_subclass
 
 PIECE_EDITS = ("prepend", "append")
@@ -76,6 +77,10 @@ def _check_piece(key: str, piece: Any, where: Where) -> Iterator[Problem]:
         yield from _check_kind(key, path, where)
         if "pieces" in piece:  # else the class makes its pieces
             yield from _check_pieces(f"{key}.pieces", piece["pieces"], where)
+    elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_PIECES):
+        what = f"{key}: {path.rpartition('.')[2]} asks for multi_agent_episodes, which are made in learner pipelines"
+        allowed = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
+        yield Problem(what, where(key), path, allowed)
 
 
 def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:

@@ -16,6 +16,9 @@ PIPELINE_KINDS = {
     "learner": "runner.pipelines.pipeline.LearnerConnectorPipeline",
 }
 
+# Bases of pieces that are given running episodes.
+ENV_PIECES = ("runner.pipelines.piece_kinds.EnvToModulePiece", "runner.pipelines.piece_kinds.ModuleToEnvPiece")
+
 ENVIRONMENTS = Kinds(
     ("gymnasium.core.Env", VECTOR_ENV, "runner.env_runners.multi_agent_env.MultiAgentEnv"),
     "gymnasium.Env, gymnasium.vector.VectorEnv or MultiAgentEnv",

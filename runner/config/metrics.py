@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runner.config.connector_metrics import CONNECTORS, connector_metrics, may_be_reported
+from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
@@ -15,8 +15,8 @@ from runner.config.schemas import ExperimentConfig
 
 _RUN_METRICS: Mapping[str, str] = {
     "training_iteration": "iterations done, from 1",
-    "num_env_steps_sampled": "env steps sampled in this iteration",
-    "num_env_steps_sampled_lifetime": "env steps sampled so far; the step axis of all plots",
+    "num_env_steps_sampled": "env steps sampled in this iteration; recorded ones that were read, where nothing samples",
+    "num_env_steps_sampled_lifetime": "such env steps so far; the step axis of all plots",
     "num_env_steps_trained_lifetime": "rows that went through an update so far, each counted once",
     "num_episodes_lifetime": "episodes finished so far",
     "env_steps_per_s": "env steps of this iteration per second, sampling and update together",
@@ -131,8 +131,8 @@ def producible_metrics(
             for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
     module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
-    if samples:  # pre-learners report nothing
-        names |= connector_metrics(config, module_ids) if reported is None else reported
+    of_pieces = connector_metrics(config, module_ids) if reported is None else reported
+    names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
     for module_id in trained_modules(config, module_ids):
         for name, meaning in _learner_metrics(config).items():
             names[f"learners/{module_id}/{name}"] = meaning
@@ -156,7 +156,7 @@ def _learner_metrics(config: ExperimentConfig) -> dict[str, str]:
 def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     """Return whether the metric may end with the id of an agent or module that only the environment knows."""
     if name.startswith(f"{CONNECTORS}/"):
-        return may_be_reported(name, config) and ENV_RUNNERS in needs_of(config)
+        return may_be_reported(name, config) and (ENV_RUNNERS in needs_of(config) or is_of_learner(name))
     if config.env._target_ is None:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")

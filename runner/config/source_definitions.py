@@ -11,7 +11,8 @@ from runner.config.source_modules import MissingNameError, SourceModule, Unknowa
 
 MAX_DEPTH = 20
 _PLAIN_BASES = {"object", "Generic", "Protocol", "ABC"}
-_DATACLASS = ("dataclass", "dataclasses.dataclass")
+# Decorators that leave the class as it is written.
+_KEEPING = ("dataclass", "dataclasses.dataclass", "runtime_checkable", "typing.runtime_checkable")
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _is_set_on_self(node: ast.AST, name: str) -> bool:
 
 def is_dataclass_or_plain(node: ast.ClassDef) -> bool:
     """Return whether no decorator may have replaced the class."""
-    return all(dotted(_called(item)) in _DATACLASS for item in node.decorator_list)
+    return all(dotted(_called(item)) in _KEEPING for item in node.decorator_list)
 
 
 def bases_of(found: Definition, depth: int) -> list[Definition]:
@@ -228,6 +229,49 @@ def constant_of(path: str, name: str) -> Any:
         except UnknowableError:
             return None
     return None
+
+
+def attributes_of(path: str) -> tuple[str, ...] | None:
+    """Return the names of methods and attributes that the class at a dotted path and its bases have.
+
+    A function has none. None: the source does not tell.
+    """
+    found = _found(path)
+    try:
+        return None if found is None else tuple(dict.fromkeys(_attributes(found, MAX_DEPTH)))
+    except UnknowableError:
+        return None
+
+
+def uses_of_itself(path: str, name: str) -> bool:
+    """Whether the source of the class at a dotted path, without its bases, uses an attribute of `self`."""
+    found = _found(path)
+    return found is not None and any(
+        isinstance(node, ast.Attribute)
+        and node.attr == name
+        and isinstance(node.value, ast.Name)
+        and node.value.id == "self"
+        for node in ast.walk(found.node)
+    )
+
+
+def _attributes(found: Definition, depth: int) -> Iterator[str]:
+    if not isinstance(found.node, ast.ClassDef):
+        return
+    if depth == 0 or not is_dataclass_or_plain(found.node):
+        raise UnknowableError
+    for statement in found.node.body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            if statement.name == "__getattr__":
+                raise UnknowableError
+            yield statement.name
+        targets = getattr(statement, "targets", [getattr(statement, "target", None)])
+        yield from (one.id for one in targets if isinstance(one, ast.Name))
+    for node in ast.walk(found.node):
+        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr  # of an instance
+    for base in bases_of(found, depth):
+        yield from _attributes(base, depth - 1)
 
 
 def _found(path: str) -> Definition | None:

@@ -47,6 +47,7 @@ class EnvRunnerGroup:
         counts: metric name -> what all runners have counted.
         weights_seq_no: number of the newest weights, which are numbered from 1.
         in_flight: tickets that were asked for with `request` and have not been collected, oldest first.
+        awaited: those of them that plans have found not ready since the last wait.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class EnvRunnerGroup:
         self.counts: dict[str, int] = {}
         self._counts_of: dict[int, Mapping[str, int]] = {}
         self.in_flight: list[RunnerTicket] = []
+        self.awaited: list[RunnerTicket] = []
 
     @property
     def num_runners(self) -> int:
@@ -135,8 +137,12 @@ class EnvRunnerGroup:
         return ticket
 
     def wait_for_any(self) -> None:
-        """Wait until one of the tickets in flight is ready."""
-        wait_any(self.in_flight)
+        """Wait until one of the awaited tickets is ready; where none is named, one of all in flight.
+
+        A ticket that is ready and belongs to a plan that has no turn ends no wait.
+        """
+        awaited, self.awaited = self.awaited, []
+        wait_any(awaited or self.in_flight)
 
     def collect(self, ticket: RunnerTicket) -> Sample:
         """Wait for the sample of a ticket in flight, and merge its state of pieces into the shared one."""
@@ -248,6 +254,7 @@ class EnvRunnerGroup:
                 self._make(index, int(generation))
         self._restarts.count = int(state["num_restarts"])
         self.in_flight.clear()
+        self.awaited.clear()
         self._set_sent(state)
         self.shared_state = dict(state["shared"])
         if self._recording is not None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
+from runner.env_runners.loss_failure import with_rollout
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.sample import Sample, Weights
 from runner.learners.gradients import GroupGradients
 from runner.learners.learner_group import LearnerGroup
+from runner.learners.loss_failure import LossNotFinite
 
 
 @dataclass(frozen=True)
@@ -34,12 +37,16 @@ class GradientRunner:
 
     Args:
         runner: samples; all other calls reach it, too.
-        learners: of the run's modules, with their learner pipelines.
+        make_learners: makes learners of the run's modules, with their learner pipelines, before the first gradient.
     """
 
-    def __init__(self, runner: EnvRunner, learners: LearnerGroup) -> None:
+    def __init__(self, runner: EnvRunner, make_learners: Callable[[], LearnerGroup]) -> None:
         self._runner = runner
-        self._learners = learners
+        self._make_learners = make_learners
+
+    @cached_property
+    def _learners(self) -> LearnerGroup:
+        return self._make_learners()
 
     def sample_gradients(
         self,
@@ -61,17 +68,23 @@ class GradientRunner:
         """
         sample = self._runner.sample(num_env_steps, explore, weights, shared_state, weights_seq_no)
         self._learners.set_weights(weights)
-        gradients = self._learners.gradients(sample.rollout, num_env_steps_sampled)
+        try:
+            gradients = self._learners.gradients(sample.rollout, num_env_steps_sampled)
+        except LossNotFinite as failure:
+            raise with_rollout(failure, sample.rollout) from failure
         return GradientSample(**vars(sample.without_rollout()), gradients=gradients)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of runner, learner pipelines and losses."""
-        return {"runner": self._runner.get_state(), "learners": self._learners.get_state()}
+        """Return the states of runner, learner pipelines and losses; parameters come with each call."""
+        state = {"runner": self._runner.get_state()}
+        has_learners = "_learners" in vars(self)
+        return {**state, "learners": self._learners.get_unshared_state()} if has_learners else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         self._runner.set_state(state["runner"])
-        self._learners.set_state(state["learners"])
+        if "learners" in state:
+            self._learners.set_unshared_state(state["learners"])

@@ -100,18 +100,19 @@ class RemoteHandle:
         """Send the call to the actor."""
         submitted_s = time.monotonic()
         reference = self._actor.call.remote(method, *args)
-        return RemoteTicket(reference, lambda: self._deadline_s(submitted_s), lambda one: self._receive(one, method))
+        receive = partial(self._receive, method)
+        return RemoteTicket(reference, lambda: self._deadline_s(submitted_s), receive)
 
     def _deadline_s(self, submitted_s: float) -> float | None:
         if not self._answered_s:
             return submitted_s + self._start_timeout_s
         return None if self._timeout_s is None else max(submitted_s, self._answered_s) + self._timeout_s
 
-    def _receive(self, reference: Any, method: str) -> Any:
+    def _receive(self, method: str, reference: Any, is_late: bool) -> Any:
         import ray
 
         try:
-            answer = self._get(reference)
+            answer = ray.get(reference, timeout=0) if is_late else self._get(reference)
             self._answered_s = time.monotonic()
             return answer
         except ray.exceptions.RayTaskError as error:

@@ -77,14 +77,17 @@ class RemoteTicket:
     Args:
         reference: of Ray, to the answer.
         deadline_s: returns the `time.monotonic()` after which the actor counts as silent; None: it may take its time.
-        receive: waits for the answer at a reference and returns it.
+        receive: (reference, whether the actor was silent for too long already) -> the answer, waited for.
     """
 
-    def __init__(self, reference: Any, deadline_s: Callable[[], float | None], receive: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, reference: Any, deadline_s: Callable[[], float | None], receive: Callable[[Any, bool], Any]
+    ) -> None:
         self.reference = reference
         self._deadline_s = deadline_s
         self._receive = receive
         self._answer: Any = _UNKNOWN
+        self._is_late = False
 
     def is_ready(self) -> bool:
         """Whether the actor has answered, is gone, or has been silent for too long."""
@@ -93,12 +96,13 @@ class RemoteTicket:
         if self._answer is not _UNKNOWN or ray.wait([self.reference], timeout=0)[0]:
             return True
         deadline_s = self._deadline_s()
-        return deadline_s is not None and time.monotonic() > deadline_s
+        self._is_late = deadline_s is not None and time.monotonic() > deadline_s
+        return self._is_late
 
     def result(self) -> Any:
         """Wait for the answer and return it."""
         if self._answer is _UNKNOWN:
-            self._answer = self._receive(self.reference)
+            self._answer = self._receive(self.reference, self._is_late)
         return self._answer
 
 

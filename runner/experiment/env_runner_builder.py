@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
@@ -17,8 +18,8 @@ from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
-from runner.experiment.learner_builder import build_learner_group
-from runner.learners.learner_group import LearnerGroup
+from runner.experiment.learner_builder import build_local_learner_group
+from runner.learners.peers import Alone
 from runner.module_parts import (
     ActingParts,
     ModulePlan,
@@ -101,8 +102,13 @@ def build_env_runner(
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:
-    path = config.env_runners.env_runner_class
-    return default if path is None else import_target(path, "env_runners.env_runner_class", EnvRunner)
+    path, key = config.env_runners.env_runner_class, "env_runners.env_runner_class"
+    found = default if path is None else import_target(path, key, EnvRunner)
+    others = {SingleAgentEnvRunner, MultiAgentEnvRunner} - {default}
+    if issubclass(found, tuple(others)):
+        what = f"{path} steps environments of another kind than {config.env.name}"
+        raise ConfigError([Problem(what, key, path, f"a subclass of {default.__name__}")])
+    return found
 
 
 def _acting_module(parts: ActingParts) -> ActingModule:
@@ -112,12 +118,10 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 def build_gradient_runner(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], role: str, index: int, generation: int, **options: Any
 ) -> GradientRunner:
-    """Make an env runner that also computes gradients; the arguments are those of `build_env_runner`."""
+    """Make an env runner that can compute gradients; the arguments are those of `build_env_runner`."""
     runner = build_env_runner(config, plans, role, index, generation, **options)
     here = on_device(config, "cpu")
-    learners = build_learner_group(here, build_parts(here, plans))
-    assert isinstance(learners, LearnerGroup), "there is one learner in this process"
-    return GradientRunner(runner, learners)
+    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), Alone()))
 
 
 def _build_external_env_runner(

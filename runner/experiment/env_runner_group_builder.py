@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.module_ids import trained_modules
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
@@ -24,8 +23,6 @@ from runner.experiment.env_runner_builder import (
     build_gradient_runner,
     build_recorder,
 )
-from runner.experiment.learner_builder import build_module_learning
-from runner.learners.peers import Alone
 from runner.module_parts import ModuleParts, ModulePlan, has_several_agents
 
 if TYPE_CHECKING:
@@ -42,7 +39,7 @@ def build_env_runner_group(
     """Make the env runners of a role: Ray actors; in this process where their number is 0 or `engine` is inline.
 
     Raises:
-        ConfigError: the folder to record in cannot be written, or has data; env runners cannot compute the loss.
+        ConfigError: the folder to record in cannot be written, or has data.
     """
     is_evaluation = role == EVALUATION
     file_list = None
@@ -53,8 +50,6 @@ def build_env_runner_group(
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, plans, file_list)
     pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
-    if not is_evaluation:
-        _check_losses_of_runners(config, parts)
     build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
     make_runner = partial(build, config, plans, role, is_recording=is_recording, run_dir=run_dir)
     title = "evaluation runner" if is_evaluation else "env runner"
@@ -80,18 +75,6 @@ def build_env_runner_group(
     )
     settings = _settings_of(config, num_remote)
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
-
-
-def _check_losses_of_runners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
-    """Refuse losses that adapt to updates where env runners, which see none, compute gradients."""
-    steps = steps_of(read_plan(config.algorithm.plan))
-    key = next((step.key for step in steps if isinstance(step.config, AsyncGradientsConfig)), None)
-    for module_id in trained_modules(config, list(parts)) if key is not None else ():
-        loss = build_module_learning(config, parts[module_id], Alone()).loss
-        if loss.adapts:
-            what = f"AsyncGradients: {type(loss).__name__} adapts to updates, and env runners see none"
-            allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
-            raise ConfigError([Problem(what, key, type(loss).__name__, allowed)])
 
 
 def _computes_gradients(config: ExperimentConfig) -> bool:

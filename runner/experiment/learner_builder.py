@@ -55,7 +55,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
         ConfigError: a part cannot be made, or a piece needs rows that other learners get.
     """
     if config.learners.num_learners == 0:
-        return _group_of(config, parts, Alone())
+        return build_local_learner_group(config, parts, Alone())
     _check_shared_out(config, parts)
     keeps_whole = any(module_parts.learner.needs_other_agents for module_parts in parts.values())
     settings = (config.learners, lookback_of(config, parts), keeps_whole)
@@ -79,7 +79,7 @@ def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
     return PlannedLearners(config, plans, weights_of(parts))
 
 
-def _group_of(config: ExperimentConfig, parts: Mapping[str, ModuleParts], peers: Peers) -> LearnerGroup:
+def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts], peers: Peers) -> LearnerGroup:
     """Make the learners of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
@@ -118,7 +118,7 @@ class PlannedLearners:
             if peers.rank:  # the first learner has the streams of a learner alone
                 make_stream = partial(_peers_stream, self.config.seed, module_parts.plan, peers.rank)
                 module_parts.learner.give_streams(make_stream)
-        return _group_of(self.config, parts, peers)
+        return build_local_learner_group(self.config, parts, peers)
 
 
 def _peers_stream(seed: int, plan: ModulePlan, rank: int, name: str, position: int) -> np.random.Generator:
@@ -132,20 +132,26 @@ def columns_of_learner(plan: ModulePlan, module: RLModule) -> tuple[str, ...]:
 
 
 def _build_learner(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> Learner:
-    of_module = build_module_learning(config, parts, peers)
+    of_module = _module_learning(config, parts, peers)
     return Learner(parts.module, of_module.loss, of_module.config, of_module.stream, peers)
 
 
 def _build_joint_learner(
     config: ExperimentConfig, together: MultiRLModule, trained: Sequence[ModuleParts], peers: Peers
 ) -> JointLearner:
-    learnings = {parts.plan.module_id: build_module_learning(config, parts, peers) for parts in trained}
+    learnings = {parts.plan.module_id: _module_learning(config, parts, peers) for parts in trained}
     return JointLearner(together, learnings, config.algorithm, peers)
 
 
-def build_module_learning(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> ModuleLearning:
+def _module_learning(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> ModuleLearning:
     """Make the loss of a module, and the random stream of its learner."""
     plan, algorithm = parts.plan, parts.plan.algorithm
     loss: Loss = import_target(algorithm.loss, "algorithm.loss", Loss)(algorithm)
     loss.use_stream(random_stream(config.seed, plan.name("loss"), peers.rank))
     return ModuleLearning(loss, algorithm, random_stream(config.seed, plan.name("learner"), peers.rank))
+
+
+def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
+    """Return the names of losses that adapt to updates."""
+    learnings = [_module_learning(config, parts[id_], Alone()) for id_ in trained_modules(config, list(parts))]
+    return [type(learning.loss).__name__ for learning in learnings if learning.loss.adapts]

@@ -12,7 +12,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
-from runner.experiment.learner_builder import build_learner_group
+from runner.experiment.learner_builder import adapting_losses, build_learner_group
 from runner.experiment.recorded_data_builder import build_recorded_data
 from runner.module_parts import ModuleParts
 from runner.pipelines.piece import DEFAULT_MODULE_ID
@@ -48,4 +48,4 @@ def build_resources(
         if RECORDED_DATA in needs:
             recorded_data = build_recorded_data(config, parts[DEFAULT_MODULE_ID], recorded)
         made.pop_all()  # nothing failed
-    return Resources(config, learners, run_metrics, env_runners, recorded_data)
+    return Resources(config, learners, run_metrics, env_runners, recorded_data, adapting_losses(config, parts))

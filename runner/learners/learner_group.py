@@ -19,7 +19,7 @@ from runner.learners.module_update import LearnerUpdate
 from runner.learners.peers import Alone, Peers
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
 
@@ -50,6 +50,7 @@ class RecordedUpdates:
         num_env_steps: env steps of all learners together.
         ends_pass: whether the last one ended a pass over the data.
         waiting_s, update_s: seconds of waiting for batches, and of updates.
+        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these batches.
     """
 
     metrics: list[dict[str, dict[str, float]]] = field(default_factory=list)
@@ -57,6 +58,7 @@ class RecordedUpdates:
     ends_pass: bool = False
     waiting_s: float = 0.0
     update_s: float = 0.0
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
 
 # Makes a reader for each learner whenever learners begin to read; it begins after the batches learned from so far.
@@ -182,6 +184,7 @@ class LearnerGroup:
             received = time.perf_counter()
             done.num_env_steps += self._peers.total(batch.num_env_steps)
             done.metrics.append(self._update_on_recorded(batch, num_env_steps + done.num_env_steps))
+            merge_metrics(done.connector_metrics, batch.connector_metrics)
             done.ends_pass = batch.ends_pass
             done.waiting_s += received - started
             done.update_s += time.perf_counter() - received
@@ -231,6 +234,12 @@ class LearnerGroup:
         """Return the state that may differ from the peers: all of the pipelines, and a part of each learner."""
         learners = {module_id: learner.get_unshared_state() for module_id, learner in self._learners.items()}
         return {"learners": learners, "pipelines": self._pipeline_states()}
+
+    def set_unshared_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_unshared_state`; what peers share stays."""
+        shared = self.get_state()["learners"]
+        learners = {module_id: {**shared[module_id], **unshared} for module_id, unshared in state["learners"].items()}
+        self.set_state({"learners": learners, "pipelines": state["pipelines"]})
 
     def _pipeline_states(self) -> dict[str, Any]:
         return {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}

@@ -124,8 +124,9 @@ class RemoteLearnerGroup:
 
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
         """Update on the next batches up to the end of the pass, on `most` of them at most."""
-        done: RecordedUpdates = self._updated("update_on_recorded", [(most, num_env_steps)] * self.num_learners)[0]
-        return done
+        done: list[RecordedUpdates]
+        done = self._updated("update_on_recorded", [(most, num_env_steps)] * self.num_learners)
+        return replace(done[0], connector_metrics=merged_metrics(one.connector_metrics for one in done))
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Let all learners do something that changes them, keep their states, and return their answers."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+
+from runner.pipelines.piece_metrics import ConnectorMetrics
 
 
 @dataclass(frozen=True)
@@ -17,11 +19,13 @@ class TrainBatch:
         columns: module id -> column -> tensor, as a learner takes it.
         num_env_steps: rows with a loss.
         ends_pass: whether it is the last batch of a pass over the data.
+        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these rows.
     """
 
     columns: dict[str, dict[str, Any]]
     num_env_steps: int
     ends_pass: bool
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
 
 class BatchReader(Protocol):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium as gym
 import numpy as np
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.metrics import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.episodes import MultiAgentEpisode, SingleAgentEpisode, multi_agent_episodes, nested
 from runner.episodes.columns import ACTIONS as ACTIONS
@@ -190,7 +190,14 @@ class ConnectorPiece:
     def multi_agent_episodes(blocks: Mapping[str, ColumnBlock]) -> list[MultiAgentEpisode]:
         """Return the env episodes of the blocks that a learner piece gets as `episodes_of_modules`, made for this call;
         see `runner.episodes.multi_agent_episodes`.
+
+        Raises:
+            RunFailure: they are running episodes of an env pipeline, of which none are made.
         """
+        if not all(isinstance(block, ColumnBlock) for block in blocks.values()):
+            what = "a piece of an env pipeline asks for multi_agent_episodes, which are made in learner pipelines"
+            allowed = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
+            raise RunFailure(Problem(what, "connectors", allowed=allowed))
         return multi_agent_episodes(Rollout(blocks, 0))
 
     @staticmethod

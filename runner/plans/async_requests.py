@@ -62,6 +62,7 @@ class AsyncRequests:
         ticket = next((one for one in self._tickets if oldest[one.index] is one and one.is_ready()), None)
         if ticket is None or self._num_left == 0:
             self._num_left = self._num_at_once
+            self._env_runners.awaited += oldest.values()
             return None
         self._num_left -= 1
         self._tickets.remove(ticket)

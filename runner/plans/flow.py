@@ -91,6 +91,12 @@ class Operator:
         names = [one.__name__ for one in cls.__mro__ if one.__module__.startswith(_OPERATORS)]
         return next((name for name in names if name in OPERATORS), None)
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Resources that it works with: of its options, or as its class says."""
+        needs: tuple[str, ...] = self.needs if self.options is None else self.options.needs
+        return needs
+
     def __call__(self, items: Iterable[Any]) -> Flow:
         """Return the flow of what this operator makes of the items."""
         return Flow(self._counted(self.flow(items.items if isinstance(items, Flow) else items)), self.resources)

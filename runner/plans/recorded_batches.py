@@ -40,7 +40,12 @@ class RecordedBatches(Item):
             timers["synch_weights"] = time.perf_counter() - started
         ends_iteration = done.ends_pass if self.left is None else len(done.metrics) == self.left
         return TrainResult(
-            done.metrics, done.num_env_steps, done.num_env_steps, timers=timers, ends_iteration=ends_iteration
+            done.metrics,
+            done.num_env_steps,
+            done.num_env_steps,
+            timers=timers,
+            connector_metrics=done.connector_metrics,
+            ends_iteration=ends_iteration,
         )
 
     def __str__(self) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -61,6 +61,7 @@ class Resources:
         run_metrics: counters, timers and running means.
         env_runners: that sample; None: the plan needs none.
         recorded_data: to learn from; None: the plan needs none.
+        adapting_losses: names of losses that adapt to updates, which env runners cannot compute.
 
     Attributes:
         metrics: `run_metrics`.
@@ -75,11 +76,13 @@ class Resources:
         run_metrics: RunMetrics,
         env_runners: EnvRunnerGroup | None = None,
         recorded_data: OfflineData | None = None,
+        adapting_losses: Sequence[str] = (),
     ) -> None:
         self.config = config
         self.learners = learners
         self.metrics = run_metrics
         self._env_runners, self._recorded_data = env_runners, recorded_data
+        self.adapting_losses = tuple(adapting_losses)
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
 
@@ -131,6 +134,8 @@ class Resources:
             number += 1
             key = f"{name}#{number}"
         self.operators[key] = operator
+        if ENV_RUNNERS in operator.needed:
+            self.metrics.counts_recorded = False
 
     def queue(self, name: str, capacity: int | None = None) -> Queue:
         """Return the queue of this name, with this capacity from now on."""
@@ -200,8 +205,7 @@ class Resources:
     def _set_state_of_plan(self, state: Mapping[str, Any], anew: Collection[str]) -> None:
         for name, operator_state in state["operators"].items():
             operator = self.operators[name]
-            needs = operator.needs if operator.options is None else operator.options.needs
-            if not set(needs) & set(anew):
+            if not set(operator.needed) & set(anew):
                 operator.set_state(operator_state)
         for name, items in state["rest"].items():
             self.operators[name].rest = deque(item_from_state(item, self) for item in items)

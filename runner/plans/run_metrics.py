@@ -38,7 +38,12 @@ class RunMetrics:
         smoothing: finished episodes in the running means.
         samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
         warn: called once, with the first observation outside of its space.
+
+    Attributes:
+        counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
     """
+
+    counts_recorded = True
 
     def __init__(
         self, smoothing: int, samples_episodes: bool = True, warn: Callable[[Problem], None] = lambda problem: None
@@ -86,7 +91,8 @@ class RunMetrics:
             self._add_episodes(sample.finished)
             merge_metrics(self._reported, sample.connector_metrics)
         if isinstance(item, TrainResult):
-            self._add_sampled(item.num_env_steps_read)
+            if self.counts_recorded:
+                self._add_sampled(item.num_env_steps_read)
             self.num_env_steps_trained_lifetime += item.num_env_steps_trained
             self._updates.extend(item.updates)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,6 +55,22 @@ class WholeEpisodes:
         for numbers, place in ((episodes.ended, ended), (~episodes.ended, self._running)):
             if numbers.any():
                 place[module_id] = episodes.joined(np.flatnonzero(numbers))
+
+    def drop(self, is_lost: Callable[[str], bool]) -> None:
+        """Drop the running episodes that cannot go on.
+
+        Args:
+            is_lost: id of an episode -> whether no more of it will be added.
+        """
+        num_before = _num_env_steps(self._running.values())
+        for module_id, block in list(self._running.items()):
+            is_kept = np.array([not is_lost(id_) for id_ in block.episode_ids])  # a chunk for each episode
+            if not is_kept.any():
+                del self._running[module_id]
+            elif not is_kept.all():
+                self._running[module_id] = _Episodes.of(block).joined(np.flatnonzero(is_kept))
+        num_dropped = num_before - _num_env_steps(self._running.values())
+        self._num_env_steps = max(0, self._num_env_steps - num_dropped)
 
     def get_state(self) -> dict[str, Any]:
         """Return the running episodes as arrays and plain values."""

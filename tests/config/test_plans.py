@@ -27,6 +27,12 @@ def several(*plans: Any, **options: Any) -> dict[str, Any]:
     return {"Concurrently": {"plans": list(plans), **options}}
 
 
+def queue(operator: str, name: str, **options: Any) -> dict[str, Any]:
+    return {operator: {"queue": name, **options}}
+
+
+FROM_Q_TO_P = [queue("Dequeue", "q"), queue("Enqueue", "p")]
+
 MISTAKES: Mapping[str, list[Any]] = {
     "unknown operator": [ROLLOUTS, "ConcatBatch", TRAIN],
     "unknown option": [{ROLLOUTS: {"mod": "raw"}}, TRAIN],
@@ -58,6 +64,22 @@ MISTAKES: Mapping[str, list[Any]] = {
         several([ROLLOUTS, {"Enqueue": {"queue": "q"}}], [{"Dequeue": {"queue": "p"}}, TRAIN])
     ],
     "a queue that fills itself": [{"Dequeue": {"queue": "q"}}, {"Enqueue": {"queue": "q"}}, TRAIN],
+    "queues that fill each other": [several([queue("Dequeue", "p"), queue("Enqueue", "q"), TRAIN], FROM_Q_TO_P)],
+    "queues of which only some have items": [
+        several(
+            [ROLLOUTS, queue("Enqueue", "r")],
+            [queue("Dequeue", "r"), TRAIN],
+            [queue("Dequeue", "p"), queue("Enqueue", "q")],
+            FROM_Q_TO_P,
+        ),
+    ],
+    "two capacities of a queue": [
+        several(
+            [ROLLOUTS, queue("Enqueue", "q", capacity=2)],
+            [ROLLOUTS, queue("Enqueue", "q")],
+            [queue("Dequeue", "q"), TRAIN],
+        )
+    ],
     "a queue that nobody empties": [ROLLOUTS, "Enqueue", TRAIN],
     "items of a queue that do not fit": [several([ROLLOUTS, "Enqueue"], ["Dequeue", "ApplyGradients"])],
     "duplicates of nothing": [{"Duplicate": {"plans": [[TRAIN], [TRAIN]]}}],
@@ -105,6 +127,18 @@ def test_where_a_mistake_is(report_of: Callable[..., str], write_config: Callabl
         [{"_target_": f"{OWN}.ThreeResults"}],
         [{"_target_": f"{OWN}.two_batches", "every": 2}],
         [several([ROLLOUTS, "Enqueue"], ["Dequeue", TRAIN], round_robin_weights=["*", 1], output_indexes=[1])],
+        [several([queue("Dequeue", "p"), TRAIN], FROM_Q_TO_P, [ROLLOUTS, queue("Enqueue", "q")], output_indexes=[0])],
+        [
+            several(
+                [ROLLOUTS, queue("Enqueue", "q")], [queue("Dequeue", "p"), queue("Enqueue", "q")], [*FROM_Q_TO_P, TRAIN]
+            )
+        ],
+        [
+            several(
+                [queue("Dequeue", "p"), TRAIN], [ROLLOUTS, {"Duplicate": {"plans": [[queue("Enqueue", "p")], [TRAIN]]}}]
+            )
+        ],
+        [several([queue("Dequeue", "p"), TRAIN], [several([ROLLOUTS], [ROLLOUTS]), queue("Enqueue", "p")])],
         [several([ROLLOUTS, TRAIN], ["AsyncGradients", "ApplyGradients"])],
         [READ, "DebugPrint", TRAIN, "UpdateTargetNetwork", "StandardMetricsReporting"],
     ],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,8 +12,10 @@ import pytest
 from runner import make_env_runner
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.schemas import ExperimentConfig, MultiAgentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.sample import Sample
 from runner.experiment.trainer import Trainer
@@ -64,8 +68,56 @@ def test_a_class_of_ones_own_samples_in_a_run() -> None:
         assert own.train()["marked"] == 2
 
 
-@pytest.mark.parametrize("path", [f"{HERE}.MarkingRuner", "runner.experiment.trainer.Trainer"])
-def test_a_class_that_is_no_env_runner_is_refused(path: str) -> None:
-    overrides = ["+experiment=ppo_cartpole", f"env_runners.env_runner_class={path}"]
-    with pytest.raises(ConfigError, match=r"MarkingRuner|Trainer"):
-        Trainer(build_experiment_config(compose_experiment(overrides)))
+class HalfARunner:
+    """Samples, and that is all."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.close = lambda: None
+
+    def sample(self, *arguments: Any) -> Sample: ...  # type: ignore[empty-body]
+
+    def set_weights(self, weights: Any) -> None: ...
+
+
+class Proxy(HalfARunner):
+    """Has whatever it is asked for."""
+
+    def __getattr__(self, name: str) -> Any: ...
+
+
+class OfSeveral(MultiAgentEnvRunner):
+    """Steps environments with several agents."""
+
+
+MISSING = "it has no evaluate, address, pipelines_of, get_state, set_state, finish_recording"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "path", "told"),
+    [
+        ("ppo_cartpole", f"{HERE}.MarkingRuner", "has no MarkingRuner"),
+        ("ppo_cartpole", "runner.experiment.trainer.Trainer", "is no env runner, it has no sample, "),
+        ("ppo_cartpole", "runner.make_env_runner", "is no env runner, it has no sample, "),
+        ("ppo_cartpole", f"{HERE}.HalfARunner", MISSING),
+        ("ppo_cartpole", f"{HERE}.OfSeveral", "is a MultiAgentEnvRunner, and CartPole-v1 has a single agent"),
+        ("ppo_multi_agent_cartpole", f"{HERE}.MarkingRunner", "is a SingleAgentEnvRunner, and .* has several agents"),
+    ],
+)
+def test_a_class_that_is_no_env_runner_of_this_environment_is_refused(experiment: str, path: str, told: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        config_of(experiment, path)
+    assert re.search(told, " ".join(str(caught.value).split()))
+
+
+def test_a_class_whose_source_does_not_tell_is_refused_when_it_is_made() -> None:
+    with pytest.raises(ConfigError, match="Proxy is no subclass"):
+        Trainer(config_of("ppo_cartpole", f"{HERE}.Proxy"))
+    config = config_of("ppo_multi_agent_cartpole", f"{HERE}.OfSeveral")
+    single = replace(config, env=config_of("ppo_cartpole", f"{HERE}.MarkingRunner").env, multi_agent=MultiAgentConfig())
+    with pytest.raises(ConfigError, match="steps environments of another kind than CartPole-v1"):
+        Trainer(single)
+
+
+def config_of(experiment: str, path: str) -> ExperimentConfig:
+    overrides = [f"+experiment={experiment}", f"env_runners.env_runner_class={path}", "evaluation=none"]
+    return build_experiment_config(compose_experiment(overrides))

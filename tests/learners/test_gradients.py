@@ -14,12 +14,10 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
-from runner.experiment.env_runner_builder import TRAINING
-from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.trainer import Trainer
 from runner.learners.gradients import Gradients, GroupGradients, average_gradients
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite
-from runner.module_parts import build_parts
 from tests.learners.offline_modules import recorded_rows
 from tests.learners.test_optimizers import CASES
 
@@ -64,6 +62,9 @@ def test_the_average_of_parts_counts_rows() -> None:
 
 
 @pytest.mark.parametrize(
+    "plan", ["[AsyncGradients, {ApplyGradients: {update_all: false}}]", "[{_target_: tests.plans.own_plans.gradients}]"]
+)
+@pytest.mark.parametrize(
     ("overrides", "told"),
     [
         (["+experiment=ppo_cartpole", "algorithm.use_kl_loss=true"], "PPOLoss adapts to updates"),
@@ -71,15 +72,16 @@ def test_the_average_of_parts_counts_rows() -> None:
         (["+experiment=a2c_cartpole"], None),
     ],
 )
-def test_env_runners_compute_no_gradients_of_a_loss_that_adapts(overrides: list[str], told: str | None) -> None:
-    plan = "algorithm.plan=[AsyncGradients, {ApplyGradients: {update_all: false}}]"
-    overrides = [*overrides, plan, "engine=inline", "module.fcnet_hiddens=[4]"]
+def test_env_runners_compute_no_gradients_of_a_loss_that_adapts(
+    overrides: list[str], told: str | None, plan: str
+) -> None:
+    overrides = [*overrides, f"algorithm.plan={plan}", "engine=inline", "module.fcnet_hiddens=[4]", "tracking=none"]
     config = build_experiment_config(compose_experiment(overrides))
     if told is None:
-        build_env_runner_group(config, TRAINING, build_parts(config)).close()
+        Trainer(config).close()
         return
     with pytest.raises(ConfigError, match=told):
-        build_env_runner_group(config, TRAINING, build_parts(config))
+        Trainer(config)
 
 
 def test_an_average_has_the_modules_of_all_parts() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, RunFailure
 from runner.episodes import MultiAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
@@ -20,6 +20,7 @@ from runner.pipelines import (
     AddOneTsToEpisodesAndTruncate,
     ConnectorPiece,
     ConnectorPipeline,
+    EnvToModulePiece,
 )
 from runner.pipelines.cross_agent_pieces import observations_of_agents
 from tests.env_runners.coded_agents import CodedRun, code_of, make_coded_run
@@ -158,6 +159,37 @@ def test_a_learner_piece_may_ask_for_multi_agent_episodes() -> None:
     episodes = ConnectorPiece.multi_agent_episodes(rollout.blocks)
     assert all(isinstance(episode, MultiAgentEpisode) for episode in episodes)
     assert sum(one.agent_steps() for one in episodes) == sum(block.num_rows for block in rollout.blocks.values())
+
+
+class Curious(EnvToModulePiece):
+    """Asks for what only learner pieces are given."""
+
+    def __call__(self, *, batch: Any, episodes_of_modules: Any = None, **kwargs: Any) -> Any:
+        self.multi_agent_episodes(episodes_of_modules)
+        return batch
+
+
+class Careful(ConnectorPiece):
+    """Asks for them where there are blocks."""
+
+    def __call__(self, *, batch: Any, episodes: Any = None, episodes_of_modules: Any = None, **kwargs: Any) -> Any:
+        if isinstance(episodes, ColumnBlock):
+            self.multi_agent_episodes(episodes_of_modules)
+        return batch
+
+
+def test_an_env_piece_that_asks_for_multi_agent_episodes_is_refused() -> None:
+    run = make_coded_run(5, 2, 4, 0, env_to_module=[Curious()])
+    with pytest.raises(RunFailure, match="which are made in learner pipelines"):
+        run.runner.sample(20, True, run.weights, {})
+
+    def check(piece: str) -> None:
+        edit = f"connectors.env_to_module=[{{append: {{_target_: {__name__}.{piece}}}}}]"
+        build_experiment_config(compose_experiment(["+experiment=ppo_multi_agent_cartpole", edit]))
+
+    check("Careful")
+    with pytest.raises(ConfigError, match="Curious asks for multi_agent_episodes"):
+        check("Curious")
 
 
 def test_one_agent_has_no_others() -> None:

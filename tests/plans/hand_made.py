@@ -44,6 +44,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.runners: list[Any] = []
+        self.generations = [0] * self.num_runners
 
     def set_weights(self, weights: Any, runners: Iterable[int] | None = None) -> None:
         """Keep to whom they went."""

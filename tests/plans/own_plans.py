@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.plans import (
+    ApplyGradients,
+    AsyncGradients,
     ConcatBatches,
     Experiences,
     Operator,
@@ -77,6 +79,11 @@ def two_batches(resources: Resources, every: int = 1) -> Iterator[Any]:
     """The plan of PPO, on experiences of which one of two is dropped, in Python."""
     rollouts = ParallelRollouts(resources).for_each(EverySecond(resources, every))
     return rollouts.combine(ConcatBatches(resources, min_env_steps=40)).for_each(TrainOneStep(resources))
+
+
+def gradients(resources: Resources) -> Iterator[Any]:
+    """The plan of A3C in Python."""
+    return ApplyGradients(resources, update_all=False)(AsyncGradients(resources))
 
 
 def reported(resources: Resources) -> Iterator[Any]:

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, RunnerLost
+from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import wait_any
+from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
+from runner.plans.async_requests import AsyncRequests
+from runner.rows.finished_episodes import FinishedEpisodes
 from tests.conftest import without_times
 
 SMALL = (
@@ -113,6 +121,10 @@ def make_clerk(index: int, generation: int) -> Clerk:
     return Clerk()
 
 
+def make_slow_clerk(index: int, generation: int) -> SlowClerk:
+    return SlowClerk()
+
+
 MakeHandle = Callable[[], RunnerHandle]
 
 
@@ -176,3 +188,54 @@ def test_tickets_of_a_runner_that_died_are_ready_and_say_so(ray_cluster: None) -
             ticket.result()
         assert ticket.is_ready()
     handle.close()
+
+
+@pytest.mark.ray
+def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
+    timeout_s = 4.0
+    handle = RemoteHandle(make_clerk, 0, 0, 0.1, 0.0, timeout_s)
+    handle.submit("answer", 1).result()
+    silent = handle.submit("answer", 2, 60.0)
+    wait_any([silent])
+    waited_s = time.monotonic()
+    with pytest.raises(RunnerLost, match="did not answer answer within its timeout"):
+        silent.result()
+    assert time.monotonic() - waited_s < timeout_s / 2
+    handle.close()
+
+
+# -- waiting -------------------------------------------------------------------------------------------------------
+
+
+class SlowClerk(Clerk):
+    """A runner whose requests say when they are answered."""
+
+    def sample(self, num_env_steps: int, explore: bool, weights: Any, shared: Any, seq_no: int, gate: Any) -> Sample:
+        """Answer once there is a file of this name."""
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        return Sample(Rollout({}, num_env_steps), FinishedEpisodes(*[np.zeros(0)] * 3), {})
+
+
+@pytest.mark.ray
+def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluster: None, tmp_path: Path) -> None:
+    """Two plans of the same runners; the answer of the first one is ready, and the second one holds its turn."""
+    gates = [tmp_path / "first", tmp_path / "second"]
+    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_slow_clerk, i, g, 0.1, 0.0, WAIT_S), 1, {}, 0)
+    group.set_weights({})
+    first, second = (
+        AsyncRequests(group, "sample", 1, 1, True, more_arguments=lambda gate=gate: (str(gate),))  # type: ignore[misc]
+        for gate in gates
+    )
+    assert first.next_ready() is None
+    assert second.next_ready() is None
+    gates[0].touch()
+    group.wait_for_any()
+    assert [ticket.is_ready() for ticket in group.in_flight] == [True, False]
+    assert second.next_ready() is None
+    opening = threading.Timer(0.5, gates[1].touch)
+    opening.start()
+    group.wait_for_any()
+    assert [ticket.is_ready() for ticket in group.in_flight] == [True, True]
+    assert second.next_ready() is not None
+    group.close()

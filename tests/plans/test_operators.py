@@ -105,14 +105,16 @@ def test_concat_batches_of_all_learners(learners: int, least: int) -> None:
     assert next(ConcatBatches(resources)(items)).num_env_steps == least
 
 
-def test_complete_episodes_are_given_when_they_end() -> None:
-    def part(id_: str, is_done: bool) -> Any:
-        block = replace(block_of(0, [2]), episode_ids=[id_], is_terminated=np.array([is_done]))
-        return Rollout({ID: block}, 2)
+def _part(id_: str, is_done: bool) -> Rollout:
+    """Two steps of an episode."""
+    block = replace(block_of(0, [2]), episode_ids=[id_], is_terminated=np.array([is_done]))
+    return Rollout({ID: block}, 2)
 
-    resources = resources_of()
+
+def test_complete_episodes_are_given_when_they_end() -> None:
+    resources = resources_of(env_runners=Sent())
     parts = [("a", False), ("b", True), ("a", False), ("a", True)]
-    items = [Experiences(part(*one), (Origin(0, number, 2),)) for number, one in enumerate(parts)]
+    items = [Experiences(_part(*one), (Origin(0, number, 2),)) for number, one in enumerate(parts)]
     source = Given(resources, items)
     given_on = CompleteEpisodes(resources)(source)
     first = next(given_on)
@@ -120,6 +122,24 @@ def test_complete_episodes_are_given_when_they_end() -> None:
     second = next(given_on)
     assert (source.num_asked, second.rollout.blocks[ID].episode_ids, second.num_env_steps) == (4, ["a"], 6)
     assert {origin.weights_seq_no for origin in second.origins} == {1, 2, 3}
+
+
+def test_episodes_of_a_runner_that_was_lost_are_dropped() -> None:
+    runners = Sent()
+    first, lost, other, new = "0-env_runner-0-0-0", "0-env_runner-1-0-0", "0-client-1", "0-env_runner-1.1-0-0"
+
+    def items() -> Iterator[Experiences]:
+        for id_ in (first, lost, other):
+            yield Experiences(_part(id_, False))
+        runners.generations = [0, 1]
+        for id_, is_done in ((new, True), (first, True), (other, True)):
+            yield Experiences(_part(id_, is_done))
+
+    operator = CompleteEpisodes(resources_of(env_runners=runners))
+    given_on = [(item.rollout.blocks[ID].episode_ids, item.num_env_steps) for item in operator(items())]
+    assert given_on == [([new], 2), ([first], 4), ([other], 4)], "steps that are dropped count nowhere"
+    state = operator.get_state()["episodes"]
+    assert (state["running"], state["num_env_steps"]) == ({}, 0)
 
 
 def test_select_experiences_keeps_modules_and_drops_what_has_none() -> None:

@@ -66,6 +66,7 @@ PLANS: dict[str, tuple[str, list[str]]] = {
     "several": ("a2c_cartpole", [*TWO, f"algorithm.plan={SEVERAL}"]),
     "own_operator": ("ppo_cartpole", [f"algorithm.plan={OWN}"]),
     "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.two_batches}]"]),
+    "own_gradients": ("a2c_cartpole", [*TWO, FILTER, "algorithm.plan=[{_target_: tests.plans.own_plans.gradients}]"]),
     "reported": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.reported}]"]),
     "gradients": (
         "a2c_cartpole",
@@ -128,6 +129,16 @@ def test_what_operators_keep_is_in_the_checkpoint(name: str) -> None:
         "stale_runners": lambda: state["env_runners"]["older_weights"],
     }[name]()
     assert len(kept) > 0
+
+
+def test_runners_that_compute_gradients_keep_what_no_call_brings() -> None:
+    with make("a3c") as trainer:
+        trainer.train()
+        runner = trainer.get_state()["env_runners"]["runners"]["1"]
+    assert set(runner["learners"]["learners"]["default_policy"]) == {"loss", "stream"}
+    with make("own_function") as trainer:
+        trainer.train()
+        assert "learners" not in trainer.get_state()["env_runners"]["runners"]["0"], "no gradient was asked for"
 
 
 def test_another_plan_starts_its_operators_anew() -> None:

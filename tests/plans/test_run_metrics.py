@@ -10,15 +10,22 @@ import pytest
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
-from runner.plans import Experiences, RunMetrics, TrainResult
+from runner.plans import CompleteEpisodes, Experiences, Operator, RunMetrics, TrainResult
 from runner.plans.run_metrics import episode_metrics
 from runner.rows.finished_episodes import FinishedEpisodes
 from tests.conftest import QUICK
+from tests.plans.hand_made import Sent, resources_of
 
 
 def _sampled(finished: FinishedEpisodes, num_env_steps: int = 0) -> Experiences:
     rollout = Rollout({}, num_env_steps)
     return Experiences(rollout, samples=[Sample(rollout, finished, {})])
+
+
+class ReadingOperator(Operator):
+    """Works with recorded data."""
+
+    needs = ("recorded_data",)
 
 
 def _add(metrics: RunMetrics, returns: list[float]) -> None:
@@ -102,6 +109,20 @@ def test_gradient_steps_of_all_updates_are_summed_and_other_metrics_averaged() -
     assert (result["learners/p0/num_minibatch_updates"], result["learners/p0/total_loss"]) == (10.0, 1.5)
     assert (result["learners/p1/num_minibatch_updates"], result["learners/p1/total_loss"]) == (6.0, 2.0)
     assert result["num_env_steps_trained_lifetime"] == 16
+
+
+def test_recorded_env_steps_count_as_sampled_only_where_a_plan_samples_none() -> None:
+    read = TrainResult([], 8, num_env_steps_read=8)
+    for operators, num_sampled in (([ReadingOperator], 8), ([ReadingOperator, CompleteEpisodes], 5)):
+        resources = resources_of(env_runners=Sent())
+        for operator in operators:
+            operator(resources)
+        resources.metrics.count(read)
+        if num_sampled == 5:
+            resources.metrics.count(_sampled(FinishedEpisodes(*[np.zeros(0)] * 3), 5))
+        result = resources.metrics.end_iteration()
+        assert result["num_env_steps_sampled"] == result["num_env_steps_sampled_lifetime"] == num_sampled
+        assert result["num_env_steps_trained_lifetime"] == 8
 
 
 def test_every_reported_metric_is_producible_and_the_other_way_round() -> None:

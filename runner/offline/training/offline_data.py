@@ -27,7 +27,7 @@ from runner.offline.training.monitoring import PipelineMonitor, end_execution
 from runner.offline.training.preflight import check_trajectories
 from runner.offline.training.prelearner import ModuleSpec, OfflinePreLearner, PreLearnerParts
 from runner.offline.training.repeated_passes import parts_in_memory, repeated_dataset, source_parts
-from runner.offline.training.train_rows import nested_columns
+from runner.offline.training.train_rows import nested_columns, without_metrics
 from runner.offline.training.workers import (
     ModuleBoard,
     limited_stream,
@@ -94,10 +94,11 @@ def train_batch(rows: Mapping[str, Any], device: torch.device, ends_pass: bool) 
         # Arrays in Ray's object store are read-only, which torch has no notion of.
         return torch.from_numpy(np.require(column, requirements="W")).to(device, non_blocking=True)
 
+    rows, reported = without_metrics(rows)
     columns = nested_columns({name: on_device(column) for name, column in rows.items()})
     mask = columns.get(LOSS_MASK)
     num_env_steps = nested.row_count(columns) if mask is None else int(mask.sum())
-    return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass)
+    return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass, reported)
 
 
 class OfflineData:

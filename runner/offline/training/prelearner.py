@@ -24,9 +24,9 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.offline.training.repeated_passes import pass_number
-from runner.offline.training.train_rows import Rows, flat_columns
+from runner.offline.training.train_rows import Rows, flat_columns, metric_columns
 from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
-from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline
+from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, taken_metrics
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import EpisodeReplayBuffer
 from runner.streams import random_stream
@@ -129,7 +129,8 @@ class OfflinePreLearner:
             batch: `pyarrow.Table`; for a subclass with its own `_map_to_episodes`, column -> array.
 
         Returns:
-            Column -> (B, ...) array, nested columns flattened (see `train_rows`), rows in random order.
+            Column -> (B, ...) array, nested columns flattened (see `train_rows`), rows in random order; and columns of
+            what pieces have reported.
         """
         self._take_newest_module()
         block = with_held_observations(self._episodes_of(batch), self._env_to_module, self._module)
@@ -146,7 +147,9 @@ class OfflinePreLearner:
         )
         columns = {name: train_batch[DEFAULT_MODULE_ID][name] for name in self._kept(train_batch)}
         rows = nested.map_leaves(_to_numpy, columns)
-        return flat_columns(self._shuffled(rows, stream))
+        shuffled = flat_columns(self._shuffled(rows, stream))
+        reported = taken_metrics({DEFAULT_MODULE_ID: [self._learner_connector]})
+        return {**shuffled, **metric_columns(reported, nested.row_count(shuffled))}
 
     def _kept(self, train_batch: Mapping[str, Any]) -> list[str]:
         names = dict.fromkeys((*self._columns, LOSS_MASK))

@@ -1,6 +1,7 @@
 """Rows of a train batch as flat columns, which is what Ray Data carries, and back.
 
-A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place.
+A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place. What pieces
+have reported for these rows goes with them, in a column `#<reduction>#<metric>` for each metric.
 """
 
 from __future__ import annotations
@@ -11,7 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
+
 Rows = dict[str, npt.NDArray[Any]]
+_METRIC = "#"
 
 
 def flat_columns(columns: Mapping[str, Any]) -> Rows:
@@ -58,3 +62,27 @@ def _with_tuples(column: Any) -> Any:
     if all(key.startswith("#") for key in parts):
         return tuple(parts[f"#{place}"] for place in range(len(parts)))
     return parts
+
+
+def metric_columns(metrics: ConnectorMetrics, num_rows: int) -> Rows:
+    """Return columns (B, 2) float64 of what was reported: value and weight in the first row, zeros in the others."""
+    columns: Rows = {}
+    for name, reduced in metrics.items():
+        column = columns[f"{_METRIC}{reduced.reduction}{_METRIC}{name}"] = np.zeros((num_rows, 2))
+        column[:1] = reduced.value, reduced.weight
+    return columns
+
+
+def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], ConnectorMetrics]:
+    """Return the other columns, and what was reported for these rows, in their order."""
+    metrics: ConnectorMetrics = {}
+    others = {}
+    for key, column in rows.items():
+        if not key.startswith(_METRIC):
+            others[key] = column
+            continue
+        _, reduction, name = key.split(_METRIC, 2)
+        metrics[name] = ReducedValue(reduction)
+        for value, weight in column[column[:, 1] > 0].tolist():
+            merge_metrics(metrics, {name: ReducedValue(reduction, value, weight)})
+    return others, metrics

@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
+from runner.env_runners.loss_failure import runner_of
 from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
 from runner.plans.flow import Operator
 from runner.plans.item_state import item_from_state, item_to_state
@@ -49,7 +50,10 @@ class ConcatBatches(Operator):
 
 
 class CompleteEpisodes(Operator):
-    """Hold back the steps of episodes that have not ended, and give whole episodes."""
+    """Hold back the steps of episodes that have not ended, and give whole episodes.
+
+    Episodes of a runner that was lost are dropped: the runner in its place begins others.
+    """
 
     def __init__(self, resources: Resources, **options: Any) -> None:
         super().__init__(resources, **options)
@@ -60,9 +64,16 @@ class CompleteEpisodes(Operator):
         """Give the episodes that have ended, if any have."""
         self._origins |= dict.fromkeys(item.origins)
         rollout = self._episodes.add(item.rollout)
+        if any(self.resources.env_runners.generations):
+            self._episodes.drop(self._is_lost)
         if rollout.blocks:
             origins, self._origins = tuple(self._origins), dict.fromkeys(item.origins)
             yield Experiences(rollout, origins)
+
+    def _is_lost(self, episode_id: str) -> bool:
+        """Whether the runner of an episode was lost; simulators that connect go on with theirs at the next runner."""
+        runner = runner_of(episode_id)
+        return runner is not None and self.resources.env_runners.generations[runner[0]] != runner[1]
 
     def get_state(self) -> dict[str, Any]:
         """Return the steps of the episodes that go on."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ASYNC, AsyncGradientsConfig, ParallelRolloutsConfig
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.gradient_runner import GradientSample
@@ -76,13 +77,21 @@ class ParallelRollouts(Source):
 
 
 class AsyncGradients(Source):
-    """Let env runners compute gradients on their own samples, and give each as soon as it is ready."""
+    """Let env runners compute gradients on their own samples, and give each as soon as it is ready.
+
+    Raises:
+        ConfigError: the loss adapts to updates.
+    """
 
     is_counted = True
     options: AsyncGradientsConfig
 
     def __init__(self, resources: Resources, **options: Any) -> None:
         super().__init__(resources, **options)
+        for loss in resources.adapting_losses:
+            what = f"AsyncGradients: {loss} adapts to updates, and env runners see none"
+            allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
+            raise ConfigError([Problem(what, "algorithm.plan", loss, allowed)])
         self._requests = AsyncRequests(
             resources.env_runners,
             "sample_gradients",

@@ -8,12 +8,12 @@ from typing import Any
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ApplyGradientsConfig, AverageGradientsConfig, UpdateTargetNetworkConfig
+from runner.env_runners.loss_failure import with_rollout
 from runner.learners.gradients import average_gradients
 from runner.learners.loss_failure import LossNotFinite
 from runner.plans.flow import Operator
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Gradients, TrainResult
-from runner.plans.loss_failure import with_rollout
 from runner.plans.recorded_batches import RecordedBatches
 
 

@@ -33,6 +33,11 @@ class Doubling(SingleAgentObservationPreprocessor):
         return 2 * observation
 
 
+REWARDS = (
+    "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
+    "piece: {_target_: tests.reporting_pieces.RewardSum}}]",
+)
+
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 
 
@@ -74,6 +79,20 @@ def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 8 * 512  # more than two passes
     name = "learners/default_policy/vf_loss"
     assert lines[1][name] < lines[0][name]
+
+
+def test_what_pieces_report_on_recorded_data(ray_cluster: None) -> None:
+    overrides = [*SMALL, *REWARDS, "offline.dataset_num_iters_per_learner=null"]
+    with Trainer.from_experiment("bc_cartpole", [*overrides, "+stop.connectors.learner.reward_sum=1e9"]) as trainer:
+        for line in trained(trainer, 2):
+            assert line["connectors/learner/reward_sum"] == line["num_env_steps_sampled"], "CartPole pays 1 a step"
+
+
+def test_env_pieces_report_nothing_on_recorded_data() -> None:
+    piece = "{append: {_target_: tests.reporting_pieces.CartPositions}}"
+    named = ["+stop.connectors.env_to_module.left_fraction=1", f"connectors.env_to_module=[{piece}]"]
+    with pytest.raises(ConfigError, match="no part of this run produces the metric connectors/env_to_module/left"):
+        Trainer.from_experiment("bc_cartpole", [*SMALL, *named])
 
 
 def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:

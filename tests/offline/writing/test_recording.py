@@ -117,6 +117,21 @@ def test_training_records_what_it_samples(tmp_path: Path) -> None:
     assert recorded.report.episodes == finished == sum(len(block) for block in recorded_in(tmp_path))
 
 
+def test_recorded_steps_say_which_weights_acted(tmp_path: Path) -> None:
+    config = config_of(f"offline.output={tmp_path}", "env_runners.num_envs_per_env_runner=3")
+    runner, weights = recording_runner(config, TRAINING)
+    acted: dict[str, list[int]] = {}
+    for weights_seq_no in (4, 5, 9):
+        for episode in runner.sample(60, True, weights, {}, weights_seq_no).rollout.blocks["default_policy"]:
+            acted.setdefault(episode.id_, []).extend([weights_seq_no] * len(episode))
+    runner.finish_recording()
+    runner.close()
+    numbers = {e.id_: e.get_extra_model_outputs("weights_seq_no") for block in recorded_in(tmp_path) for e in block}
+    assert {id_: column.tolist() for id_, column in numbers.items()} == {id_: acted[id_] for id_ in numbers}
+    assert any(len(set(column.tolist())) > 1 for column in numbers.values()), "an episode that two weights acted in"
+    assert all(column.dtype == np.int64 for column in numbers.values())
+
+
 def test_several_agents_are_not_recorded(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="episodes of several agents cannot be recorded yet"):
         Trainer.from_experiment("ppo_multi_agent_cartpole", [f"offline.output={tmp_path}"])

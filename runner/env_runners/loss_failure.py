@@ -12,7 +12,7 @@ from runner.episodes.columns import OBS, ColumnBlock, Rollout
 from runner.learners.loss_failure import LossNotFinite, with_advice, with_batch
 
 # Ids of episodes as env runners and RLlink's servers make them.
-_OF_ENV_RUNNER = re.compile(r"\d+-env_runner-(?P<runner>\d+)(\.\d+)?-(?P<env>\d+)-\d+(-.*)?", re.DOTALL)
+_OF_ENV_RUNNER = re.compile(r"\d+-env_runner-(?P<runner>\d+)(\.(?P<generation>\d+))?-(?P<env>\d+)-\d+(-.*)?", re.DOTALL)
 _OF_CLIENT = re.compile(r"(?P<client>\d+-[0-9a-f]{6}-\d+)-\d+(-.*)?", re.DOTALL)
 
 
@@ -31,6 +31,12 @@ def _place(block: ColumnBlock, name: str, row: int) -> str:
     first_rows = block.first_obs_rows if name == OBS else block.offsets[:-1]
     source = source_of(block.episode_ids[int(np.searchsorted(first_rows, row, side="right")) - 1])
     return ", ".join(filter(None, (source, place_of_row(block, first_rows, row))))
+
+
+def runner_of(episode_id: str) -> tuple[int, int] | None:
+    """Return index and generation of the env runner of an episode; None where its id does not say."""
+    match = _OF_ENV_RUNNER.fullmatch(episode_id)
+    return None if match is None else (int(match["runner"]), int(match["generation"] or 0))
 
 
 def source_of(episode_id: str) -> str | None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from runner.config.errors import Problem
+from runner.env_runners.loss_failure import runner_of, source_of, with_rollout
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.learners.loss_failure import LossNotFinite, with_batch
-from runner.plans.loss_failure import source_of, with_rollout
 from tests.conftest import QUICK, Outcome
 from tests.env_runners.coded_agents import make_coded_run
 from tests.env_runners.coded_runs import coded_module, make_runner, weights_of
@@ -75,8 +75,16 @@ def test_values_of_nested_columns_and_tensors() -> None:
     assert (problem.got or "").startswith("the batch holds obs['a'][1][0] = -inf (obs 2); 1 value of obs not finite")
 
 
+def test_the_runner_of_an_episode() -> None:
+    first, restarted = (rollout.blocks["default_policy"].episode_ids[0] for rollout in rollouts())
+    assert (runner_of(first), runner_of(restarted)) == ((0, 0), (1, 1))
+    ids = make_coded_run(0, 2, 2, 1).runner.sample(20, True, None, {}).rollout.blocks["m1"].episode_ids
+    assert {runner_of(id_) for id_ in ids} == {(0, 0)}
+
+
 def test_ids_that_say_nothing() -> None:
     assert source_of("recorded-7") is None
+    assert runner_of("0-3fa2b1-12-5-a") is None, "a client, which finds its episodes again at another server"
     assert source_of("0-3fa2b1-12-5-a-b\nc") == "client 0-3fa2b1-12"
 
 
@@ -87,10 +95,13 @@ def test_how_to_go_on_without_the_batch() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
-def test_a_run_that_ends_so(run_main: Callable[..., Outcome]) -> None:
+@pytest.mark.parametrize(
+    "plan", [[], ["algorithm.plan=[AsyncGradients,ApplyGradients]", "algorithm.use_kl_loss=false"]]
+)
+def test_a_run_that_ends_so(run_main: Callable[..., Outcome], plan: list[str]) -> None:
     target = ("env.env=null", "env._target_=tests.environments.Faulty")
     fault = "env.env_config={fault: huge_reward, fault_step: 50}"
-    outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", *target, fault)
+    outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", *target, fault, *plan)
     assert outcome.code == 1
     text = " ".join(outcome.err.split())
     assert text.startswith("the loss is not finite: ")
