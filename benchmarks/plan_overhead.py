@@ -15,10 +15,10 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
 from runner.env_runners.sample import Sample
+from runner.experiment.trainer import Trainer
 from runner.learners.gradients import GroupGradients
 from runner.learners.learner_group import UpdateResult
 from runner.plans import Resources, RunMetrics, make_plan
-from runner.trainer import Trainer
 
 PLANS = {
     "ppo": ("ppo_cartpole", []),

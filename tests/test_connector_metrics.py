@@ -9,7 +9,7 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
 
 PIECES = "tests.reporting_pieces"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, without_times
 
 pytestmark = [

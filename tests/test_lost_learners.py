@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from runner.config.errors import RunFailure
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, without_times
 from tests.test_several_learners import BC, PPO
 

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.builder import TRAINING, build_env_runner, build_env_runner_group, build_learner_group, build_parts
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
@@ -18,11 +17,14 @@ from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.episodes import nested
 from runner.episodes.columns import concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
+from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.learner_builder import build_learner_group
+from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
-from runner.module_parts import plan_modules
+from runner.module_parts import build_parts, plan_modules
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
-from runner.trainer import Trainer
 from tests.conftest import QUICK, Outcome, without_times
 from tests.env_runners.coded_agents import make_coded_run
 

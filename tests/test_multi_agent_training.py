@@ -14,8 +14,8 @@ import torch
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.environments import MultiAgentCartPole
+from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
-from runner.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
 
 CARTPOLES, SHARED = "ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared"

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from runner.config.errors import RunFailure
+from runner.experiment.trainer import Trainer
 from runner.pipelines.mean_std_filter import Moments
 from runner.streams import integer_seed
-from runner.trainer import Trainer
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
 
 pytestmark = pytest.mark.ray

@@ -14,7 +14,7 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of, without_times
 
 Run = Callable[..., Outcome]

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.builder import TRAINING, _check_shared_out, build_env_runner_group, build_learner_group, build_parts
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
@@ -17,10 +16,14 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.loss_failure import with_rollout
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
+from runner.experiment.env_runner_builder import TRAINING
+from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.learner_builder import _check_shared_out, build_learner_group
+from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.remote_learner_group import _unshared_from
-from runner.trainer import Trainer
+from runner.module_parts import build_parts
 from tests.conftest import ROOT, without_times
 
 PPO = ("module.fcnet_hiddens=[16]", "evaluation.evaluation_interval=null", "algorithm.num_epochs=2")

@@ -6,7 +6,7 @@ import time
 
 from offline_cli import BATCH, HIDDENS, LR, Settings, measure_recording, measure_updates, parse_settings
 
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 
 UPDATES_AN_ITERATION = 50
 

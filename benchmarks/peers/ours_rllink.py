@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from rllink_cli import measure, parse_settings
 
-from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
-from runner.module_parts import plan_modules, weights_of
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
+from runner.module_parts import build_parts, plan_modules, weights_of
 
 STEPS_PER_SAMPLE = 4_000
 

@@ -16,11 +16,11 @@ import torch
 from ours import OursSettings, overrides
 from peer_cli import parse_settings, report
 
-from runner.builder import TRAINING, build_env_runner
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import build_acting_parts, plan_modules
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import DEFAULT_MODULE_ID

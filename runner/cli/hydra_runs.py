@@ -22,7 +22,7 @@ from runner.config.loader import hydra_with_this_loader
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
-from runner.run_folder import opened_run_folder
+from runner.experiment.run_folder import opened_run_folder
 
 
 def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
@@ -70,7 +70,7 @@ def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) ->
             checked = composed, build_experiment_config(composed)
         composed, config = checked
         with opened_run_folder(Path(hydra_config.runtime.output_dir)) as folder:
-            from runner.run import run_experiment
+            from runner.experiment.run import run_experiment
 
             verdict.judge_run(config.experiment_name, folder.path)
             return run_experiment(config, composed, folder, start_time_s=start_time_s)

@@ -16,7 +16,7 @@ from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
-from runner.run_folder import opened_run_folder
+from runner.experiment.run_folder import opened_run_folder
 
 
 def main(arguments: Arguments, verdict: Verdict) -> int:
@@ -37,7 +37,7 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     check_writable(run_dir)
     check_holds_no_run(run_dir)
     with opened_run_folder(run_dir) as folder:
-        from runner.run import run_experiment
+        from runner.experiment.run import run_experiment
 
         verdict.judge_run(config.experiment_name, folder.path)
         return run_experiment(config, composed, folder, start_time_s=start_time_s)

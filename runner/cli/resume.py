@@ -23,8 +23,8 @@ from runner.cli.stored_run import (
     target_run_dir,
 )
 from runner.config.documents import parse_json
-from runner.run_folder import opened_run_folder
-from runner.stop_criteria import MetCriterion, met_criteria
+from runner.experiment.run_folder import opened_run_folder
+from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.mlflow_store import python_command
 
 _ADVICE = "`resume --module-only` begins a new run with its module"
@@ -66,7 +66,7 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
         print(f"resume {stored.checkpoint}")
         heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
         print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
-        from runner.run import run_experiment
+        from runner.experiment.run import run_experiment
 
         verdict.judge_run(stored.config.experiment_name, stored.run_dir)
         with naming_changes(stored):

@@ -12,8 +12,7 @@ from runner.cli.arguments import parse_arguments
 from runner.cli.validate import check_experiments
 from runner.config.compose import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
-from runner.config.plan_drawing import draw_plan
-from runner.config.plans import read_plan
+from runner.config.plans import draw_plan, read_plan
 from runner.config.schemas import ExperimentConfig
 
 _INDENT = "  "

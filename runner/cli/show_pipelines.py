@@ -8,9 +8,9 @@ from typing import Any
 import gymnasium as gym
 import torch
 
-from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ModuleParts, weights_of
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
+from runner.module_parts import ModuleParts, build_parts, weights_of
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline
 from runner.pipelines.profile import time_pieces

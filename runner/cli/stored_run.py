@@ -21,7 +21,7 @@ from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
 
 if TYPE_CHECKING:
-    from runner.trainer import Trainer  # imports torch
+    from runner.experiment.trainer import Trainer  # imports torch
 
 _OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_module.")
 
@@ -160,7 +160,7 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
         is_recording: record the episodes of evaluations in `offline.output`.
     """
     from runner.checkpoints import load_checkpoint, naming_checkpoint
-    from runner.trainer import Trainer
+    from runner.experiment.trainer import Trainer
 
     config, state = stored.config, load_checkpoint(stored.checkpoint)[0]
     # Only evaluation runners act, whatever the run learns from.

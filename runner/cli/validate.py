@@ -51,7 +51,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _rehearse(checked: Sequence[Checked]) -> list[str]:
     """Build all configurations, and describe what was made of the first one."""
-    from runner.rehearsal import rehearse  # imports torch
+    from runner.experiment.rehearsal import rehearse  # imports torch
 
     problems: dict[Problem, None] = {}
     done = []

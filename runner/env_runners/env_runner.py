@@ -122,10 +122,7 @@ class SingleAgentEnvRunner:
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
     ) -> FinishedEpisodes:
-        """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds.
-
-        Every sub-environment runs a quota of episodes to their ends, so that short ones are not preferred.
-        """
+        """Run exactly `num_episodes` whole episodes from fresh resets; see `EnvRunner.evaluate`."""
         self._take_over(weights, shared_state)
         quotas = episode_quotas(num_episodes, self.env.num_envs)
         remaining = quotas.copy()

@@ -36,6 +36,10 @@ class EnvRunner(Protocol):
             weights: module id -> (P,) parameters to act with.
             shared_state: by module id, the merged state of pieces that runners share.
             weights_seq_no: number of the weights, which is recorded with the steps.
+
+        Raises:
+            RunFailure: an environment failed, or returned what does not fit its spaces.
+            Interrupted: an end was asked for while simulators were waited for.
         """
 
     def evaluate(
@@ -46,7 +50,17 @@ class EnvRunner(Protocol):
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
     ) -> FinishedEpisodes:
-        """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds."""
+        """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds.
+
+        Every sub-environment runs a quota of episodes to their ends, so that short ones are not preferred.
+
+        Args:
+            num_episodes: of all sub-environments together.
+            explore, weights, shared_state, weights_seq_no: see `sample`.
+
+        Raises:
+            RunFailure: an environment failed, or simulators would have to be asked to evaluate.
+        """
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters (module id -> vector) from now on."""

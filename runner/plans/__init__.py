@@ -2,23 +2,15 @@
 
 from runner.plans.flow import Flow, Operator, Source, Waiting
 from runner.plans.items import Experiences, Gradients, Item, Origin, TrainResult
-from runner.plans.operators import (
+from runner.plans.operators.concurrency import Concurrently, Dequeue, Duplicate, Enqueue
+from runner.plans.operators.experiences import CompleteEpisodes, ConcatBatches, SelectExperiences, StandardizeFields
+from runner.plans.operators.recorded import ReadRecorded
+from runner.plans.operators.reporting import DebugPrint, StandardMetricsReporting
+from runner.plans.operators.rollouts import AsyncGradients, ParallelRollouts
+from runner.plans.operators.training import (
     ApplyGradients,
-    AsyncGradients,
     AverageGradients,
-    CompleteEpisodes,
     ComputeGradients,
-    ConcatBatches,
-    Concurrently,
-    DebugPrint,
-    Dequeue,
-    Duplicate,
-    Enqueue,
-    ParallelRollouts,
-    ReadRecorded,
-    SelectExperiences,
-    StandardizeFields,
-    StandardMetricsReporting,
     TrainOneStep,
     UpdateTargetNetwork,
 )

@@ -9,9 +9,9 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
 from runner.config.plans import KEY, Plan, Step, read_plan
-from runner.plans import operators
 from runner.plans.flow import Flow, Operator
-from runner.plans.operators import Concurrently, Duplicate, StandardMetricsReporting
+from runner.plans.operators.concurrency import Concurrently, Duplicate
+from runner.plans.operators.reporting import StandardMetricsReporting
 from runner.plans.resources import Resources
 from runner.plans.run_metrics import Result
 
@@ -50,7 +50,7 @@ def _after(step: Step, flow: Flow | None, resources: Resources) -> Flow:
 
 def _made(step: Step, resources: Resources) -> Operator:
     if step.config is not None:
-        operator: Operator = getattr(operators, step.name)(resources, **options_of(step.config))
+        operator: Operator = import_target(f"runner.plans.{step.name}", step.key)(resources, **options_of(step.config))
         return operator
     operator_class = import_target(step.name, step.key, Operator)
     try:

@@ -153,17 +153,10 @@ class ExternalEnvRunner:
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
     ) -> Sample:
-        """Wait until simulators have sent enough env steps for one sample.
+        """Wait until simulators have sent enough env steps; see `EnvRunner.sample`.
 
-        Args:
-            num_env_steps: least number of env steps; a sample holds whole messages, so it may have more.
-            explore: must be true; each simulator decides whether it explores.
-            weights: module id -> (P,) parameters; simulators get them from now on.
-            shared_state: module id -> merged state of the pieces that runners share.
-            weights_seq_no: number of these weights in the run; RLlink numbers what it sends by itself.
-
-        Raises:
-            Interrupted: the run was interrupted during the wait.
+        A sample holds whole messages, so it may have more. Each simulator decides whether it explores, whatever
+        `explore` is; RLlink numbers the weights that it sends by itself.
         """
         shared_state = self._shared_state = self._shared_state if shared_state is None else shared_state
         for module_id, intake in self._intakes.items():

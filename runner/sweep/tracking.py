@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.schemas import ExperimentConfig
-from runner.run_records import find_store, information_tags, known_run, mlflow_settings
+from runner.experiment.run_records import find_store, information_tags, known_run, mlflow_settings
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_parameters, run_info

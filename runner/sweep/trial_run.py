@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from runner.resource_bundles import bundles_of
+from runner.experiment.ray_resources import bundles_of
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
 
 if TYPE_CHECKING:

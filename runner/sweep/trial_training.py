@@ -11,10 +11,11 @@ from typing import Any
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
+from runner.experiment.run import Run
+from runner.experiment.run_folder import opened_run_folder
+from runner.experiment.run_records import RunRecords, Status
+from runner.experiment.trainer import Trainer
 from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, FolderLost, owner_of
-from runner.run import Run
-from runner.run_folder import opened_run_folder
-from runner.run_records import RunRecords, Status
 from runner.sweep.trial_settings import (
     METRICS,
     OBJECTIVE,
@@ -26,7 +27,6 @@ from runner.sweep.trial_settings import (
     remove_clone,
 )
 from runner.tracking import write_result
-from runner.trainer import Trainer
 
 _log = logging.getLogger(__name__)
 

@@ -14,8 +14,8 @@ from typing import Any
 
 from runner.cluster import connected
 from runner.config.schemas import ExperimentConfig
+from runner.experiment.ray_resources import bundles_of, total
 from runner.interrupts import interrupts
-from runner.resource_bundles import bundles_of, total
 from runner.sweep.coordinates import coordinates
 from runner.sweep.display import SweepDisplay
 from runner.sweep.space import SearchSpace, combination_key, without_seed

@@ -14,7 +14,7 @@ import pytest
 from runner.checkpoints import CheckpointError, load_checkpoint, read_manifest
 from runner.checkpoints.release_0_1 import converted_config, converted_state
 from runner.checkpoints.trust import StoredValues
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT, Outcome, progress_of, without_times
 
 DATA = ROOT / "tests" / "data" / "checkpoints_0_1_0"

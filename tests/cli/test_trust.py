@@ -14,9 +14,9 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.checkpoints.trust import UntrustedError
-from runner.run_records import known_run
+from runner.experiment.run_records import known_run
+from runner.experiment.trainer import Trainer
 from runner.tracking.known_run import write_known_run
-from runner.trainer import Trainer
 from tests.checkpoints.forging import forge
 from tests.conftest import QUICK, Outcome, checkpoints_of
 
@@ -347,7 +347,7 @@ def test_a_claim_with_fields_of_other_types_is_none(tmp_path: Path) -> None:
 
 def test_the_store_of_a_foreign_run_is_not_the_one_that_came_along(tmp_path: Path, monkeypatch: Any) -> None:
     from runner.config import build_experiment_config, compose_experiment
-    from runner.run_records import find_store
+    from runner.experiment.run_records import find_store
 
     monkeypatch.chdir(tmp_path)
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole"]))

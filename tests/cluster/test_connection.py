@@ -16,7 +16,7 @@ import pytest
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import RayConfig
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.ray
@@ -107,7 +107,7 @@ def test_held_out_data_read_by_ray_are_read_in_the_cluster_that_is_named(
     def connect(config: RayConfig, *_: Any) -> None:
         raise ConfigError([Problem(f"joins {config.address}")])
 
-    monkeypatch.setattr("runner.builder.connected", connect)
+    monkeypatch.setattr("runner.experiment.ray_resources.connected", connect)
     data = tmp_path / "data.csv"
     data.write_text("eps_id,t,obs,actions,rewards\n0,0,0,0,1\n")
     held_out = [f"evaluation.offline_evaluation_input_={data}", "evaluation.offline_evaluation_interval=1"]

@@ -169,7 +169,7 @@ def test_metrics_of_a_piece_of_one_module() -> None:
 
 
 def parts_of(*overrides: str) -> Any:
-    from runner.builder import build_parts
+    from runner.module_parts import build_parts
 
     return build_parts(build_experiment_config(compose_experiment([AGENTS, *overrides])))
 

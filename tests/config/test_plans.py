@@ -15,8 +15,7 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.operators import OPERATORS
-from runner.config.plan_drawing import draw_plan
-from runner.config.plans import find_plan_problems, items_after, needs_of, read_options, read_plan, steps_of
+from runner.config.plans import draw_plan, find_plan_problems, items_after, needs_of, read_options, read_plan, steps_of
 from tests.conftest import ROOT, Outcome
 
 AssertGolden = Callable[[str, str], None]

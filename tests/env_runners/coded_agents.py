@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
+from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env import MultiAgentEnv
-from runner.env_runners.multi_agent_env_runner import ActingModule, MultiAgentEnvRunner
+from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.module_parts import make_piece
 from runner.modules.flat_parameters import FlatParameters

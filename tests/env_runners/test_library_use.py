@@ -18,7 +18,7 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.sample import Sample
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK
 
 HERE = "tests.env_runners.test_library_use"
@@ -96,7 +96,7 @@ MISSING = "it has no evaluate, address, pipelines_of, get_state, set_state, fini
     ("experiment", "path", "told"),
     [
         ("ppo_cartpole", f"{HERE}.MarkingRuner", "has no MarkingRuner"),
-        ("ppo_cartpole", "runner.trainer.Trainer", "is no env runner, it has no sample, "),
+        ("ppo_cartpole", "runner.experiment.trainer.Trainer", "is no env runner, it has no sample, "),
         ("ppo_cartpole", "runner.make_env_runner", "is no env runner, it has no sample, "),
         ("ppo_cartpole", f"{HERE}.HalfARunner", MISSING),
         ("ppo_cartpole", f"{HERE}.OfSeveral", "is a MultiAgentEnvRunner, and CartPole-v1 has a single agent"),

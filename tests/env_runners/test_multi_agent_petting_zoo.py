@@ -12,8 +12,8 @@ import pytest
 from runner.env_runners.sample import Sample
 from runner.environments import PettingZooEnv
 from runner.episodes import SingleAgentEpisode, nested
+from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
-from runner.trainer import Trainer
 from tests.conftest import QUICK
 
 SPEAKER_LISTENER = "mpe2.simple_speaker_listener_v4"

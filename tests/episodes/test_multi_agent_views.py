@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from runner.builder import TRAINING, build_env_runner
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.episodes.multi_agent_views import multi_agent_episodes
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import build_acting_parts, plan_modules
 from runner.modules.flat_parameters import FlatParameters
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from runner.config.errors import ConfigError, RunFailure
+from runner.experiment.trainer import Trainer
 from runner.modules import ActorCriticModule
 from runner.pipelines import ObservationPiece
 from runner.pipelines.piece import Batch, ConnectorPiece
-from runner.trainer import Trainer
 from tests.conftest import QUICK, without_times
 
 HERE = "tests.learners.test_acted_outputs"

@@ -14,10 +14,10 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
+from runner.experiment.trainer import Trainer
 from runner.learners.gradients import Gradients, GroupGradients, average_gradients
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite
-from runner.trainer import Trainer
 from tests.learners.offline_modules import recorded_rows
 from tests.learners.test_optimizers import CASES
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
 
 LSTM = "ppo_stateless_cartpole_lstm"

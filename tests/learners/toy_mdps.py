@@ -10,11 +10,12 @@ import numpy as np
 import torch
 
 from runner import Trainer
-from runner.builder import build_learner_group, build_parts
 from runner.config import build_experiment_config, compose_experiment
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
+from runner.experiment.learner_builder import build_learner_group
 from runner.learners.learner import Learner
+from runner.module_parts import build_parts
 from runner.modules import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 

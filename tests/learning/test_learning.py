@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT
 
 RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime"

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT
 
 RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iteration"

@@ -12,8 +12,8 @@ import torch
 from runner.config.errors import RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
+from runner.experiment.trainer import Trainer
 from runner.modules import distribution_for
-from runner.trainer import Trainer
 from tests.conftest import QUICK
 from tests.modules.random_spaces import ACTION_SPACES, OBS_SPACES
 from tests.modules.test_action_masks import CASES, is_allowed

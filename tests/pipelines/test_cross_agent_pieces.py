@@ -193,7 +193,7 @@ def test_an_env_piece_that_asks_for_multi_agent_episodes_is_refused() -> None:
 
 
 def test_one_agent_has_no_others() -> None:
-    from runner.builder import build_parts
+    from runner.module_parts import build_parts
 
     piece = "{append: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}"
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", f"connectors.learner=[{piece}]"]))

@@ -12,9 +12,9 @@ import torch
 
 from runner.config.errors import ConfigError, RunFailure
 from runner.episodes import nested
+from runner.experiment.trainer import Trainer
 from runner.pipelines import FrameStacking, LearnerConnectorPipeline, MeanStdFilter
 from runner.pipelines.piece import Batch, ConnectorPiece
-from runner.trainer import Trainer
 from tests.conftest import QUICK
 from tests.modules.random_spaces import RandomSpaces
 from tests.pipelines.fixed_episodes import FixedEpisodes

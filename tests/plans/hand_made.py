@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from runner.builder import build_learner_group, build_parts
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import ColumnBlock, Rollout
+from runner.experiment.learner_builder import build_learner_group
+from runner.module_parts import build_parts
 from runner.plans import Experiences, Flow, Origin, Resources, RunMetrics, Source, TrainResult, Waiting
 
 ID = "default_policy"

@@ -18,9 +18,9 @@ from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, 
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import wait_any
 from runner.episodes.columns import Rollout
+from runner.experiment.trainer import Trainer
 from runner.plans.async_requests import AsyncRequests
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.trainer import Trainer
 from tests.conftest import without_times
 
 SMALL = (

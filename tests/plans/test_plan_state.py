@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.experiment.trainer import Trainer
 from runner.plans import Experiences, Operator
-from runner.trainer import Trainer
 from tests.conftest import without_times
 
 SMALL = (

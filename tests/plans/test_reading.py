@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from runner import plans
 from runner.config.errors import ConfigError, RunFailure
+from runner.config.operators import OPERATORS
+from runner.experiment.trainer import Trainer
 from runner.plans import ConcatBatches, Flow, Operator, Resources, TrainOneStep, make_plan
 from runner.plans.operators.recorded import ReadRecorded
-from runner.trainer import Trainer
 from tests.conftest import without_times
 from tests.plans.hand_made import config_of, experiences_of, resources_of
 
@@ -134,3 +136,8 @@ def test_updates_that_an_iteration_has_left_are_kept() -> None:
     other = _read_recorded()
     other.set_state(read.get_state())
     assert next(other).left == next(read).left == 2
+
+
+def test_every_operator_of_a_plan_is_found_in_runner_plans() -> None:
+    assert set(OPERATORS) <= set(plans.__all__)
+    assert all(hasattr(plans, name) for name in OPERATORS)

@@ -9,10 +9,10 @@ import pytest
 
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout
+from runner.experiment.trainer import Trainer
 from runner.plans import CompleteEpisodes, Experiences, Operator, RunMetrics, TrainResult
 from runner.plans.run_metrics import episode_metrics
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.trainer import Trainer
 from tests.conftest import QUICK
 from tests.plans.hand_made import Sent, resources_of
 

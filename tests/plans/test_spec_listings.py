@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT, progress_of, result_of, without_times
 from tests.test_examples import ENVIRONMENT
 

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.builder import TRAINING, build_env_runner, build_parts
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
-from runner.module_parts import plan_modules, weights_of
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
+from runner.module_parts import build_parts, plan_modules, weights_of
 from runner.policy import OnnxPolicy
 from runner.rllink.connection import Connection
 from runner.rllink.env_runner import ExternalEnvRunner

@@ -21,11 +21,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from runner.builder import TRAINING, build_env_runner
 from runner.cli.main import main
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import plan_modules
 from runner.rllink.client import Client, RLlinkError, ServerGone
 from runner.rllink.frames import frame

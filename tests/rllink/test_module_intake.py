@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.builder import TRAINING, build_env_runner, build_parts, lookback_of
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.module_parts import build_acting_parts, plan_modules, weights_of
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
+from runner.module_parts import build_acting_parts, build_parts, lookback_of, plan_modules, weights_of
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 from runner.rllink.versions import Versions

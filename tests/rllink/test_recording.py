@@ -18,8 +18,8 @@ from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.episodes.single_agent_episode import SingleAgentEpisode
+from runner.experiment.trainer import Trainer
 from runner.offline.reading.source import open_source
-from runner.trainer import Trainer
 from tests.conftest import ROOT
 from tests.rllink.conftest import RawClient, episode, wait_until
 from tests.rllink.test_restart import part, wait_for

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from runner import builder
 from runner.cli.held_out_table import held_out_lines
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
@@ -21,6 +20,10 @@ from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes
+from runner.experiment.learner_builder import build_learner_group
+from runner.experiment.recorded_data_builder import build_held_out_evaluation
+from runner.experiment.trainer import Trainer
+from runner.module_parts import build_parts
 from runner.modules import ActorCriticModule
 from runner.offline.evaluation import held_out_loss
 from runner.offline.evaluation.held_out import HeldOutEvaluation
@@ -30,7 +33,6 @@ from runner.offline.writing.writer import EpisodeWriter
 from runner.pipelines import SingleAgentObservationPreprocessor
 from runner.pipelines.recorded_episodes import ObservationRows
 from runner.streams import random_stream
-from runner.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times
 
 Run = Callable[..., Outcome]
@@ -49,7 +51,7 @@ def config_of(*overrides: str) -> ExperimentConfig:
 
 def held_out_of(*overrides: str) -> HeldOutEvaluation:
     config = config_of(*overrides)
-    evaluation = builder.build_held_out_evaluation(config, builder.build_parts(config))
+    evaluation = build_held_out_evaluation(config, build_parts(config))
     assert evaluation is not None
     return evaluation
 
@@ -57,10 +59,10 @@ def held_out_of(*overrides: str) -> HeldOutEvaluation:
 def evaluated(*overrides: str, num_env_steps: int = 0) -> dict[str, Any]:
     """Of an untrained policy."""
     config = config_of(*overrides)
-    parts = builder.build_parts(config)
-    evaluation = builder.build_held_out_evaluation(config, parts)
+    parts = build_parts(config)
+    evaluation = build_held_out_evaluation(config, parts)
     assert evaluation is not None
-    return evaluation.evaluate(builder.build_learner_group(config, parts).get_state(), {}, num_env_steps)
+    return evaluation.evaluate(build_learner_group(config, parts).get_state(), {}, num_env_steps)
 
 
 def blocks_of(folder: Path) -> list[ColumnBlock]:
@@ -133,7 +135,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
 def test_the_loss_of_behaviour_cloning_is_the_mean_over_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     overrides = (*BC, f"{KEY}input_={DATA / 'rllib_cartpole_episodes'}")
     metrics = evaluated(*overrides)
-    parts = builder.build_parts(config_of(*overrides))["default_policy"]
+    parts = build_parts(config_of(*overrides))["default_policy"]
     log_probs = []
     for block in blocks_of(DATA / "rllib_cartpole_episodes"):
         for episode in block:
@@ -186,8 +188,8 @@ def test_the_loss_has_the_coefficients_of_training() -> None:
 def test_the_loss_has_the_state_of_training() -> None:
     overrides = ("+experiment=marwil_cartpole", "offline.input_=none", f"{KEY}input_={RECORDED}")
     config = config_of(*overrides)
-    parts = builder.build_parts(config)
-    state, evaluation = builder.build_learner_group(config, parts).get_state(), held_out_of(*overrides)
+    parts = build_parts(config)
+    state, evaluation = build_learner_group(config, parts).get_state(), held_out_of(*overrides)
     first = evaluation.evaluate(state, {}, 0)
     state["learners"]["default_policy"]["loss"]["c_squared"] *= 4
     assert evaluation.evaluate(state, {}, 0) != first
@@ -337,7 +339,7 @@ def test_message(
     overrides = [f"{KEY}input_={text}" if text == RECORDED else text for text in MISTAKES[name]]
     config = config_of(*overrides)
     with pytest.raises(ConfigError) as caught:
-        builder.build_held_out_evaluation(config, builder.build_parts(config))
+        build_held_out_evaluation(config, build_parts(config))
     assert_golden(f"held_out_{name}", str(caught.value))
 
 

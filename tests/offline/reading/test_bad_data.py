@@ -291,7 +291,7 @@ def _without_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
         raise AssertionError("Ray was asked for")
 
     if "ray_cluster" not in request.fixturenames:
-        monkeypatch.setattr("runner.builder.connected", refuse)
+        monkeypatch.setattr("runner.experiment.ray_resources.connected", refuse)
 
 
 def assert_nothing_trained(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from fsspec.implementations.local import LocalFileSystem
 
-from runner import builder
 from runner.config import build_experiment_config, compose_experiment
+from runner.experiment.trainer import Trainer
+from runner.module_parts import build_parts
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.reading.data_sets import data_set_of, start_text
 from runner.offline.training.preflight import check_recorded_data
 from runner.pipelines.piece import DEFAULT_MODULE_ID
-from runner.trainer import Trainer
 from tests.conftest import ROOT
 from tests.offline.formats.recordings import BLOCK
 
@@ -52,7 +52,7 @@ def test_all_that_a_run_asks_before_it_trains_takes_one_opening(folder: Path) ->
     counting = f"offline.input_filesystem={__name__}.CountingFileSystem"
     overrides = ["+experiment=bc_cartpole", f"offline.input_={folder}", counting]
     config = build_experiment_config(compose_experiment(overrides))
-    parts = builder.build_parts(config)[DEFAULT_MODULE_ID]
+    parts = build_parts(config)[DEFAULT_MODULE_ID]
     source = check_recorded_data(config, parts)
     assert source is not None
     before = done.copy()

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from runner.config.errors import ConfigError
+from runner.experiment.trainer import Trainer
 from runner.pipelines import SingleAgentObservationPreprocessor
-from runner.trainer import Trainer
 from tests.conftest import ROOT, without_times
 
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps

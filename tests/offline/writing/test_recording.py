@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.builder import EVALUATION, TRAINING, build_env_runner
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes.columns import ColumnBlock
+from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
+from runner.experiment.trainer import Trainer
 from runner.module_parts import build_acting_parts, plan_modules
 from runner.modules.flat_parameters import FlatParameters
 from runner.offline.reading.source import open_source
-from runner.trainer import Trainer
 from tests.conftest import QUICK, Outcome
 
 Run = Callable[..., Outcome]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runner import builder
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
@@ -22,9 +21,15 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.experiment.env_runner_builder import EVALUATION, TRAINING
+from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.learner_builder import check_local_gpus
+from runner.experiment.loaded_modules import load_modules, shared_states
+from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
+from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
+from runner.experiment.resource_builder import build_resources
 from runner.learners.remote_learner_group import Learners
-from runner.loaded_modules import load_modules, shared_states
-from runner.module_parts import ModulePlan, reported_metrics
+from runner.module_parts import ModulePlan, build_parts, reported_metrics
 from runner.plans import Result, RunMetrics, make_plan
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, returns_by_kind
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -40,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """Trains a policy as a configuration says. `train` is one iteration; `runner.run` loops over it and records.
+    """Trains a policy as a configuration says. `train` is one iteration; `Run` loops over it and records.
 
     Args:
         config: the experiment, complete and checked.
@@ -63,7 +68,7 @@ class Trainer:
     def __init__(
         self,
         config: ExperimentConfig,
-        recorded_role: str = builder.TRAINING,
+        recorded_role: str = TRAINING,
         loads_modules: bool = True,
         note: Callable[[str], None] | None = None,
         run_dir: Path | None = None,
@@ -73,8 +78,8 @@ class Trainer:
         self._warn = _log.warning if note is None else note
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
-        builder.check_local_gpus(config)
-        self._parts = builder.build_parts(config)
+        check_local_gpus(config)
+        self._parts = build_parts(config)
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
         agents = {
             module_id: module_parts.plan.agents
@@ -83,18 +88,18 @@ class Trainer:
         }
         check_metric_names(config, agents, reported_metrics(config, self._parts))
         needs = needs_of(config)
-        recorded = builder.check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
-        if not builder.is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
-            self._held_out = builder.build_held_out_evaluation(config, self._parts)
+        recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
+        if not is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
+            self._held_out = build_held_out_evaluation(config, self._parts)
         if RECORDED_DATA in needs and note is not None:
             from runner.offline.reading.data_sets import start_text
 
             note(start_text(config, recorded))
         self._cluster = ExitStack()
         try:
-            self._cluster.enter_context(builder.ray_cluster(config, note or _log.info))
-            if builder.is_held_out_read_by_ray(config):
-                self._held_out = builder.build_held_out_evaluation(config, self._parts)
+            self._cluster.enter_context(ray_cluster(config, note or _log.info))
+            if is_held_out_read_by_ray(config):
+                self._held_out = build_held_out_evaluation(config, self._parts)
             self._build(config, recorded)
         except BaseException:
             self.close()
@@ -108,10 +113,8 @@ class Trainer:
             self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
         self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside)
-        is_recording = self._recorded_role == builder.TRAINING
-        self.resources = builder.build_resources(
-            config, self._parts, self._metrics, is_recording, self._run_dir, recorded
-        )
+        is_recording = self._recorded_role == TRAINING
+        self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.last_result: Result = {}
@@ -163,7 +166,7 @@ class Trainer:
         Example:
             `tune.Tuner(Trainer.as_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.grid_search([...])})`
         """
-        from runner.trainable import make_trainable  # imports Ray Tune
+        from runner.experiment.trainable import make_trainable  # imports Ray Tune
 
         return make_trainable(cls, name, overrides, config_dir)
 
@@ -236,8 +239,8 @@ class Trainer:
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore)
 
     def _build_evaluation_runners(self) -> EnvRunnerGroup:
-        is_recording = self._recorded_role == builder.EVALUATION
-        return builder.build_env_runner_group(self.config, builder.EVALUATION, self._parts, is_recording)
+        is_recording = self._recorded_role == EVALUATION
+        return build_env_runner_group(self.config, EVALUATION, self._parts, is_recording)
 
     @property
     def has_held_out_data(self) -> bool:
@@ -279,7 +282,7 @@ class Trainer:
         """
         if self._recorded_role is None:
             return None
-        if self._recorded_role == builder.EVALUATION:
+        if self._recorded_role == EVALUATION:
             return None if self._evaluation_runners is None else self._evaluation_runners.finish_recording()
         return self.env_runners.finish_recording() if ENV_RUNNERS in self.resources.sources else None
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.operators import OPERATORS, BranchesConfig, options_of
-from runner.config.plans import Items, Plan, Step, items_after, steps_of
+from runner.config.plans.item_checks import items_after
+from runner.config.plans.steps import Items, Plan, Step, steps_of
 
 _LAST = "StandardMetricsReporting"
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config.errors import ConfigError
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
 
 CARTPOLE = "ppo_cartpole"

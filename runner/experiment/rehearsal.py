@@ -11,14 +11,16 @@ from typing import TypeVar
 
 import torch
 
-from runner import builder
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
-from runner.loaded_modules import load_modules
+from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
+from runner.experiment.learner_builder import build_learner_group
+from runner.experiment.loaded_modules import load_modules
+from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
 from runner.module_parts import (
     ModuleParts,
     build_module_parts,
@@ -35,7 +37,7 @@ T = TypeVar("T")
 _MOST_ENVS = 2
 _LEAST_ENV_STEPS = 8
 _RECORDED_STEPS = 64
-_PACKAGE_DIR = Path(__file__).resolve().parent
+_PACKAGE_DIR = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,10 @@ class _Rehearsal:
             rollout = self._try("the recorded data", lambda: self._read(parts))
         else:
             env = _stepped_here(self._config.env)
-            rollout = self._try("one step", lambda: self._sample(env, builder.TRAINING, parts))
+            rollout = self._try("one step", lambda: self._sample(env, TRAINING, parts))
         if rollout is None:
             return
-        learners = self._try("the learner", lambda: builder.build_learner_group(self._config, parts))
+        learners = self._try("the learner", lambda: build_learner_group(self._config, parts))
         if learners is None:
             return
         update = self._try("one update", lambda: learners.update(rollout, rollout.num_env_steps))
@@ -117,7 +119,7 @@ class _Rehearsal:
     def _sample(self, env: EnvConfig, role: str, parts: Mapping[str, ModuleParts]) -> Rollout:
         config = replace(self._config, env=env)
         plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
-        runner = builder.build_env_runner(config, plans, role, 0, 0)
+        runner = build_env_runner(config, plans, role, 0, 0)
         try:
             return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
         finally:
@@ -125,7 +127,7 @@ class _Rehearsal:
 
     def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
         """Read the first recorded steps; None where reading needs Ray."""
-        source = builder.check_recorded_data(self._config, parts)
+        source = check_recorded_data(self._config, parts)
         if source is None:
             self._not_made.append("recorded data (reading these takes Ray)")
             return None
@@ -139,9 +141,9 @@ class _Rehearsal:
         config = self._config
         if config.evaluation.evaluation_interval is not None:
             env = replace(config.env, port=None)
-            sampled = self._try("one step of evaluation", lambda: self._sample(env, builder.EVALUATION, parts))
+            sampled = self._try("one step of evaluation", lambda: self._sample(env, EVALUATION, parts))
             self._made += [] if sampled is None else ["one step of evaluation"]
-        held_out = self._try("held-out data", lambda: builder.build_held_out_evaluation(config, parts))
+        held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
         self._made += [] if held_out is None else ["held-out data"]
 
     def _try(self, stage: str, make: Callable[[], T]) -> T | None:

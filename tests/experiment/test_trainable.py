@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from runner.config.errors import ConfigError
-from runner.trainer import Trainer
+from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future

@@ -303,7 +303,7 @@ def test_evaluate_counts_exactly(run_main: Run, run_dir: Path) -> None:
 
 
 def test_evaluate_acts_with_the_checkpoints_policy(run_main: Run, run_dir: Path) -> None:
-    from runner.trainer import Trainer
+    from runner.experiment.trainer import Trainer
 
     run_main("evaluate", str(run_dir), "evaluation.evaluation_duration=9")
     (record,) = [json.loads(line) for line in (run_dir / "evaluations.jsonl").read_text().splitlines()]
@@ -364,13 +364,13 @@ def test_one_line_per_metric_is_json(run_main: Run, tmp_path: Path) -> None:
 
 
 def test_the_start_of_ray_is_told_before_it_is_waited_for(run_main: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    from runner import builder
     from runner.config.errors import UserError
+    from runner.experiment import ray_resources
 
     def connected(*_: object) -> None:
         raise UserError("no Ray here")
 
-    monkeypatch.setattr(builder, "connected", connected)
+    monkeypatch.setattr(ray_resources, "connected", connected)
     outcome = run_main(*TRAIN, "env_runners.num_env_runners=2")
     assert (outcome.code, outcome.err) == (2, "no Ray here\n")
     assert outcome.out.splitlines()[0] == "starting 2 env runners ..."

@@ -15,14 +15,14 @@ from runner.config import ConfigError, build_experiment_config, compose_experime
 from runner.config.offline import OfflineConfig
 from runner.config.paths import conf_dir, list_options
 from runner.episodes.spaces import space_to_dict
+from runner.experiment.rehearsal import Rehearsed, rehearse
 from runner.modules import ActorCriticModule
 from runner.offline.writing.writer import EpisodeWriter
 from runner.pipelines import ConnectorPiece
-from runner.rehearsal import Rehearsed, rehearse
 from tests.conftest import Outcome
 from tests.learners.toy_mdps import record
 
-HERE = "tests.test_rehearsal"
+HERE = "tests.experiment.test_rehearsal"
 CARTPOLE = "+experiment=ppo_cartpole"
 # Experiments on recorded data -> the environment whose episodes they need.
 RECORDED = {

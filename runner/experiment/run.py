@@ -14,14 +14,14 @@ from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
+from runner.experiment.run_folder import RunFolder
+from runner.experiment.run_records import RunRecords, Status
+from runner.experiment.stop_criteria import met_criteria
+from runner.experiment.trainer import Trainer
 from runner.interrupts import Interrupted, interrupts, reason_to_end
 from runner.locks import FolderLost
 from runner.rllink.announcement import external_text
-from runner.run_folder import RunFolder
-from runner.run_records import RunRecords, Status
-from runner.stop_criteria import met_criteria
 from runner.tracking.headline import EVALUATION_RETURN
-from runner.trainer import Trainer
 
 EXIT_FINISHED, EXIT_INTERRUPTED = 0, 130
 

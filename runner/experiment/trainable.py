@@ -13,10 +13,10 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from runner.resource_bundles import bundles_of
+from runner.experiment.ray_resources import bundles_of
 
 if TYPE_CHECKING:
-    from runner.trainer import Trainer
+    from runner.experiment.trainer import Trainer
 
 _CHECKPOINT = "runner_checkpoint"
 

@@ -22,7 +22,7 @@ from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-from runner.run_folder import RunFolder
+from runner.experiment.run_folder import RunFolder
 from runner.tracking import (
     DataSet,
     DisplayInfo,
@@ -45,9 +45,9 @@ from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_
 from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
 
 if TYPE_CHECKING:  # a sweep's own process does without torch
-    from runner.loaded_modules import LoadedModule
+    from runner.experiment.loaded_modules import LoadedModule
+    from runner.experiment.trainer import Trainer
     from runner.plans import Result
-    from runner.trainer import Trainer
 
 Status = Literal["finished", "failed", "interrupted"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.stop_criteria import met_criteria
+from runner.experiment.stop_criteria import met_criteria
 
 
 def test_met_criteria_are_those_at_or_above_their_bound() -> None:

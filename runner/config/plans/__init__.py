@@ -1,0 +1,23 @@
+"""Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
+
+from runner.config.plans.checks import find_asynchrony_problems, find_plan_problems
+from runner.config.plans.drawing import draw_plan
+from runner.config.plans.item_checks import items_after
+from runner.config.plans.needs import names_recorded_data, needs_of
+from runner.config.plans.reading import read_options, read_plan
+from runner.config.plans.steps import KEY, Plan, Step, steps_of
+
+__all__ = [
+    "KEY",
+    "Plan",
+    "Step",
+    "draw_plan",
+    "find_asynchrony_problems",
+    "find_plan_problems",
+    "items_after",
+    "names_recorded_data",
+    "needs_of",
+    "read_options",
+    "read_plan",
+    "steps_of",
+]

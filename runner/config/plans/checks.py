@@ -1,0 +1,56 @@
+"""Checks of whole plans: items, queues, the recorded data, and whether an iteration ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from runner.config.errors import Problem
+from runner.config.operators import (
+    ASYNC,
+    AsyncGradientsConfig,
+    ParallelRolloutsConfig,
+    ReadRecordedConfig,
+    StandardMetricsReportingConfig,
+)
+from runner.config.plans.item_checks import ItemCheck
+from runner.config.plans.queue_checks import find_queue_problems
+from runner.config.plans.reading import PlanReader, read_plan
+from runner.config.plans.steps import KEY, Plan, Where, steps_of
+from runner.config.schemas import ExperimentConfig
+
+
+def find_plan_problems(values: Sequence[Any], where: Where) -> list[Problem]:
+    """Find what is wrong in a plan, and with how its operators fit together."""
+    reader = PlanReader(where)
+    plan = reader.read(values, KEY)
+    if reader.problems:
+        return reader.problems
+    of_items = ItemCheck(where).problems_of(plan)
+    others = (*find_queue_problems(plan, where), *_find_early_ends(plan, where), *_find_shared_reading(plan, where))
+    return list(dict.fromkeys((*of_items, *others)))
+
+
+def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+    """Yield requests that would be in flight to simulators, for which a checkpoint would have to wait."""
+    for step in steps_of(read_plan(config.algorithm.plan)):
+        is_async = isinstance(step.config, ParallelRolloutsConfig) and step.config.mode == ASYNC
+        if config.env.is_external and (is_async or isinstance(step.config, AsyncGradientsConfig)):
+            what = f"{step.key}: simulators that connect (env.port) sample in rounds"
+            allowed = "ParallelRollouts with mode bulk_sync or raw; simulators go on while the learner updates"
+            yield Problem(what, where(step.key), step.name, allowed)
+
+
+def _find_early_ends(plan: Plan, where: Where) -> Iterator[Problem]:
+    for step in steps_of(plan):
+        if isinstance(step.config, StandardMetricsReportingConfig) and step is not plan[-1]:
+            what = f"{step.key}: StandardMetricsReporting ends an iteration of the whole plan"
+            yield Problem(what, where(step.key), allowed=f"the last operator of {KEY}, or left out")
+
+
+def _find_shared_reading(plan: Plan, where: Where) -> Iterator[Problem]:
+    """Find a second reader of the recorded data: their batches are where the learners are, and come once."""
+    readers = [step for step in steps_of(plan) if isinstance(step.config, ReadRecordedConfig)]
+    for step in readers[1:]:
+        what = f"{step.key}: the recorded data are read by {readers[0].key} already"
+        yield Problem(what, where(step.key), allowed="one ReadRecorded in a plan")

@@ -1,0 +1,26 @@
+"""The resources that a plan works with."""
+
+from __future__ import annotations
+
+from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA
+from runner.config.plans.reading import read_plan
+from runner.config.plans.steps import steps_of
+from runner.config.schemas import ExperimentConfig
+
+
+def needs_of(config: ExperimentConfig) -> frozenset[str]:
+    """Return the resources that the plan of an experiment works with.
+
+    A function of one's own may use env runners, learners and, where `offline` names some, recorded data.
+    """
+    steps = list(steps_of(read_plan(config.algorithm.plan)))
+    needs = {need for step in steps for need in step.needs}
+    if any(step.config is None for step in steps):
+        needs |= {ENV_RUNNERS, LEARNERS} if any(step.is_function for step in steps) else set()
+        needs |= {RECORDED_DATA} if names_recorded_data(config) else set()
+    return frozenset(needs)
+
+
+def names_recorded_data(config: ExperimentConfig) -> bool:
+    """Whether the `offline` block names data to learn from."""
+    return config.offline.input_ is not None or config.offline.offline_data_class is not None

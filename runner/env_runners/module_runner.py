@@ -1,0 +1,188 @@
+"""One module among several: the rows of its agents, and the pipelines around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.config.errors import Problem, RunFailure
+from runner.env_runners.fragment_checks import check_fragment
+from runner.env_runners.mask_checks import check_masks
+from runner.env_runners.multi_agent_env import AgentDict
+from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
+from runner.env_runners.observation_checks import ObservationChecks, outline
+from runner.env_runners.running_agents import Observed
+from runner.episodes import nested
+from runner.episodes.columns import Column, ColumnBlock
+from runner.episodes.spaces import blank_item
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece import ACTIONS_FOR_ENV, Batch
+from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
+from runner.rows.agent_rows import AgentRows
+from runner.rows.chunks import IntArray
+from runner.rows.finished_episodes import OutsideObservations
+
+
+@dataclass(frozen=True)
+class ActingModule:
+    """A module, the agents it acts for, and the pipelines around it."""
+
+    module: RLModule
+    agents: tuple[str, ...]
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+
+
+class ModuleRunner:
+    """What one module needs to act: its rows, its weights, and the batch that its next forward pass gets."""
+
+    def __init__(
+        self,
+        module_id: str,
+        acting: ActingModule,
+        envs: MultiAgentEnvironments,
+        id_prefix: str,
+        num_lookback: int,
+        observation_check: str,
+    ) -> None:
+        env, first = envs.envs[0], acting.agents[0]
+        space = env.observation_spaces[first]
+        self.module_id = module_id
+        self.acting = acting
+        self.space = space
+        self.checks = ObservationChecks(space, 1, f"{type(env).__name__}, agent {first}", observation_check)
+        blank_action = blank_item(acting.module.action_space)
+        self.rows = AgentRows(
+            module_id, acting.agents, envs.num_envs, blank_item(space), blank_action, id_prefix, num_lookback
+        )
+        self.to_module: dict[str, Any] | None = None
+        self.shared_data: dict[str, Any] = {}
+
+    def act(self, outputs: Batch, explore: bool, all_rows: Mapping[str, AgentRows], actions: list[AgentDict]) -> None:
+        """Let the agents that were observed last act; their actions go into the dict of their sub-environment."""
+        rows = self.rows
+        batch = self.acting.module_to_env(
+            rl_module=self.acting.module,
+            batch=outputs,
+            episodes=rows,
+            explore=explore,
+            shared_data=self.shared_data,
+            episodes_of_modules=all_rows,
+        )
+        for env, agent, action in batch.pop(ACTIONS_FOR_ENV):
+            actions[env][agent] = action
+        goes_on = rows.is_running[rows.slots]
+        if not goes_on.all():
+            batch = nested.take(batch, goes_on)
+        rows.act(rows.slots[goes_on], batch)
+
+    def prepare(self, explore: bool, all_rows: Mapping[str, AgentRows]) -> None:
+        """Make the batch of the next forward pass, for the agents that were observed just now."""
+        slots = self.rows.slots
+        self.to_module, self.shared_data = None, {}
+        if len(slots):
+            self.to_module = self.acting.env_to_module(
+                rl_module=self.acting.module,
+                batch={},
+                episodes=self.rows,
+                explore=explore,
+                shared_data=self.shared_data,
+                episodes_of_modules=all_rows,
+            )
+            check_masks(self.acting.module, self.to_module, self.rows.is_running[slots], self._place)
+
+    def _place(self, row: int) -> str:
+        slot = int(self.rows.slots[row])
+        return f"sub-environment {self.rows.env_of(slot)}, agent {self.rows.agent_of(slot)}"
+
+    def write(self, observed: Observed, env_t: Sequence[int], numbers: Sequence[int]) -> IntArray:
+        """Write what was observed to the rows; returns the slots that got an observation.
+
+        Args:
+            observed: of the agents of this module.
+            env_t, numbers: (N,) env time step and number of the env episode of each sub-environment.
+        """
+        rows = self.rows
+        t, number = np.array(env_t), np.array(numbers)
+        if observed.rewards:
+            slots, rewards = np.array([slot for slot, _ in observed.rewards]), [r for _, r in observed.rewards]
+            rows.add_rewards(slots, np.array(rewards, np.float64), number[slots // len(rows.agents)])
+        fresh: list[IntArray] = []
+        if observed.begun:
+            slots, obs = self._stacked(observed.begun)
+            env_of = slots // len(rows.agents)
+            rows.begin(slots, obs, t[env_of], number[env_of])
+            fresh.append(slots)
+        if observed.seen:
+            slots, obs = self._stacked(observed.seen)
+            rows.observe(slots, obs, t[slots // len(rows.agents)])
+            fresh.append(slots)
+        if observed.ended_unseen:
+            slots = np.array(observed.ended_unseen)
+            rows.repeat_last(slots, t[slots // len(rows.agents)])
+        if observed.ends:
+            slots, is_terminated, is_truncated = (np.array(values) for values in zip(*observed.ends, strict=True))
+            rows.end(slots, is_terminated, is_truncated)
+        for slot, info in observed.infos:
+            rows.add_info(slot, info)
+        return np.concatenate(fresh) if fresh else np.zeros(0, np.int64)
+
+    def _stacked(self, observed: Sequence[tuple[int, Any]]) -> tuple[IntArray, Column]:
+        slots = np.array([slot for slot, _ in observed])
+        try:
+            obs = nested.stack([obs for _, obs in observed])
+            self.checks.check_shapes(obs, "step", len(slots))
+        except (RunFailure, TypeError, ValueError) as error:
+            raise self._misfit(observed) or error from error
+        return slots, obs
+
+    def _misfit(self, observed: Sequence[tuple[int, Any]]) -> RunFailure | None:
+        for slot, obs in observed:
+            if not self._fits(obs):
+                problem = Problem(
+                    f"an observation of agent {self.rows.agent_of(slot)} does not fit its space",
+                    where=f"sub-environment {self.rows.env_of(slot)}",
+                    got=outline(obs),
+                    allowed=str(self.space),
+                )
+                return RunFailure(problem)
+        return None
+
+    def _fits(self, obs: Any) -> bool:
+        try:
+            self.checks.check_shapes(nested.stack([obs]), "step", 1)
+        except (RunFailure, TypeError, ValueError):
+            return False
+        return True
+
+    def cut(self) -> tuple[ColumnBlock, OutsideObservations]:
+        """Return the fragment so far, checked, and its observations to be counted."""
+        acting = self.acting
+        cut = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
+        return cut.block, check_fragment(cut.block, cut.raw_obs, self.checks)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of rows, of pipelines and the batch of the next forward pass."""
+        to_module = self.to_module
+        return {
+            "rows": self.rows.get_state(),
+            "to_module": None if to_module is None else nested.map_leaves(lambda x: np.asarray(x).copy(), to_module),
+            "shared_data": self.shared_data,
+            "env_to_module": self.acting.env_to_module.get_state(),
+            "module_to_env": self.acting.module_to_env.get_state(),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self.rows.set_state(state["rows"])
+        to_module = state["to_module"]
+        self.to_module = (
+            None if to_module is None else nested.map_leaves(lambda x: torch.from_numpy(np.array(x)), dict(to_module))
+        )
+        self.shared_data = dict(state["shared_data"])
+        self.acting.env_to_module.set_state(state["env_to_module"])
+        self.acting.module_to_env.set_state(state["module_to_env"])

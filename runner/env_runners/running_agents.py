@@ -1,0 +1,171 @@
+"""The agents that run in the sub-environments of an env runner, and what each vector step means for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.errors import Problem, RunFailure, nearest_match
+from runner.env_runners.multi_agent_env import ALL_AGENTS
+from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
+
+
+@dataclass(frozen=True)
+class FinishedEpisode:
+    """An env episode that ended. `returns`: agent id -> its return."""
+
+    env: int
+    length: int
+    returns: Mapping[str, float]
+
+
+class Observed:
+    """What the sub-environments returned for the agents of one module, in one vector step."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[int, Any]] = []  # slot, first observation
+        self.seen: list[tuple[int, Any]] = []  # slot, observation
+        self.rewards: list[tuple[int, float]] = []
+        self.ended_unseen: list[int] = []
+        self.ends: list[tuple[int, bool, bool]] = []  # slot, terminated, truncated
+        self.infos: list[tuple[int, Mapping[str, Any]]] = []
+
+
+class RunningAgents:
+    """The running episodes of N sub-environments and of the agents in them.
+
+    Args:
+        env: the sub-environments.
+        agents: module id -> its agents.
+
+    Attributes:
+        env_t: (N,) env time steps of the env episodes.
+        numbers: (N,) numbers of the env episodes, from 0.
+    """
+
+    def __init__(self, env: MultiAgentEnvironments, agents: Mapping[str, Sequence[str]]) -> None:
+        self._env = env
+        self._module_ids = list(agents)
+        self._place_of = {  # agent id -> its module, its place among the module's agents, and their number
+            agent: (module_id, place, len(of_module))
+            for module_id, of_module in agents.items()
+            for place, agent in enumerate(of_module)
+        }
+        self.env_t = [0] * env.num_envs
+        self.numbers = [-1] * env.num_envs
+        self._returns: list[dict[str, float]] = [{} for _ in range(env.num_envs)]
+        self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
+        self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
+
+    def module_of(self, agent: str) -> str:
+        """Return the id of the module that acts for an agent."""
+        return self._place_of[agent][0]
+
+    def restart(self) -> None:
+        """Number env episodes from 0 again; what the sub-environments return next is of a reset."""
+        self.numbers = [-1] * self._env.num_envs
+
+    def sort_in(self, steps: Sequence[EnvStep]) -> tuple[dict[str, Observed], list[FinishedEpisode]]:
+        """Return what the sub-environments returned, by module id, and the env episodes that ended.
+
+        Raises:
+            RunFailure: a sub-environment names unknown agents, goes on after an agent's end, or gives a reward that
+                is no number.
+        """
+        observed = {module_id: Observed() for module_id in self._module_ids}
+        ended = [self._sort_in(n, step, observed) for n, step in enumerate(steps)]
+        return observed, [episode for episode in ended if episode is not None]
+
+    def _sort_in(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
+        """Give each agent's data to its module; returns the env episode if it has ended."""
+        if step.is_reset:
+            self.numbers[n] += 1
+            self.env_t[n] = 0
+            self._returns[n] = {}
+            self._running[n], self._has_ended[n] = set(), set()
+        else:
+            self.env_t[n] += 1
+        returns = self._returns[n]
+        for agent, reward in step.rewards.items():
+            module_id, slot = self._slot(agent, n, "rewards")
+            try:
+                returns[agent] = returns.get(agent, 0.0) + float(reward)
+            except (TypeError, ValueError):
+                raise self._failure(f"the reward of agent {agent} is no number", n, repr(reward)) from None
+            observed[module_id].rewards.append((slot, reward))
+        for agent, obs in step.obs.items():
+            module_id, slot = self._slot(agent, n, "observations")
+            data = observed[module_id]
+            if agent in self._running[n]:
+                data.seen.append((slot, obs))
+            elif agent in self._has_ended[n]:
+                raise self._failure(f"agent {agent} is observed after its episode has ended", n)
+            else:
+                self._running[n].add(agent)
+                returns.setdefault(agent, 0.0)
+                data.begun.append((slot, obs))
+            if step.infos.get(agent):
+                data.infos.append((slot, step.infos[agent]))
+        if any(step.terminateds.values()) or any(step.truncateds.values()):
+            return self._sort_in_ends(n, step, observed)
+        return None
+
+    def _sort_in_ends(self, n: int, step: EnvStep, observed: Mapping[str, Observed]) -> FinishedEpisode | None:
+        """End the episodes of agents that this step ended, and the env episode with the last of them."""
+        all_terminated, all_truncated = (bool(ends.get(ALL_AGENTS)) for ends in (step.terminateds, step.truncateds))
+        for data_name, ends in (("terminateds", step.terminateds), ("truncateds", step.truncateds)):
+            for agent in ends:
+                if agent != ALL_AGENTS:
+                    self._slot(agent, n, data_name)
+        for agent in sorted(self._running[n]):
+            flags = bool(step.terminateds.get(agent)), bool(step.truncateds.get(agent))
+            is_terminated, is_truncated = flags if any(flags) else (all_terminated, all_truncated)
+            if not (is_terminated or is_truncated):
+                continue
+            module_id, slot = self._slot(agent, n, "terminateds")
+            data = observed[module_id]
+            if agent not in step.obs:
+                if not is_terminated:
+                    what = f"agent {agent} is truncated without a final observation, so its value cannot be estimated"
+                    raise self._failure(what, n)
+                data.ended_unseen.append(slot)
+            data.ends.append((slot, is_terminated, is_truncated))
+            self._running[n].discard(agent)
+            self._has_ended[n].add(agent)
+        is_open = ALL_AGENTS in step.terminateds or ALL_AGENTS in step.truncateds
+        if all_terminated or all_truncated or not (self._running[n] or is_open):
+            self._env.end_episode(n)
+            return FinishedEpisode(n, self.env_t[n], self._returns[n])
+        return None
+
+    def _slot(self, agent: str, n: int, data: str) -> tuple[str, int]:
+        """Return the module of an agent, and its slot among the module's rows."""
+        try:
+            module_id, place, num_agents = self._place_of[agent]
+        except KeyError:
+            what = f"the environment's {data} name an agent that is none of its possible_agents"
+            raise self._failure(what, n, str(agent), list(self._place_of)) from None
+        return module_id, n * num_agents + place
+
+    def _failure(self, what: str, n: int, got: str | None = None, known: Sequence[str] = ()) -> RunFailure:
+        nearest = nearest_match(got, list(known)) if got else None
+        return RunFailure(Problem(what, self._env.place(n), got, ", ".join(known) or None, nearest))
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the running episodes."""
+        return {
+            "env_t": list(self.env_t),
+            "numbers": list(self.numbers),
+            "own_returns": [dict(returns) for returns in self._returns],
+            "running": [sorted(agents) for agents in self._running],
+            "has_ended": [sorted(agents) for agents in self._has_ended],
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self.env_t = [int(t) for t in state["env_t"]]
+        self.numbers = [int(number) for number in state["numbers"]]
+        self._returns = [dict(returns) for returns in state["own_returns"]]
+        self._running = [set(agents) for agents in state["running"]]
+        self._has_ended = [set(agents) for agents in state["has_ended"]]

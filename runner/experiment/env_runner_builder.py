@@ -1,0 +1,153 @@
+"""Construction of one env runner, in the process that will step it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
+from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.gradient_runner import GradientRunner
+from runner.env_runners.module_runner import ActingModule
+from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
+from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
+from runner.env_runners.protocol import EnvRunner
+from runner.experiment.learner_builder import build_local_learner_group
+from runner.learners.peers import Alone
+from runner.module_parts import (
+    ActingParts,
+    ModulePlan,
+    build_acting_parts,
+    build_parts,
+    has_several_agents,
+    join_modules,
+    lookback_of,
+    on_device,
+    plan_modules,
+)
+from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.plans.operators.rollouts import env_steps_per_round
+
+if TYPE_CHECKING:
+    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.recorder import EpisodeRecorder
+    from runner.rllink.env_runner import ExternalEnvRunner
+
+TRAINING, EVALUATION = "env_runner", "evaluation"
+
+
+def make_env_runner(
+    experiment: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None, index: int = 0
+) -> EnvRunner:
+    """Make one env runner of `conf/experiment/<experiment>.yaml`, or of a file in `config_dir`, in this process.
+
+    It acts with the parameters that a run begins with, until it is given others. Close it at the end.
+
+    Args:
+        experiment: name of the experiment.
+        overrides: of single keys, as on the command line.
+        config_dir: folder of one's own configuration.
+        index: of the runner; runners of different indexes have different seeds.
+
+    Raises:
+        ConfigError: the configuration is wrong, or a part cannot be made.
+    """
+    folder = None if config_dir is None else Path(config_dir)
+    config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides], folder))
+    return build_env_runner(config, plan_modules(config), TRAINING, index, 0)
+
+
+def build_env_runner(
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    role: str,
+    index: int,
+    generation: int,
+    is_recording: bool = False,
+    run_dir: Path | None = None,
+) -> EnvRunner:
+    """Make an env runner with its modules and pipelines, in the process that will step it."""
+    if config.env.is_external and role == TRAINING:
+        return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
+    is_evaluation = role == EVALUATION
+    num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
+    parts = join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
+    if is_evaluation:
+        for module_parts in parts.values():
+            module_parts.env_to_module.freeze()
+            module_parts.module_to_env.freeze()
+    seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
+    settings = (seed_name, config.seed, lookback_of(config, parts), config.env.observation_check)
+    if has_several_agents(plans):
+        envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
+        acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
+        joined = {"together": parts[next(iter(parts))].together} if config.multi_agent.multi_rl_module else {}
+        several: EnvRunner = _runner_class(config, MultiAgentEnvRunner)(envs, acting_modules, *settings, **joined)
+        return several
+    acting = parts[DEFAULT_MODULE_ID]
+    env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
+    runner: Any = _runner_class(config, SingleAgentEnvRunner)(
+        env, acting.module, acting.env_to_module, acting.module_to_env, *settings
+    )
+    if is_recording:
+        runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}")
+    single: EnvRunner = runner
+    return single
+
+
+def _runner_class(config: ExperimentConfig, default: Any) -> Any:
+    path, key = config.env_runners.env_runner_class, "env_runners.env_runner_class"
+    found = default if path is None else import_target(path, key, EnvRunner)
+    others = {SingleAgentEnvRunner, MultiAgentEnvRunner} - {default}
+    if issubclass(found, tuple(others)):
+        what = f"{path} steps environments of another kind than {config.env.name}"
+        raise ConfigError([Problem(what, key, path, f"a subclass of {default.__name__}")])
+    return found
+
+
+def _acting_module(parts: ActingParts) -> ActingModule:
+    return ActingModule(parts.module, parts.plan.agents or (), parts.env_to_module, parts.module_to_env)
+
+
+def build_gradient_runner(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], role: str, index: int, generation: int, **options: Any
+) -> GradientRunner:
+    """Make an env runner that can compute gradients; the arguments are those of `build_env_runner`."""
+    runner = build_env_runner(config, plans, role, index, generation, **options)
+    here = on_device(config, "cpu")
+    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), Alone()))
+
+
+def _build_external_env_runner(
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    seed_name: tuple[str, int, int],
+    run_dir: Path | None,
+    is_recording: bool,
+) -> ExternalEnvRunner:
+    from runner.rllink.env_runner import ExternalEnvRunner, Sampling
+
+    parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
+    num_runners = max(1, config.env_runners.num_env_runners)
+    sampling = Sampling(env_steps_per_round(config), num_runners, lookback_of(config, parts))
+    journal_dir = None if run_dir is None else run_dir / "rllink"
+    return ExternalEnvRunner(config, plans, seed_name, sampling, journal_dir, is_recording)
+
+
+def build_recorder(
+    config: ExperimentConfig, plan: ModulePlan, writer_id: str, file_list: FileList | None = None
+) -> EpisodeRecorder:
+    """Make the recorder of an env runner's episodes, whose files are named after `writer_id`."""
+    from runner.offline.codecs.layout import Spaces
+    from runner.offline.writing.recorder import EpisodeRecorder
+    from runner.offline.writing.writer import EpisodeWriter
+
+    spaces = Spaces(plan.observation_space, plan.action_space)
+    env_name = config.env.name
+    return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id, file_list))

@@ -1,0 +1,134 @@
+"""Construction of the env runners of a role, and of the recording of their episodes."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.operators import AsyncGradientsConfig
+from runner.config.plans import read_plan, steps_of
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.handles import LocalHandle, RemoteHandle
+from runner.env_runners.sample_recording import SampleRecording
+from runner.experiment.env_runner_builder import (
+    EVALUATION,
+    TRAINING,
+    build_env_runner,
+    build_gradient_runner,
+    build_recorder,
+)
+from runner.module_parts import ModuleParts, ModulePlan, has_several_agents
+
+if TYPE_CHECKING:
+    from runner.offline.writing.file_list import FileList
+
+
+def build_env_runner_group(
+    config: ExperimentConfig,
+    role: str,
+    parts: Mapping[str, ModuleParts],
+    is_recording: bool = False,
+    run_dir: Path | None = None,
+) -> EnvRunnerGroup:
+    """Make the env runners of a role: Ray actors; in this process where their number is 0 or `engine` is inline.
+
+    Raises:
+        ConfigError: the folder to record in cannot be written, or has data.
+    """
+    is_evaluation = role == EVALUATION
+    file_list = None
+    runners = config.env_runners
+    num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    if is_recording:
+        file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
+        _prepare_recording(config, plans, file_list)
+    pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
+    build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
+    make_runner = partial(build, config, plans, role, is_recording=is_recording, run_dir=run_dir)
+    title = "evaluation runner" if is_evaluation else "env runner"
+    max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
+    recording = None
+    if is_recording and config.env.is_external and not is_evaluation:
+        recording = _build_sample_recording(config, plans, file_list)
+    if num_remote == 0 or config.engine == "inline":
+        make_local = partial(LocalHandle, make_runner)
+        settings = _settings_of(config, max(1, num_remote))
+        return EnvRunnerGroup(
+            make_local, max(1, num_remote), pipelines, max_restarts, title, recording=recording, settings=settings
+        )
+    import ray
+
+    sample_timeout_s = config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s
+    make_remote = partial(
+        RemoteHandle,
+        make_runner,
+        num_cpus=runners.num_cpus_per_env_runner,
+        num_gpus=runners.num_gpus_per_env_runner,
+        timeout_s=None if config.env.is_external and not is_evaluation else sample_timeout_s,
+    )
+    settings = _settings_of(config, num_remote)
+    return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
+
+
+def _computes_gradients(config: ExperimentConfig) -> bool:
+    steps = steps_of(read_plan(config.algorithm.plan))
+    return any(
+        step.is_function or isinstance(step.config, AsyncGradientsConfig) or step.base is AsyncGradientsConfig
+        for step in steps
+    )
+
+
+def _settings_of(config: ExperimentConfig, num_runners: int) -> dict[str, Any]:
+    """Return the settings that the state of env runners depends on."""
+    runners, env = config.env_runners, asdict(config.env)
+    if config.env.is_external:  # simulators find their episodes again at another address, too
+        env |= {"host": "", "port": 0}
+    del env["observation_check"]  # other checks, the same episodes
+    # Only where they differ from the usual: states of release 0.1.0 have neither.
+    others: dict[str, Any] = {"computes_gradients": True} if _computes_gradients(config) else {}
+    if runners.env_runner_class is not None:
+        others |= {"env_runner_class": runners.env_runner_class}
+    return {
+        **others,
+        "env": env,
+        "num_env_runners": num_runners,
+        "num_envs_per_env_runner": runners.num_envs_per_env_runner,
+        "episode_lookback_horizon": runners.episode_lookback_horizon,
+        "gym_env_vectorize_mode": runners.gym_env_vectorize_mode,
+    }
+
+
+def _build_sample_recording(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None
+) -> SampleRecording:
+    """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
+    (plan,) = plans.values()
+    name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
+    return SampleRecording(
+        lambda index: build_recorder(config, plan, f"{TRAINING}-{index}-{name}", file_list),
+        max(1, config.env_runners.num_env_runners),
+        file_list,
+    )
+
+
+def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | None:
+    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.writer import locate_output
+
+    return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", locate_output(config.offline))
+
+
+def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None) -> None:
+    from runner.offline.writing.writer import prepare_output
+
+    if has_several_agents(plans):
+        what = "episodes of several agents cannot be recorded yet"
+        raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
+    prepare_output(config.offline, () if file_list is None else file_list.paths)

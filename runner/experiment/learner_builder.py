@@ -1,0 +1,157 @@
+"""Construction of learners: of this process, or of Ray actors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.module_ids import trained_modules
+from runner.config.operators import ENV_RUNNERS
+from runner.config.plans import needs_of
+from runner.config.schemas import ExperimentConfig
+from runner.learners.acted_outputs import ActedOutputs
+from runner.learners.joint_learner import JointLearner, ModuleLearning
+from runner.learners.joint_learner_group import JointLearnerGroup
+from runner.learners.learner import Learner
+from runner.learners.learner_group import LearnerGroup
+from runner.learners.loss import Loss
+from runner.learners.peers import Alone, Peers
+from runner.learners.remote_learner_group import Learners, RemoteLearnerGroup
+from runner.module_parts import (
+    ModuleParts,
+    ModulePlan,
+    build_parts,
+    learner_device,
+    lookback_of,
+    networks_of,
+    on_device,
+    weights_of,
+)
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import MultiRLModule
+from runner.modules.rl_module import RLModule
+from runner.streams import random_stream
+
+
+def check_local_gpus(config: ExperimentConfig) -> None:
+    """Raise `ConfigError` where the learner in this process asks for more GPUs than this machine has."""
+    asked, available = config.learners.num_gpus_per_learner, torch.cuda.device_count()
+    if config.learners.num_learners == 0 and asked > available:
+        what = "the learner in this process asks for more GPUs than this machine has"
+        raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {available}")])
+
+
+def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:
+    """Make a learner for each module, behind its learner pipeline: in this process, or in Ray actors.
+
+    Raises:
+        ConfigError: a part cannot be made, or a piece needs rows that other learners get.
+    """
+    if config.learners.num_learners == 0:
+        return build_local_learner_group(config, parts, Alone())
+    _check_shared_out(config, parts)
+    keeps_whole = any(module_parts.learner.needs_other_agents for module_parts in parts.values())
+    settings = (config.learners, lookback_of(config, parts), keeps_whole)
+    return RemoteLearnerGroup(plan_learners(config, parts), networks_of(parts), *settings)
+
+
+def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
+    """Refuse pieces that need all rows of a rollout that is shared out among learners."""
+    if config.learners.num_learners == 1 or ENV_RUNNERS not in needs_of(config):
+        return
+    for module_id in trained_modules(config, list(parts)):
+        for piece in parts[module_id].learner.single_pieces():
+            if piece.needs_all_rows:
+                what = f"{type(piece).__name__} needs all rows of what is sampled, and several learners get parts of it"
+                raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])
+
+
+def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> PlannedLearners:
+    """Plan learners of the same modules for other processes; `parts` have their first parameters."""
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    return PlannedLearners(config, plans, weights_of(parts))
+
+
+def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts], peers: Peers) -> LearnerGroup:
+    """Make the learners of this process from its modules and pipelines."""
+    named = config.multi_agent.modules_to_train
+    pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
+    # External simulators may act with older weights, or with a policy of their own.
+    is_checked = config.learners.check_acted_outputs and not config.env.is_external
+    env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
+    acted_outputs = ActedOutputs(env_to_module) if is_checked else None
+    trained = list(parts) if named is None else named
+    together = next(iter(parts.values())).together
+    if together is not None:
+        joint = _build_joint_learner(config, together, [parts[id_] for id_ in parts if id_ in trained], peers)
+        return JointLearnerGroup(joint, pipelines, trained, peers, acted_outputs)
+    learners = {module_id: _build_learner(config, module_parts, peers) for module_id, module_parts in parts.items()}
+    return LearnerGroup(learners, pipelines, trained, peers, acted_outputs)
+
+
+@dataclass(frozen=True)
+class PlannedLearners:
+    """A plan that makes the learners of one process there; `weights` are their first parameters."""
+
+    config: ExperimentConfig
+    plans: Mapping[str, ModulePlan]
+    weights: Mapping[str, npt.NDArray[np.float32]]
+
+    def device(self) -> torch.device:
+        """Return `learners.device` in this process."""
+        return learner_device(on_device(self.config, self.config.learners.device))
+
+    def __call__(self, peers: Peers) -> LearnerGroup:
+        """Make a learner for each module, behind its learner pipeline."""
+        here = on_device(self.config, self.config.learners.device)
+        parts = build_parts(here, self.plans)
+        for key, network in networks_of(parts).items():
+            FlatParameters(network).load(self.weights[key])
+        for module_parts in parts.values():
+            if peers.rank:  # the first learner has the streams of a learner alone
+                make_stream = partial(_peers_stream, self.config.seed, module_parts.plan, peers.rank)
+                module_parts.learner.give_streams(make_stream)
+        return build_local_learner_group(self.config, parts, peers)
+
+
+def _peers_stream(seed: int, plan: ModulePlan, rank: int, name: str, position: int) -> np.random.Generator:
+    return random_stream(seed, plan.name(name), position, rank)
+
+
+def columns_of_learner(plan: ModulePlan, module: RLModule) -> tuple[str, ...]:
+    """Return the columns that the module and the loss read of a train batch."""
+    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
+    return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
+
+
+def _build_learner(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> Learner:
+    of_module = _module_learning(config, parts, peers)
+    return Learner(parts.module, of_module.loss, of_module.config, of_module.stream, peers)
+
+
+def _build_joint_learner(
+    config: ExperimentConfig, together: MultiRLModule, trained: Sequence[ModuleParts], peers: Peers
+) -> JointLearner:
+    learnings = {parts.plan.module_id: _module_learning(config, parts, peers) for parts in trained}
+    return JointLearner(together, learnings, config.algorithm, peers)
+
+
+def _module_learning(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> ModuleLearning:
+    """Make the loss of a module, and the random stream of its learner."""
+    plan, algorithm = parts.plan, parts.plan.algorithm
+    loss: Loss = import_target(algorithm.loss, "algorithm.loss", Loss)(algorithm)
+    loss.use_stream(random_stream(config.seed, plan.name("loss"), peers.rank))
+    return ModuleLearning(loss, algorithm, random_stream(config.seed, plan.name("learner"), peers.rank))
+
+
+def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
+    """Return the names of losses that adapt to updates."""
+    learnings = [_module_learning(config, parts[id_], Alone()) for id_ in trained_modules(config, list(parts))]
+    return [type(learning.loss).__name__ for learning in learnings if learning.loss.adapts]

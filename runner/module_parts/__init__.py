@@ -1,0 +1,31 @@
+"""The modules of an experiment: their agents, spaces, networks and pipelines."""
+
+from runner.module_parts.construction import (
+    build_acting_parts,
+    build_module_parts,
+    learner_device,
+    make_piece,
+    on_device,
+)
+from runner.module_parts.joined_modules import build_parts, join_modules
+from runner.module_parts.module_plan import ModulePlan, has_several_agents, plan_modules
+from runner.module_parts.parts import ActingParts, ModuleParts, lookback_of, networks_of, reported_metrics, weights_of
+
+__all__ = [
+    "ActingParts",
+    "ModuleParts",
+    "ModulePlan",
+    "build_acting_parts",
+    "build_module_parts",
+    "build_parts",
+    "has_several_agents",
+    "join_modules",
+    "learner_device",
+    "lookback_of",
+    "make_piece",
+    "networks_of",
+    "on_device",
+    "plan_modules",
+    "reported_metrics",
+    "weights_of",
+]

@@ -1,0 +1,201 @@
+"""Construction of one module with its pipelines, checked against each other and against the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.operators import ENV_RUNNERS
+from runner.config.plans import needs_of
+from runner.config.schemas import ExperimentConfig
+from runner.learners.loss import Loss, find_misfit
+from runner.module_parts.module_plan import ModulePlan
+from runner.module_parts.parts import ActingParts, ModuleParts
+from runner.modules.rl_module import RLModule
+from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
+from runner.pipelines.module_to_env_pieces import acting_space
+from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, ConnectorPiece
+from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
+from runner.pipelines.pipeline_checks import find_unmatched_piece
+from runner.streams import integer_seed, random_stream
+
+_CPU = torch.device("cpu")
+
+
+def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingParts:
+    """Make the module and the pipelines of an env runner.
+
+    Raises:
+        ConfigError: an edit names an unknown anchor; a piece cannot be made, cannot use the spaces, or reads a column
+            that nothing writes; the module cannot encode the observations.
+    """
+    spaces = plan.observation_space, plan.action_space
+    edits = {name: config.connectors.edits_of(plan.module_id, name) for name in ("env_to_module", "module_to_env")}
+    with _errors_of(plan):
+        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece)
+        module = _build_module(config, plan, env_to_module)
+        if module.is_stateful:
+            max_seq_len = plan.module.max_seq_len
+            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, max_seq_len)
+        module_to_env = module_to_env_pipeline(
+            *spaces,
+            config.env.normalize_actions,
+            config.env.clip_actions,
+            edits["module_to_env"],
+            make_piece,
+            module.is_stateful,
+            plan.agents is not None,
+        )
+    check_reads(module.inputs, env_to_module.check_order(()), f"module {plan.module._target_}", "env_to_module")
+    acted = {*module_to_env.check_order(module.outputs), *module_to_env.writes_per_fragment}
+    recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
+    return ActingParts(plan, module, env_to_module, module_to_env, recorded)
+
+
+def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModuleParts:
+    """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
+    acting_parts = build_acting_parts(config, plan)
+    device = learner_device(config)
+    edits = [*_algorithm_edits(plan), *config.connectors.edits_of(plan.module_id, "learner")]
+    with _errors_of(plan):
+        learner = learner_pipeline(
+            acting_parts.env_to_module.held_observation_space,
+            acting_parts.module_to_env.action_space,
+            device,
+            edits,
+            make_piece,
+            acting_parts.recorded,
+            plan.module.max_seq_len if acting_parts.module.is_stateful else None,
+        )
+    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
+    misfit = find_misfit(loss, acting_parts.module, plan.algorithm)
+    if misfit is not None:
+        raise ConfigError([misfit])
+    where = "learner_pipeline, connectors.learner"
+    check_reads((*loss.reads, *acting_parts.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
+    _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
+    learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
+    acting_parts.module.to(device)
+    return ModuleParts(**vars(acting_parts), learner=learner)
+
+
+def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
+    unmatched = find_unmatched_piece(acting_parts.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
+    if unmatched is not None:
+        raise ConfigError([unmatched])
+    acts_on, learns_on = acting_parts.env_to_module.observation_space, learner.observation_space
+    if acts_on != learns_on:
+        problem = Problem(
+            "the module would learn on other observations than it acts on",
+            where="connectors.env_to_module, connectors.learner",
+            got=f"{learns_on} in the learner pipeline",
+            allowed=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the pieces there, "
+            "or the same pieces into connectors.learner",
+        )
+        raise ConfigError([problem])
+
+
+def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
+    """Yield the algorithm's edits; a piece's argument with the name of an overridden field (gamma, for example) takes
+    this module's value.
+    """
+    overridden = {name: getattr(plan.algorithm, name) for name in plan.overridden}
+
+    def with_overridden(value: Any) -> Any:
+        return (
+            {key: overridden.get(key, argument) for key, argument in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
+
+    for edit in plan.algorithm.learner_pipeline:
+        yield {key: with_overridden(value) for key, value in edit.items()}
+
+
+@contextmanager
+def _errors_of(plan: ModulePlan) -> Iterator[None]:
+    """Name the module in errors of its pipelines, where there are several agents.
+
+    The TypeError of a piece that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
+    """
+    try:
+        yield
+    except ConfigError as error:
+        of_module = f"module {plan.module_id}"
+        if plan.agents is None or any(of_module in (one.where or "") for one in error.problems):
+            raise
+        problems = [replace(one, where=", ".join(filter(None, (one.where, of_module)))) for one in error.problems]
+        raise ConfigError(problems) from error
+    except TypeError as error:
+        got = f"observations of {plan.observation_space}, actions of {plan.action_space}"
+        where = "connectors" if plan.agents is None else f"connectors, module {plan.module_id}"
+        raise ConfigError([Problem(str(error), where=where, got=got)]) from error
+
+
+def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str, where: str) -> None:
+    """Raise `ConfigError` where a module or loss reads a column that is not available after a pipeline."""
+    missing = [column for column in dict.fromkeys(reads) if column not in available]
+    if missing:
+        pipeline = "learner" if "learner" in where else where
+        problem = Problem(
+            f"{reader} reads {', '.join(missing)}, which no piece of the {pipeline} pipeline writes",
+            where="algorithm.learner_pipeline, connectors.learner" if "learner" in where else f"connectors.{where}",
+            allowed=", ".join(sorted(available)),
+        )
+        raise ConfigError([problem])
+
+
+def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
+    """Make a piece from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such blocks."""
+    arguments = dict(block)
+    path = arguments.pop("_target_")
+    piece_class = import_target(path, "connectors", ConnectorPiece)
+    if issubclass(piece_class, ConnectorPipeline) and "pieces" in arguments:
+        arguments["pieces"] = [make_piece(piece) for piece in arguments["pieces"]]
+    try:
+        piece: ConnectorPiece = piece_class(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError([Problem(f"{path} cannot be made: {error}", "connectors", str(arguments))]) from error
+    return piece
+
+
+def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: EnvToModulePipeline) -> RLModule:
+    """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
+    module_class = import_target(plan.module._target_, "module._target_", RLModule)
+    where = "module" if plan.agents is None else f"module {plan.module_id}"
+    spaces = env_to_module.observation_space, acting_space(plan.action_space, config.env.normalize_actions)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer_seed(config.seed, plan.name("module")))
+        try:
+            module: RLModule = module_class(*spaces, plan.module)
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(str(error), where=where, got=plan.module._target_)]) from error
+    return module
+
+
+def learner_device(config: ExperimentConfig) -> torch.device:
+    """Return the device of modules in this process, as `learners.device` says; `auto` is a GPU if there is one.
+
+    Where learners are remote, modules in this process only serve the pipelines, on the CPU.
+    """
+    name = config.learners.device if config.learners.num_learners == 0 else "cpu"
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        problem = Problem(f"there is no device {name}: {error}", where="learners.device", got=name)
+        raise ConfigError([problem]) from error
+    return device
+
+
+def on_device(config: ExperimentConfig, device: str) -> ExperimentConfig:
+    """Return the configuration of a process whose modules are on this device."""
+    return replace(config, learners=replace(config.learners, num_learners=0, device=device))

@@ -1,0 +1,87 @@
+"""Modules that know each other: the same agents, and one MultiRLModule where the configuration names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import torch
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.imports import import_target
+from runner.config.module_ids import trained_modules
+from runner.config.schemas import ExperimentConfig
+from runner.module_parts.construction import build_module_parts, check_reads
+from runner.module_parts.module_plan import ModulePlan, plan_modules
+from runner.module_parts.parts import ActingParts, ModuleParts
+from runner.modules.multi_rl_module import MultiRLModule
+from runner.streams import integer_seed
+
+P = TypeVar("P", bound="ActingParts")
+
+
+def build_parts(config: ExperimentConfig, plans: Mapping[str, ModulePlan] | None = None) -> dict[str, ModuleParts]:
+    """Make the network and the pipelines of each module, by id; `plans` are made first where they are None."""
+    plans = plan_modules(config) if plans is None else plans
+    return join_modules(config, {module_id: build_module_parts(config, plan) for module_id, plan in plans.items()})
+
+
+def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:
+    """Return the parts, whose pieces know all agents, with the modules joined by the MultiRLModule that the
+    configuration names, if it does.
+
+    Its weights follow from the run's seed, as the modules' do. Parameters that only untrained modules use are frozen.
+
+    Raises:
+        ConfigError: it cannot be made, or does not fit to the algorithm or the learner pipelines; a piece needs other
+            agents, and there is one.
+    """
+    _give_agents(parts)
+    block = dict(config.multi_agent.multi_rl_module or {})
+    if not block:
+        return dict(parts)
+    where, path = "multi_agent.multi_rl_module", block.pop("_target_")
+    joined_class = import_target(path, where, MultiRLModule)
+    modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(integer_seed(config.seed, "multi_rl_module"))
+        try:
+            together: MultiRLModule = joined_class(modules, **block)
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(str(error), where, path)]) from error
+    together.freeze_untrained(trained_modules(config, list(parts)))
+    together.to(next(next(iter(modules.values())).parameters()).device)
+    _check_joined(config, together, parts)
+    return {module_id: replace(module_parts, together=together) for module_id, module_parts in parts.items()}
+
+
+def _give_agents(parts: Mapping[str, ActingParts]) -> None:
+    spaces = {
+        agent: of_module.env_to_module.held_observation_space
+        for of_module in parts.values()
+        for agent in of_module.plan.agents or ()
+    }
+    for of_module in parts.values():
+        learner = [of_module.learner] if isinstance(of_module, ModuleParts) else []
+        for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
+            if spaces:
+                pipeline.use_agents(spaces)
+                continue
+            lonely = [type(piece).__name__ for piece in pipeline.single_pieces() if piece.needs_other_agents]
+            if lonely:
+                what, allowed = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
+                raise ConfigError([Problem(what, f"connectors.{pipeline.name}", allowed=allowed)])
+
+
+def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapping[str, ActingParts]) -> None:
+    name, optimizers = type(together).__name__, list(config.algorithm.optimizers)
+    groups = list(together.parameter_groups())
+    if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
+        what = f"the optimisers of the algorithm step other parameter groups than {name} has"
+        allowed = f"{name}.parameter_groups with {', '.join(optimizers)}"
+        raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), allowed)])
+    for module_id, module_parts in parts.items():
+        if isinstance(module_parts, ModuleParts):
+            available = module_parts.learner.check_order(())
+            check_reads(together.train_inputs, available, f"{name} of module {module_id}", "learner_pipeline")

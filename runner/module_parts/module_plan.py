@@ -1,0 +1,167 @@
+"""Plans of modules: agents, their spaces, and blocks of the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, get_type_hints
+
+import gymnasium as gym
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.checks import convert
+from runner.config.edit_lists import added_up
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.optimizer import with_overrides
+from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
+from runner.env_runners.env_makers import make_environment, sub_environments
+from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
+from runner.episodes.nested import StateError
+from runner.episodes.spaces import space_from_dict
+from runner.pipelines.piece import DEFAULT_MODULE_ID
+
+Space = gym.Space[Any]
+B = TypeVar("B", ModuleConfig, AlgorithmConfig)
+
+
+@dataclass(frozen=True)
+class ModulePlan:
+    """The plan of one module.
+
+    Attributes:
+        agents: ids of the agents that it acts for; None in runs with a single agent.
+        observation_space, action_space: spaces of one agent in the environment.
+        module, algorithm: blocks of the configuration with the overrides of this module.
+        overridden: names of the overridden fields of `algorithm`.
+    """
+
+    module_id: str
+    agents: tuple[str, ...] | None
+    observation_space: Space
+    action_space: Space
+    module: ModuleConfig
+    algorithm: AlgorithmConfig
+    overridden: frozenset[str] = frozenset()
+
+    def name(self, role: str) -> str:
+        """Return the name of a random stream of this module."""
+        return role if self.agents is None else f"{role}/{self.module_id}"
+
+
+def has_several_agents(plans: Mapping[str, ModulePlan]) -> bool:
+    """Return whether the modules act for several agents of one environment."""
+    return any(plan.agents is not None for plan in plans.values())
+
+
+def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
+    """Plan the modules, by id; makes one environment to ask it for spaces and agents.
+
+    Raises:
+        ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
+    """
+    if config.env.agents is not None:
+        return _plan_declared_agents(config, config.env.agents)
+    if config.env.observation_space is not None:
+        declared = _declared_space(config.env.observation_space, "env.observation_space")
+        return _plan_single(config, declared, _declared_space(config.env.action_space, "env.action_space"))
+    env = make_environment(config.env, 1, config.env_runners.gym_env_vectorize_mode)
+    try:
+        if isinstance(env, MultiAgentEnv):
+            return _plan_agents(config, env)
+        envs = sub_environments(env, lambda: env, 1, config.seed)  # refuses what cannot be stepped
+        return _plan_single(config, envs.single_observation_space, envs.single_action_space)
+    finally:
+        env.close()
+
+
+def _plan_single(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModulePlan]:
+    _check_no_agents_named(config)
+    _check_module_ids(config, [DEFAULT_MODULE_ID])
+    plan = ModulePlan(DEFAULT_MODULE_ID, None, observation_space, action_space, config.module, config.algorithm)
+    return {DEFAULT_MODULE_ID: plan}
+
+
+def _plan_declared_agents(config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModulePlan]:
+    observations, actions = (
+        {id_: _declared_space(spaces.get(name), f"env.agents.{id_}.{name}") for id_, spaces in agents.items()}
+        for name in ("observation_space", "action_space")
+    )
+    return _plan_agents(config, DeclaredAgents(observations, actions))
+
+
+def _declared_space(state: Mapping[str, Any] | None, where: str) -> Space:
+    try:
+        return space_from_dict(state, where)
+    except StateError as error:
+        allowed = "a space as in docs/rllink-spec.md: {space: box, low: -1, high: 1, shape: [3], dtype: float32}"
+        raise ConfigError([Problem(str(error), where, str(state), allowed)]) from error
+
+
+def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredAgents) -> dict[str, ModulePlan]:
+    by_module = agents_by_module(agents_env, make_mapping(config.multi_agent.agent_to_module))
+    _check_module_ids(config, list(by_module))
+    return {
+        module_id: ModulePlan(
+            module_id,
+            tuple(agents),
+            agents_env.observation_spaces[agents[0]],
+            agents_env.action_spaces[agents[0]],
+            _with_fields(config.module, config.multi_agent.modules.get(module_id, {})),
+            _with_fields(config.algorithm, _added_to_algorithm(config, module_id)),
+            frozenset(_algorithm_overrides(config, module_id)),
+        )
+        for module_id, agents in by_module.items()
+    }
+
+
+def _check_no_agents_named(config: ExperimentConfig) -> None:
+    if config.multi_agent != MultiAgentConfig():
+        problem = Problem(
+            f"multi_agent is set, but {config.env.name} has a single agent",
+            allowed="env._target_: a MultiAgentEnv class",
+        )
+        raise ConfigError([problem])
+
+
+def _with_fields(block: B, fields: Mapping[str, Any]) -> B:
+    """Replace some fields of a block, converted as in any block."""
+    annotations = get_type_hints(type(block))
+    return replace(block, **{name: convert(value, annotations[name]) for name, value in fields.items()})
+
+
+def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
+    return config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {})
+
+
+def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
+    """Return a module's overrides, those of learner pipeline and optimiser added to what all modules have."""
+    fields = dict(_algorithm_overrides(config, module_id))
+    if "learner_pipeline" in fields:
+        fields["learner_pipeline"] = added_up(config.algorithm.learner_pipeline, fields["learner_pipeline"])
+    if "optimizer" in fields:
+        fields["optimizer"] = with_overrides(config.algorithm.optimizer, fields["optimizer"])
+    return fields
+
+
+def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
+    multi_agent = config.multi_agent
+    blocks = {
+        "multi_agent.modules": multi_agent.modules,
+        "multi_agent.modules_to_train": multi_agent.modules_to_train or (),
+        "multi_agent.algorithm_config_overrides_per_module": multi_agent.algorithm_config_overrides_per_module,
+        "connectors.modules": config.connectors.modules,
+    }
+    problems = [
+        Problem(
+            f"module {named} acts for no agent",
+            where=block,
+            got=named,
+            allowed=", ".join(module_ids),
+            nearest=nearest_match(named, module_ids),
+        )
+        for block, names in blocks.items()
+        for named in names
+        if named not in module_ids
+    ]
+    if problems:
+        raise ConfigError(problems)

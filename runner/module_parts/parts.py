@@ -1,0 +1,77 @@
+"""The parts of a module: its network, and the pipelines around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.module_ids import trained_modules
+from runner.config.schemas import ExperimentConfig
+from runner.module_parts.module_plan import ModulePlan
+from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
+from runner.modules.rl_module import RLModule
+from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
+
+
+@dataclass(frozen=True)
+class ActingParts:
+    """A module and the pipelines around it.
+
+    Attributes:
+        recorded: names of the extra model outputs in episodes.
+        together: the MultiRLModule that `multi_agent.multi_rl_module` names, with this module; None: none is named.
+    """
+
+    plan: ModulePlan
+    module: RLModule
+    env_to_module: EnvToModulePipeline
+    module_to_env: ModuleToEnvPipeline
+    recorded: tuple[str, ...]
+    together: MultiRLModule | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class ModuleParts(ActingParts):
+    """All parts of a module, checked against each other and against the loss."""
+
+    learner: LearnerConnectorPipeline
+
+
+def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiRLModule]:
+    """Return the networks whose parameters travel as one vector each: the modules by id, or all of them together."""
+    together = next(iter(parts.values())).together
+    if together is not None:
+        return {ALL_MODULES: together}
+    return {module_id: module_parts.module for module_id, module_parts in parts.items()}
+
+
+def weights_of(parts: Mapping[str, ActingParts]) -> dict[str, npt.NDArray[np.float32]]:
+    """Return the parameters of a run's modules, as env runners take them."""
+    return {key: FlatParameters(network).to_numpy() for key, network in networks_of(parts).items()}
+
+
+def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:
+    """Return metric -> meaning of what the pieces of a run report; a pipeline of a module that is not updated is not
+    called.
+    """
+    trained = trained_modules(config, list(parts))
+    names: dict[str, str] = {}
+    for module_id, of_module in parts.items():
+        learner = [of_module.learner] if module_id in trained else []
+        for pipeline in (of_module.env_to_module, of_module.module_to_env, *learner):
+            names |= pipeline.reported_metrics(module_id)
+    return names
+
+
+def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
+    """Return how many past steps episodes keep: the configured number, or the larger need of a piece."""
+    needed = [
+        pipeline.num_lookback
+        for module_parts in parts.values()
+        for pipeline in (module_parts.env_to_module, module_parts.module_to_env)
+    ]
+    return max(config.env_runners.episode_lookback_horizon, *needed)
