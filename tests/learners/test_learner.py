@@ -75,11 +75,17 @@ def test_all_rows_count_without_a_mask() -> None:
 
 
 def test_rows_are_shuffled_from_the_first_epoch_on() -> None:
+    halves = replace(CONFIG, minibatch_size=20)
+    minibatches = _recorded(40, None, halves)
+    assert list(range(20)) not in minibatches
+    assert len({tuple(rows) for rows in minibatches}) == 6, "epochs repeat the same order"
+    assert minibatches == _recorded(40, None, halves), "the stream decides the order"
+    assert minibatches != _recorded(40, None, halves, seed=1)
+
+
+def test_rows_that_are_one_minibatch_stay_in_their_order() -> None:
     minibatches = _recorded(40, None, replace(CONFIG, minibatch_size=None))
-    assert list(range(40)) not in minibatches
-    assert len({tuple(rows) for rows in minibatches}) == 3, "epochs repeat the same order"
-    assert minibatches == _recorded(40, None, replace(CONFIG, minibatch_size=None)), "the stream decides the order"
-    assert minibatches != _recorded(40, None, replace(CONFIG, minibatch_size=None), seed=1)
+    assert minibatches == [list(range(40))] * 3
 
 
 def _learner(config: PPOConfig = CONFIG, space: Any = DISCRETE, seed: int = 0) -> Learner:
