@@ -9,11 +9,14 @@ from runner.plans import (
     ApplyGradients,
     AsyncGradients,
     ConcatBatches,
+    Concurrently,
     Experiences,
     Operator,
     ParallelRollouts,
+    Replay,
     Resources,
     StandardMetricsReporting,
+    StoreToReplayBuffer,
     TrainOneStep,
 )
 from runner.streams import random_stream, restore_stream, stream_state
@@ -44,6 +47,14 @@ def a2c_with_prints(resources: Resources) -> Iterator[Any]:
     rollouts = ParallelRollouts(resources, mode="bulk_sync")
     batches = rollouts.combine(ConcatBatches(resources)).for_each(debug_print)
     return StandardMetricsReporting(resources)(batches.for_each(TrainOneStep(resources)))
+
+
+def a2c_with_replay(resources: Resources) -> Iterator[Any]:
+    """Store what is sampled, and learn from what is replayed; `algorithm=a2c_replay` has the buffer."""
+    store_op = ParallelRollouts(resources, mode="bulk_sync").for_each(StoreToReplayBuffer(resources))
+    replay_op = Replay(resources).for_each(TrainOneStep(resources))
+    train_op = Concurrently([store_op, replay_op], mode="round_robin", output_indexes=[1])
+    return StandardMetricsReporting(resources)(train_op)
 
 
 class RandomShare(Operator):

@@ -53,6 +53,9 @@ class AlgorithmConfig:
         ["ParallelRollouts", "ConcatBatches", "TrainOneStep"],
         "the training loop: operators in the order of their items (docs/plans.md), or {_target_: your own function}",
     )
+    replay_buffers: dict[str, Any] = option(
+        {}, "name -> {_target_: class of a replay buffer, its arguments}; the plan stores to them and replays them"
+    )
     min_sample_timesteps_per_iteration: int = option(
         0, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
     )

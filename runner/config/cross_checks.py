@@ -17,7 +17,7 @@ from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.operators import SelectExperiencesConfig
 from runner.config.optimizer import find_optimizer_problems
-from runner.config.plans import find_asynchrony_problems, find_plan_problems, read_plan, steps_of
+from runner.config.plans import find_asynchrony_problems, find_buffer_problems, find_plan_problems, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
@@ -56,6 +56,7 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
     unread = composed.unread
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
+        yield from find_buffer_problems(config, composed.where)
         yield from _check_selected_modules(config, composed)
     of_data = [] if unread & {"offline", "algorithm"} else list(find_offline_problems(config, composed))
     yield from of_data

@@ -29,6 +29,7 @@ MODULES = Kinds(("runner.modules.rl_module.RLModule",), "runner.modules.RLModule
 MULTI_MODULES = Kinds(("runner.modules.multi_rl_module.MultiRLModule",), "runner.modules.MultiRLModule")
 OPTIMIZERS = Kinds(("torch.optim.optimizer.Optimizer",), "torch.optim.Optimizer")
 LOSSES = Kinds(("runner.learners.loss.Loss",), "runner.learners.loss.Loss")
+REPLAY_BUFFERS = Kinds(("runner.replay.replay_buffer.ReplayBuffer",), "runner.replay.ReplayBuffer")
 AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
 # Packages whose classes somebody else's configuration may make.
@@ -48,6 +49,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"(algorithm|{_OF_MODULES})\.loss", LOSSES.bases),
     (rf"(algorithm|{_OF_MODULES})\.schema", _SCHEMA),
     (r"algorithm\.plan\..*_target_", _OPERATOR),
+    (r"algorithm\.replay_buffers\.[^.]+\._target_", REPLAY_BUFFERS.bases),
     (r"env_runners\.env_runner_class", _ENV_RUNNERS),
     (rf"(algorithm|{_OF_MODULES})\.optimizer\._target_", OPTIMIZERS.bases),
     (r"(module|multi_agent\.modules\.[^.]+)\._target_", MODULES.bases),

@@ -9,7 +9,7 @@ from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import offline_evaluation_metrics
-from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 
@@ -51,6 +51,14 @@ _OFFLINE_METRICS: Mapping[str, str] = {
     "offline_data/queued_blocks_read": "blocks that wait to be read, in this pass and further passes",
     "offline_data/queued_blocks_prelearner": "blocks that wait for a pre-learner",
     "offline_data/queued_blocks_learner": "blocks that wait for the learner",
+}
+
+_BUFFER_METRICS: Mapping[str, str] = {
+    "capacity": "env steps of a module that the buffer can hold",
+    "num_env_steps": "env steps that it holds",
+    "num_bytes": "memory that it has taken",
+    "age_of_oldest": "batches that were sampled since its oldest row was written",
+    "mean_priority": "mean priority of its rows, where they are prioritised",
 }
 
 _METRICS_OF_RESOURCES = {ENV_RUNNERS: _ONLINE_METRICS, RECORDED_DATA: _OFFLINE_METRICS}
@@ -122,6 +130,8 @@ def producible_metrics(
     names = dict(_RUN_METRICS)
     for resource in sorted(needs):
         names |= _METRICS_OF_RESOURCES.get(resource, {})
+    for buffer in config.algorithm.replay_buffers:
+        names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
     if config.env.is_external and samples:
         names |= _EXTERNAL_METRICS
     for prefix in prefixes:

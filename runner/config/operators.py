@@ -23,6 +23,7 @@ ITEMS = (EXPERIENCES, RECORDED_BATCHES, GRADIENTS, TRAIN_RESULT)
 ENV_RUNNERS = "env_runners"
 RECORDED_DATA = "recorded_data"
 LEARNERS = "learners"
+REPLAY_BUFFERS = "replay_buffers"
 
 ROUND_ROBIN, ASYNC = "round_robin", "async"
 
@@ -114,6 +115,52 @@ class StandardizeFieldsConfig(OperatorConfig):
     fields: list[str] = option(["rewards"], "step columns of floats: rewards, or extra model outputs")
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
+
+
+@dataclass(frozen=True)
+class BufferConfig(OperatorConfig):
+    """Base of operators that work with a replay buffer."""
+
+    buffer: str = option("replay", "name of the buffer in algorithm.replay_buffers")
+
+    needs: ClassVar[tuple[str, ...]] = (REPLAY_BUFFERS,)
+
+
+@dataclass(frozen=True)
+class StoreToReplayBufferConfig(BufferConfig):
+    """Write experiences to a replay buffer, and give them on."""
+
+    takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
+
+
+@dataclass(frozen=True)
+class ReplayConfig(BufferConfig):
+    """Give experiences that are sampled from a replay buffer; wait until it holds enough."""
+
+    num_env_steps: int | str = option(
+        "auto", "env steps of an item; auto: the train batch of all learners", minimum=1, choices=("auto",)
+    )
+    learning_starts: int = option(0, "env steps that the buffer holds before the first item", minimum=0)
+
+    gives: ClassVar[tuple[str, ...] | None] = (EXPERIENCES,)
+
+
+@dataclass(frozen=True)
+class MixInReplayConfig(BufferConfig):
+    """Write experiences to a replay buffer, give them on, and after them some that were written before."""
+
+    replay_proportion: float = option(1.0, "replayed items for each item; fractions add up", minimum=0)
+
+    takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
+
+
+@dataclass(frozen=True)
+class UpdatePrioritiesConfig(BufferConfig):
+    """Make the errors of an update the priorities of the rows that it was made on."""
+
+    column: str = option("td_error", "what the loss gives for each row")
+
+    takes: ClassVar[tuple[str, ...]] = (TRAIN_RESULT,)
 
 
 @dataclass(frozen=True)
@@ -250,6 +297,10 @@ OPERATORS: Mapping[str, type[OperatorConfig]] = {
         CompleteEpisodesConfig,
         SelectExperiencesConfig,
         StandardizeFieldsConfig,
+        StoreToReplayBufferConfig,
+        ReplayConfig,
+        MixInReplayConfig,
+        UpdatePrioritiesConfig,
         ComputeGradientsConfig,
         AverageGradientsConfig,
         ApplyGradientsConfig,

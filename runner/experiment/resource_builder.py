@@ -14,6 +14,7 @@ from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.learner_builder import adapting_losses, build_learner_group
 from runner.experiment.recorded_data_builder import build_recorded_data
+from runner.experiment.replay_builder import build_replay_buffers
 from runner.module_parts import ModuleParts
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.plans import Resources, RunMetrics
@@ -48,4 +49,12 @@ def build_resources(
         if RECORDED_DATA in needs:
             recorded_data = build_recorded_data(config, parts[DEFAULT_MODULE_ID], recorded)
         made.pop_all()  # nothing failed
-    return Resources(config, learners, run_metrics, env_runners, recorded_data, adapting_losses(config, parts))
+    return Resources(
+        config,
+        learners,
+        run_metrics,
+        env_runners,
+        recorded_data,
+        adapting_losses(config, parts),
+        build_replay_buffers(config),
+    )

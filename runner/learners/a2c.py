@@ -8,8 +8,8 @@ from typing import Any
 from torch.nn.functional import mse_loss
 
 from runner.config.algorithms import A2CConfig, A2CMetrics
+from runner.config.schedules import scheduled_value
 from runner.learners.loss import Loss
-from runner.learners.schedules import scheduled_value
 from runner.modules.rl_module import RLModule
 
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import ConfigError, Problem
+from runner.config.schedules import scheduled_value
 from runner.learners.allocation import keep_freed_memory
 from runner.learners.gradients import Gradients
 from runner.learners.optimizers import make_optimizer
-from runner.learners.schedules import scheduled_value
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from runner.config.algorithms import PGConfig, PGMetrics
+from runner.config.schedules import scheduled_value
 from runner.learners.loss import Loss
-from runner.learners.schedules import scheduled_value
 from runner.modules.rl_module import RLModule
 
 

@@ -5,6 +5,7 @@ from runner.plans.items import Experiences, Gradients, Item, Origin, TrainResult
 from runner.plans.operators.concurrency import Concurrently, Dequeue, Duplicate, Enqueue
 from runner.plans.operators.experiences import CompleteEpisodes, ConcatBatches, SelectExperiences, StandardizeFields
 from runner.plans.operators.recorded import ReadRecorded
+from runner.plans.operators.replay import MixInReplay, Replay, StoreToReplayBuffer, UpdatePriorities
 from runner.plans.operators.reporting import DebugPrint, StandardMetricsReporting
 from runner.plans.operators.rollouts import AsyncGradients, ParallelRollouts
 from runner.plans.operators.training import (
@@ -35,11 +36,13 @@ __all__ = [
     "Flow",
     "Gradients",
     "Item",
+    "MixInReplay",
     "Operator",
     "Origin",
     "ParallelRollouts",
     "ReadRecorded",
     "RecordedBatches",
+    "Replay",
     "Resources",
     "Result",
     "RunMetrics",
@@ -47,8 +50,10 @@ __all__ = [
     "Source",
     "StandardMetricsReporting",
     "StandardizeFields",
+    "StoreToReplayBuffer",
     "TrainOneStep",
     "TrainResult",
+    "UpdatePriorities",
     "UpdateTargetNetwork",
     "Waiting",
     "make_plan",

@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 def item_to_state(item: Item) -> dict[str, Any]:
     """Return an item that has been counted as nested dicts and lists of arrays and plain values."""
     if isinstance(item, Experiences):
-        return {"kind": EXPERIENCES, "rollout": rollout_to_state(item.rollout), "origins": _origins_to_state(item)}
+        return {
+            "kind": EXPERIENCES,
+            "rollout": rollout_to_state(item.rollout),
+            "origins": _origins_to_state(item),
+            "replay_rows": dict(item.replay_rows),
+        }
     if isinstance(item, Gradients):
         gradients = item.gradients.get_state()
         steps = item.num_env_steps
@@ -30,14 +35,14 @@ def item_to_state(item: Item) -> dict[str, Any]:
     raise TypeError(f"a {type(item).__name__} cannot be kept in a checkpoint")
 
 
-_TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "ends_iteration")
+_TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "replay_rows", "ends_iteration")
 
 
 def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
     """Invert `item_to_state`."""
     kind = state["kind"]
     if kind == EXPERIENCES:
-        return Experiences(rollout_from_state(state["rollout"]), _origins_from_state(state))
+        return Experiences(rollout_from_state(state["rollout"]), _origins_from_state(state), state["replay_rows"])
     if kind == GRADIENTS:
         from runner.learners.gradients import GroupGradients
 

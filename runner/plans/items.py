@@ -53,10 +53,12 @@ class Experiences(Item):
     Attributes:
         rollout: the steps, a column block for each module.
         origins: of the runners that sampled them.
+        replay_rows: module id -> (B,) row of the replay buffer in which each chunk begins; empty: not replayed.
     """
 
     rollout: Rollout
     origins: tuple[Origin, ...] = ()
+    replay_rows: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def num_env_steps(self) -> int:
@@ -96,12 +98,14 @@ class TrainResult(Item):
         num_env_steps_trained: env steps of the train batches.
         num_env_steps_read: of them, recorded env steps that were read for these updates.
         rows: module id -> column -> (B,) what the loss gives for each row of the train batch.
+        replay_rows: of the experiences that were trained on.
     """
 
     updates: Sequence[Mapping[str, Mapping[str, float]]]
     num_env_steps_trained: int
     num_env_steps_read: int = 0
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    replay_rows: Mapping[str, Any] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"TrainResult of {len(self.updates)} updates on {self.num_env_steps_trained} env steps"

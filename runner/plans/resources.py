@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from runner.config.errors import Problem, RunFailure
-from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA
+from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.learners.remote_learner_group import Learners
@@ -17,6 +18,7 @@ from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Item
 from runner.plans.run_metrics import Result, RunMetrics
+from runner.replay import ReplayBuffer
 
 
 class Resource(Protocol):
@@ -77,12 +79,14 @@ class Resources:
         env_runners: EnvRunnerGroup | None = None,
         recorded_data: OfflineData | None = None,
         adapting_losses: Sequence[str] = (),
+        replay_buffers: Mapping[str, ReplayBuffer] = MappingProxyType({}),
     ) -> None:
         self.config = config
         self.learners = learners
         self.metrics = run_metrics
         self._env_runners, self._recorded_data = env_runners, recorded_data
         self.adapting_losses = tuple(adapting_losses)
+        self.replay_buffers = dict(replay_buffers)
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
 
@@ -157,7 +161,10 @@ class Resources:
     def report(self) -> Result:
         """Return the metrics of the resources at the end of an iteration."""
         parts: Iterable[Any] = (*self.sources.values(), self.learners)
-        return {name: value for part in parts for name, value in part.metrics().items()}
+        of_parts = {name: value for part in parts for name, value in part.metrics().items()}
+        for buffer_name, buffer in self.replay_buffers.items():
+            of_parts |= {f"{REPLAY_BUFFERS}/{buffer_name}/{name}": value for name, value in buffer.metrics().items()}
+        return of_parts
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -178,11 +185,16 @@ class Resources:
             LEARNERS: self.learners.get_state(),
             "metrics": self.metrics.get_state(),
             **{name: source.get_state() for name, source in self.sources.items()},
+            **({REPLAY_BUFFERS: self._replay_state()} if self.replay_buffers else {}),
         }
+
+    def _replay_state(self) -> dict[str, Any]:
+        return {name: buffer.get_state() for name, buffer in self.replay_buffers.items()}
 
     @property
     def _settings(self) -> dict[str, Any]:
-        plan = {"plan": self.config.algorithm.plan, "operators": list(self.operators)}
+        algorithm = self.config.algorithm
+        plan = {"plan": algorithm.plan, "operators": list(self.operators), REPLAY_BUFFERS: algorithm.replay_buffers}
         return {**plan, **{name: source.settings for name, source in self.sources.items()}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -199,6 +211,9 @@ class Resources:
                 source.start_anew(state.get(name, {}))
             else:
                 source.set_state(state[name])
+        if saved.get(REPLAY_BUFFERS) == settings[REPLAY_BUFFERS]:
+            for name, buffer in self.replay_buffers.items():
+                buffer.set_state(state[REPLAY_BUFFERS][name])
         if all(saved.get(name) == settings[name] for name in ("plan", "operators")):
             self._set_state_of_plan(state["plan"], anew)
 

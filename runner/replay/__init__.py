@@ -1,5 +1,6 @@
-"""Buffers of episodes that train batches are sampled from."""
+"""Buffers of experiences that train batches are sampled from."""
 
 from runner.replay.episode_replay_buffer import EpisodeReplayBuffer
+from runner.replay.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer, Replayed
 
-__all__ = ["EpisodeReplayBuffer"]
+__all__ = ["EpisodeReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "Replayed"]

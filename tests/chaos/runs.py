@@ -53,6 +53,7 @@ _ASYNC = "{ParallelRollouts: {mode: async, num_async: 2}}"
 # Experiment -> overrides that shorten it.
 SAMPLED = {
     "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
+    "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_cartpole": _SAMPLED,
     "ppo_catch": _SAMPLED,

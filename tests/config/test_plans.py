@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,16 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.operators import OPERATORS
-from runner.config.plans import draw_plan, find_plan_problems, items_after, needs_of, read_options, read_plan, steps_of
+from runner.config.plans import (
+    draw_plan,
+    find_buffer_problems,
+    find_plan_problems,
+    items_after,
+    needs_of,
+    read_options,
+    read_plan,
+    steps_of,
+)
 from tests.conftest import ROOT, Outcome
 
 AssertGolden = Callable[[str, str], None]
@@ -103,6 +112,37 @@ def test_what_is_said_about_mistakes(assert_golden: AssertGolden) -> None:
     assert_golden("plan_mistakes", "\n\n".join(texts))
 
 
+BUFFER = {"replay": {"_target_": "runner.replay.ReplayBuffer", "capacity": 100}}
+STORE, UPDATE = "StoreToReplayBuffer", "UpdatePriorities"
+# Name -> buffers and plan.
+BUFFER_MISTAKES: dict[str, tuple[object, list[Any]]] = {
+    "an unknown buffer": (BUFFER, [several([ROLLOUTS, {STORE: {"buffer": "repley"}}], ["Replay", TRAIN])]),
+    "no buffer": ({}, [several([ROLLOUTS, STORE], ["Replay", TRAIN])]),
+    "never replayed": (BUFFER, [ROLLOUTS, STORE, TRAIN]),
+    "never stored to": (BUFFER, [several([ROLLOUTS, "DebugPrint"], ["Replay", TRAIN], output_indexes=[1])]),
+    "not used": (BUFFER, [ROLLOUTS, TRAIN]),
+    "no class": ({"replay": {"capacity": 100}}, [ROLLOUTS, "MixInReplay", TRAIN]),
+    "no buffer's class": ({"replay": {"_target_": "runner.learners.ppo.PPOLoss"}}, [ROLLOUTS, "MixInReplay", TRAIN]),
+    "a missing class": ({"replay": {"_target_": "runner.replay.RepleyBuffer"}}, [ROLLOUTS, "MixInReplay", TRAIN]),
+    "an unknown argument": (
+        {"replay": {"_target_": "runner.replay.ReplayBuffer", "capcity": 100}},
+        [ROLLOUTS, "MixInReplay", TRAIN],
+    ),
+    "errors that the loss does not give": (BUFFER, [ROLLOUTS, "MixInReplay", TRAIN, UPDATE]),
+}
+
+
+def test_what_is_said_about_replay_buffers(assert_golden: AssertGolden) -> None:
+    config = build_experiment_config(compose_experiment(["+experiment=a2c_cartpole"]))
+    texts = []
+    for name, (buffers, plan) in BUFFER_MISTAKES.items():
+        algorithm = replace(config.algorithm, replay_buffers=buffers, plan=plan)
+        problems = list(find_buffer_problems(replace(config, algorithm=algorithm), lambda key: key))
+        assert problems, name
+        texts.append(f"== {name}\n{ConfigError(problems)}")
+    assert_golden("replay_buffer_mistakes", "\n\n".join(texts))
+
+
 def test_where_a_mistake_is(report_of: Callable[..., str], write_config: Callable[[str, str], Path]) -> None:
     conf = write_config(
         "experiment/mine",
@@ -177,6 +217,7 @@ def test_resources_that_a_plan_needs(plan: str, needs: set[str]) -> None:
 EXPERIMENTS = {
     "ppo": "ppo_cartpole",
     "a2c": "a2c_cartpole",
+    "a2c_replay": "a2c_replay_cartpole",
     "a3c": "a2c_cartpole",
     "pg": "pg_cartpole",
     "bc": "bc_cartpole",
@@ -214,7 +255,7 @@ DRAWN = {
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
     for name, experiment in EXPERIMENTS.items():
-        others = [] if name in ("ppo", "a2c", "a3c", "pg") else ["offline.input_=somewhere"]
+        others = [] if name in ("ppo", "a2c", "a2c_replay", "a3c", "pg") else ["offline.input_=somewhere"]
         if name == "a3c":
             others = ["algorithm=a3c"]
         outcome = run_main("show", "--plan", f"+experiment={experiment}", *others)

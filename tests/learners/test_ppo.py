@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
 
 from runner.config.algorithms import LossMetrics, PPOConfig
+from runner.config.schedules import scheduled_value
 from runner.learners.ppo import PPOLoss
-from runner.learners.schedules import scheduled_value
 from runner.modules import RLModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract, make_batch, make_module
 

@@ -32,6 +32,7 @@ class Learned:
 # Experiment -> return that it promises within so many env steps; a test holds them equal to its `stop` block.
 PROMISES = {
     "a2c_cartpole": (450, 500_000),
+    "a2c_replay_cartpole": (300, 500_000),
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
     "ppo_pendulum": (-300, 400_000),
@@ -43,7 +44,7 @@ PROMISES = {
     "ppo_catch": (0.9, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
 }
-TEN_SEEDS = ("a2c_cartpole", "pg_cartpole", "ppo_cartpole", "ppo_stateless_cartpole_lstm")
+TEN_SEEDS = ("a2c_cartpole", "a2c_replay_cartpole", "pg_cartpole", "ppo_cartpole", "ppo_stateless_cartpole_lstm")
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 

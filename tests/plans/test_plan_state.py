@@ -42,6 +42,7 @@ SEVERAL = (
     "[ParallelRollouts, TrainOneStep]], mode: async}}]"
 )
 STALE = "[AsyncGradients, {AverageGradients: {num_gradients: 2}}, {ApplyGradients: {update_all: false}}]"
+MIXED = "[ParallelRollouts, {MixInReplay: {replay_proportion: 0.7}}, TrainOneStep]"
 OWN = "[ParallelRollouts, {_target_: tests.plans.own_plans.EverySecond, first: 1}, ConcatBatches, TrainOneStep]"
 
 # Name -> experiment and overrides.
@@ -64,6 +65,8 @@ PLANS: dict[str, tuple[str, list[str]]] = {
     "queue": ("a2c_cartpole", [f"algorithm.plan={QUEUE}"]),
     "duplicate": ("a2c_cartpole", [*TWO, f"algorithm.plan={DUPLICATE}"]),
     "several": ("a2c_cartpole", [*TWO, f"algorithm.plan={SEVERAL}"]),
+    "a2c_replay": ("a2c_replay_cartpole", [*TWO, FILTER]),
+    "mixed_in_replay": ("a2c_replay_cartpole", [f"algorithm.plan={MIXED}"]),
     "own_operator": ("ppo_cartpole", [f"algorithm.plan={OWN}"]),
     "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.two_batches}]"]),
     "own_gradients": ("a2c_cartpole", [*TWO, FILTER, "algorithm.plan=[{_target_: tests.plans.own_plans.gradients}]"]),

@@ -33,8 +33,14 @@ def _example(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(EXAMPLE)
 
 
+REPLAY = (
+    "[{Concurrently: {plans: [[ParallelRollouts, StoreToReplayBuffer], [Replay, TrainOneStep]], output_indexes: [1]}}]"
+)
+
+
 def results_of(plan: str) -> list[dict[str, Any]]:
-    with Trainer.from_experiment("a2c_cartpole", [*SMALL, f"algorithm.plan={plan}"]) as trainer:
+    experiment = "a2c_replay_cartpole" if "eplay" in plan else "a2c_cartpole"
+    with Trainer.from_experiment(experiment, [*SMALL, f"algorithm.plan={plan}"]) as trainer:
         return [without_times(trainer.train()) for _ in range(3)]
 
 
@@ -43,6 +49,7 @@ def results_of(plan: str) -> list[dict[str, Any]]:
     [
         ("a2c", 3, "[{ParallelRollouts: {mode: bulk_sync}}, ConcatBatches, TrainOneStep]"),
         ("a3c", 3, "[AsyncGradients, {ApplyGradients: {update_all: false}}]"),
+        ("a2c_with_replay", 4, REPLAY),
         ("a2c_with_prints", 3, "[ParallelRollouts, ConcatBatches, DebugPrint, TrainOneStep]"),
     ],
 )

@@ -1,5 +1,6 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
+from runner.config.plans.buffer_checks import find_buffer_problems
 from runner.config.plans.checks import find_asynchrony_problems, find_plan_problems
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
@@ -13,6 +14,7 @@ __all__ = [
     "Step",
     "draw_plan",
     "find_asynchrony_problems",
+    "find_buffer_problems",
     "find_plan_problems",
     "items_after",
     "names_recorded_data",

@@ -42,6 +42,7 @@ class TrainOneStep(Operator):
             [update.metrics],
             item.num_env_steps,
             rows=update.rows,
+            replay_rows=item.replay_rows,
             timers=timers,
             connector_metrics=update.connector_metrics,
         )

@@ -1,0 +1,78 @@
+"""Checks of replay buffers: that they can be made, and that a plan stores to them and replays them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from runner.config.edits import describe_fault
+from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.kinds import REPLAY_BUFFERS
+from runner.config.operators import (
+    BufferConfig,
+    MixInReplayConfig,
+    ReplayConfig,
+    StoreToReplayBufferConfig,
+    UpdatePrioritiesConfig,
+)
+from runner.config.plans.reading import read_plan
+from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
+from runner.config.schemas import ExperimentConfig
+from runner.config.targets import find_target_fault
+
+_BLOCK = "algorithm.replay_buffers"
+_STORES = (StoreToReplayBufferConfig, MixInReplayConfig)
+_REPLAYS = (ReplayConfig, MixInReplayConfig)
+
+
+def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+    """Yield buffers that cannot be made or are unknown, and buffers that the plan only stores to or only replays."""
+    buffers = config.algorithm.replay_buffers
+    for name, block in buffers.items():
+        yield from _find_faults(f"{_BLOCK}.{name}", block, where)
+    plan = read_plan(config.algorithm.plan)
+    if any(step.is_function for step in plan):
+        return
+    for step in steps_of(plan):
+        if isinstance(step.config, BufferConfig) and step.config.buffer not in buffers:
+            name = step.config.buffer
+            what = f"{step.key}: {_BLOCK} has no buffer {name}"
+            allowed = ", ".join(buffers) or f"{_BLOCK}.{name}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
+            yield Problem(what, where(step.key), name, allowed, nearest_match(name, buffers))
+        yield from _find_useless_priorities(step, config.algorithm.metrics.rows, where)
+    for name in buffers:
+        yield from _find_unused(name, plan, where)
+
+
+def _find_useless_priorities(step: Step, rows: Sequence[str], where: Where) -> Iterator[Problem]:
+    if isinstance(step.config, UpdatePrioritiesConfig) and step.config.column not in rows:
+        what = f"{step.key}: the loss gives no {step.config.column} for each row"
+        yield Problem(what, where(step.key), step.config.column, ", ".join(rows) or "a loss that names it in `rows`")
+
+
+def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
+    path = block.get("_target_") if isinstance(block, dict) else None
+    if not isinstance(block, dict) or not isinstance(path, str):
+        what = f"{key} names no class of replay buffers"
+        allowed = "{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}"
+        yield Problem(what, where(key), show_value(block), allowed)
+        return
+    fault = find_target_fault(path, kinds=REPLAY_BUFFERS)
+    if fault is not None:
+        yield describe_fault(f"{key}._target_", fault, where(f"{key}._target_"), path)
+        return
+    arguments = [str(name) for name in block if name != "_target_"]
+    fault = find_target_fault(path, arguments)
+    if fault is not None:
+        yield describe_fault(key, fault, where(key), ", ".join(arguments))
+
+
+def _find_unused(name: str, plan: Plan, where: Where) -> Iterator[Problem]:
+    configs = [step.config for step in steps_of(plan)]
+    of_buffer = [config for config in configs if isinstance(config, BufferConfig) and config.buffer == name]
+    stores = any(isinstance(config, _STORES) for config in of_buffer)
+    replays = any(isinstance(config, _REPLAYS) for config in of_buffer)
+    if not (stores and replays):
+        done = "stores to" if stores else "replays" if replays else "neither stores to nor replays"
+        missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])
+        what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if of_buffer else "")
+        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), allowed=f"{missing} with buffer: {name}, too")

@@ -1,0 +1,96 @@
+"""Operators on replay buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.operators import BufferConfig, MixInReplayConfig, ReplayConfig, UpdatePrioritiesConfig
+from runner.plans.flow import Operator, Source, Waiting
+from runner.plans.items import Experiences, TrainResult
+from runner.plans.operators.rollouts import train_batch_size
+from runner.plans.resources import Resources
+from runner.replay import PrioritizedReplayBuffer
+
+
+class StoreToReplayBuffer(Operator):
+    """Write experiences to a replay buffer, and give them on."""
+
+    options: BufferConfig
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give the item."""
+        self.resources.replay_buffers[self.options.buffer].add(item.rollout)
+        yield item
+
+
+class Replay(Source):
+    """Give experiences that are sampled from a replay buffer."""
+
+    options: ReplayConfig
+
+    def make_items(self) -> Iterator[Experiences | Waiting]:
+        """Yield experiences, and `Waiting` until the buffer holds enough."""
+        asked = self.options.num_env_steps
+        num_env_steps = train_batch_size(self.resources.config) if isinstance(asked, str) else asked  # auto
+        while len(self.resources.replay_buffers[self.options.buffer]) < max(1, self.options.learning_starts):
+            yield Waiting.FOR_QUEUE
+        while True:
+            yield replayed(self.resources, self.options.buffer, num_env_steps)
+
+
+class MixInReplay(Operator):
+    """Write experiences to a replay buffer, give them on, and after them replayed ones of as many env steps."""
+
+    options: MixInReplayConfig
+
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        self._owed = 0.0  # replayed items that are still to be given
+
+    def transform(self, item: Experiences) -> Iterator[Experiences]:
+        """Give the item and replayed ones."""
+        self.resources.replay_buffers[self.options.buffer].add(item.rollout)
+        yield item
+        self._owed += self.options.replay_proportion
+        while self._owed >= 1:
+            self._owed -= 1
+            yield replayed(self.resources, self.options.buffer, item.num_env_steps)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the share of an item that is owed."""
+        return {"owed": self._owed}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._owed = float(state["owed"])
+
+
+class UpdatePriorities(Operator):
+    """Make the errors of an update the priorities of the rows that it was made on."""
+
+    options: UpdatePrioritiesConfig
+
+    def transform(self, item: TrainResult) -> Iterator[TrainResult]:
+        """Give the item on.
+
+        Raises:
+            RunFailure: the loss gives no such value for each row.
+        """
+        buffer = self.resources.replay_buffers[self.options.buffer]
+        if isinstance(buffer, PrioritizedReplayBuffer):
+            for module_id, rows in item.replay_rows.items():
+                given = item.rows.get(module_id, {})
+                if self.options.column not in given:
+                    what = f"UpdatePriorities finds no {self.options.column} of module {module_id}"
+                    got = ", ".join(given) or "nothing for each row"
+                    raise RunFailure(Problem(what, "algorithm.plan", got, "what the loss names in `rows`"))
+                buffer.update_priorities(module_id, rows, given[self.options.column])
+        yield item
+
+
+def replayed(resources: Resources, name: str, num_env_steps: int) -> Experiences:
+    """Return experiences that are sampled from a buffer, as an item."""
+    sampled = resources.replay_buffers[name].sample(num_env_steps, resources.metrics.num_env_steps_sampled_lifetime)
+    return Experiences(sampled.rollout, replay_rows=sampled.rows)
