@@ -56,5 +56,5 @@ def build_resources(
         env_runners,
         recorded_data,
         adapting_losses(config, parts),
-        build_replay_buffers(config),
+        build_replay_buffers(config, parts),
     )

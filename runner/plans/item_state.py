@@ -22,7 +22,7 @@ def item_to_state(item: Item) -> dict[str, Any]:
             "kind": EXPERIENCES,
             "rollout": rollout_to_state(item.rollout),
             "origins": _origins_to_state(item),
-            "replay_rows": dict(item.replay_rows),
+            "replay_rows": {name: dict(rows) for name, rows in item.replay_rows.items()},
         }
     if isinstance(item, Gradients):
         gradients = item.gradients.get_state()
@@ -42,7 +42,8 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
     """Invert `item_to_state`."""
     kind = state["kind"]
     if kind == EXPERIENCES:
-        return Experiences(rollout_from_state(state["rollout"]), _origins_from_state(state), state["replay_rows"])
+        rollout, replay_rows = rollout_from_state(state["rollout"]), state.get("replay_rows", {})
+        return Experiences(rollout, _origins_from_state(state), replay_rows)
     if kind == GRADIENTS:
         from runner.learners.gradients import GroupGradients
 
@@ -50,7 +51,7 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
         return Gradients(gradients, int(state["num_env_steps"]), _origins_from_state(state))
     if kind == RECORDED_BATCHES:
         return RecordedBatches(resources.recorded_data, state["left"])
-    return TrainResult(**{name: state[name] for name in _TRAIN_RESULT})
+    return TrainResult(**{name: state[name] for name in _TRAIN_RESULT if name in state})
 
 
 def _origins_to_state(item: Experiences | Gradients) -> list[dict[str, int]]:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from runner.episodes.columns import Rollout
 from runner.pipelines.piece_metrics import ConnectorMetrics
 
+# Replay buffer -> module id -> (B,) row of the buffer in which each chunk begins.
+ReplayRows = Mapping[str, Mapping[str, Any]]
+
 if TYPE_CHECKING:
     from runner.env_runners.sample import Sample
     from runner.learners.gradients import GroupGradients
@@ -53,12 +56,12 @@ class Experiences(Item):
     Attributes:
         rollout: the steps, a column block for each module.
         origins: of the runners that sampled them.
-        replay_rows: module id -> (B,) row of the replay buffer in which each chunk begins; empty: not replayed.
+        replay_rows: replay buffer -> module id -> (B,) its row in which each chunk begins; empty: not replayed.
     """
 
     rollout: Rollout
     origins: tuple[Origin, ...] = ()
-    replay_rows: Mapping[str, Any] = field(default_factory=dict)
+    replay_rows: ReplayRows = field(default_factory=dict)
 
     @property
     def num_env_steps(self) -> int:
@@ -105,7 +108,7 @@ class TrainResult(Item):
     num_env_steps_trained: int
     num_env_steps_read: int = 0
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    replay_rows: Mapping[str, Any] = field(default_factory=dict)
+    replay_rows: ReplayRows = field(default_factory=dict)
 
     def __str__(self) -> str:
         return f"TrainResult of {len(self.updates)} updates on {self.num_env_steps_trained} env steps"

@@ -211,8 +211,9 @@ class Resources:
                 source.start_anew(state.get(name, {}))
             else:
                 source.set_state(state[name])
-        if saved.get(REPLAY_BUFFERS) == settings[REPLAY_BUFFERS]:
-            for name, buffer in self.replay_buffers.items():
+        saved_buffers = saved.get(REPLAY_BUFFERS, {})
+        for name, buffer in self.replay_buffers.items():  # one with other arguments begins empty
+            if saved_buffers.get(name) == settings[REPLAY_BUFFERS][name]:
                 buffer.set_state(state[REPLAY_BUFFERS][name])
         if all(saved.get(name) == settings[name] for name in ("plan", "operators")):
             self._set_state_of_plan(state["plan"], anew)

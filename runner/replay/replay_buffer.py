@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.algorithms import Schedule
+from runner.config.errors import Problem, RunFailure
 from runner.config.schedules import scheduled_value
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.replay.priority_tree import PriorityTree
@@ -61,14 +62,16 @@ class ReplayBuffer:
         gamma: float = 1.0,
     ) -> None:
         steps = [n_step] if isinstance(n_step, int) else list(n_step)
-        for name, value in (
-            ("capacity", capacity),
-            ("batch_length_T", batch_length_T),
-            *(("n_step", n) for n in steps),
-        ):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer of 1 or more, got {value!r}")
-        if len(steps) > 2 or steps[0] > steps[-1]:
+        for name, value, least in [
+            ("capacity", capacity, 2),  # a step has two observations
+            ("batch_length_T", batch_length_T, 1),
+            *(("n_step", n, 1) for n in steps),
+        ]:
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name} must be an integer of {least} or more, got {value!r}")
+        if not isinstance(gamma, (int, float)) or not 0 <= gamma <= 1:
+            raise ValueError(f"gamma must be a number from 0 to 1, got {gamma!r}")
+        if not 1 <= len(steps) <= 2 or steps[0] > steps[-1]:
             raise ValueError(f"n_step must be a number, or the lowest and the highest one, got {n_step!r}")
         if batch_length_T > 1 and steps != [1]:
             raise ValueError(f"chunks of batch_length_T {batch_length_T} have n_step 1, got {n_step!r}")
@@ -224,8 +227,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         beta: Schedule = 0.4,
     ) -> None:
         super().__init__(capacity, 1, n_step, gamma)
-        if alpha < 0:
-            raise ValueError(f"alpha must be 0 or more, got {alpha!r}")
+        if not isinstance(alpha, (int, float)) or alpha < 0:
+            raise ValueError(f"alpha must be a number of 0 or more, got {alpha!r}")
+        try:
+            values = [scheduled_value(beta, int(step)) for step in (0, *(step for step, _ in _points_of(beta)))]
+        except (TypeError, ValueError):
+            values = [-1.0]
+        if min(values) < 0:
+            raise ValueError(f"beta must be 0 or more, or [[env steps, value], ...], got {beta!r}")
         self._alpha, self._beta = alpha, beta
         self._trees: dict[str, PriorityTree] = {}
         self._highest: dict[str, float] = {}
@@ -255,20 +264,32 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return replace(block, columns=columns), rows
 
     def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
-        """Set the priorities of rows (B,) that were sampled; rows that others have taken the place of are left out."""
+        """Set the priorities of rows (B,) that were sampled; rows that others have taken the place of are left out.
+
+        Raises:
+            RunFailure: there are not as many errors as rows.
+        """
+        if rows.shape != td_errors.shape:
+            what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
+            raise RunFailure(
+                Problem(what, "algorithm.plan", allowed="an error for each replayed row, and no other rows")
+            )
         ring = self._rings[module_id]
-        priorities = (np.abs(td_errors.astype(np.float64)) + _SMALLEST_ERROR) ** self._alpha
-        self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))
-        is_held = rows >= ring.oldest
-        self._trees[module_id].set(ring.place(rows[is_held]), priorities[is_held])
+        has_step = ring.has_step(rows)
+        rows, errors = rows[has_step], np.abs(td_errors[has_step].astype(np.float64))
+        if len(rows):
+            priorities = (errors + _SMALLEST_ERROR) ** self._alpha
+            self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))
+            self._trees[module_id].set(ring.place(rows), priorities)
 
     def metrics(self) -> dict[str, float | int | None]:
         """Return what the buffer holds, and the mean priority."""
-        total, num_rows = sum(tree.total for tree in self._trees.values()), len(self)
+        total = sum(tree.total for tree in self._trees.values())
+        num_rows = sum(ring.num_env_steps for ring in self._rings.values())
         return super().metrics() | {"mean_priority": total / num_rows if num_rows else None}
 
     def _module_state(self, module_id: str) -> dict[str, Any]:
-        priorities = self._trees[module_id].priorities[: len(self._rings[module_id])]
+        priorities = self._trees[module_id].priorities[: len(self._rings[module_id])].copy()
         return super()._module_state(module_id) | {"priorities": priorities, "highest": self._highest[module_id]}
 
     def _load_module(self, module_id: str, state: Mapping[str, Any]) -> None:
@@ -276,3 +297,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         priorities = np.asarray(state["priorities"])
         self._trees[module_id].set(np.arange(len(priorities)), priorities)
         self._highest[module_id] = float(state["highest"])
+
+
+def _points_of(schedule: Schedule) -> Sequence[Sequence[float]]:
+    return schedule if isinstance(schedule, list) else []

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import DEFAULT_MODULE_ID, OBS, REWARDS, Column, ColumnBlock
 
@@ -68,7 +69,8 @@ class RowRing:
         self.num_env_steps = 0
         self._ending = np.zeros(capacity, np.uint8)
         self._to_successor = np.zeros(capacity, np.int32)
-        self._waiting: dict[str, int] = {}  # episode id -> row of its newest observation
+        self._waiting: dict[str, tuple[int, int]] = {}  # episode id -> row and time step of its newest observation
+        self._most_waiting = 64
         self._late: list[Rows] = []  # rows whose steps were written after `segment` had given the rows
         self._given = 0  # rows that `segment` has given
 
@@ -98,7 +100,16 @@ class RowRing:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, block: ColumnBlock) -> Rows:
-        """Write the chunks of a block; returns the rows (<= R,) of its env steps that are held, in their order."""
+        """Write the chunks of a block; returns the rows (<= R,) of its env steps that are held, in their order.
+
+        Raises:
+            RunFailure: the block has other columns than the ones before.
+        """
+        if self.columns and self.columns.keys() != block.columns.keys():
+            what = "experiences have other columns than the ones that the replay buffer holds"
+            raise RunFailure(
+                Problem(what, "algorithm.replay_buffers", ", ".join(block.columns), ", ".join(self.columns))
+            )
         if not self.columns:
             self.columns = {name: nested.map_leaves(self._like, column) for name, column in block.columns.items()}
         rows, is_new = self._rows_of_observations(block)
@@ -124,8 +135,8 @@ class RowRing:
         for first, id_, t_started in zip(
             block.first_obs_rows.tolist(), block.episode_ids, block.t_started.tolist(), strict=True
         ):
-            row = self._waiting.pop(id_, -1) if t_started else -1
-            if row >= self.oldest:
+            row, t = self._waiting.pop(id_, (-1, -1))
+            if t == t_started and row >= self.oldest:  # no chunk between the two was left out
                 continued.append(first)
                 known.append(row)
         is_new[continued] = False
@@ -165,12 +176,14 @@ class RowRing:
     def _wait(self, block: ColumnBlock, rows: Rows) -> None:
         """Keep the newest row of each episode that may go on."""
         last = rows[block.first_obs_rows + block.lengths].tolist()
+        ends = (block.t_started + block.lengths).tolist()
         is_done = (block.is_terminated | block.is_truncated).tolist()
-        for id_, row, done in zip(block.episode_ids, last, is_done, strict=True):
+        for id_, row, t, done in zip(block.episode_ids, last, ends, is_done, strict=True):
             if not done:
-                self._waiting[id_] = row
-        if len(self._waiting) > 2 * len(block) + 64:  # episodes that will never go on, of runners that were lost
-            self._waiting = {id_: row for id_, row in self._waiting.items() if row >= self.oldest}
+                self._waiting[id_] = row, t
+        if len(self._waiting) > self._most_waiting:  # some will never go on, of runners that were lost
+            self._waiting = {id_: one for id_, one in self._waiting.items() if one[0] >= self.oldest}
+            self._most_waiting = 64 + 2 * len(self._waiting)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
@@ -187,6 +200,12 @@ class RowRing:
             drawn = stream.integers(self.oldest, self.num_written, num_rows - len(rows))
             rows = np.concatenate((rows, drawn[self._ending[self.place(drawn)] != NO_STEP]))
         return rows
+
+    def has_step(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which rows are held and have a step."""
+        is_held = (rows >= self.oldest) & (rows < self.num_written)
+        with_step: npt.NDArray[np.bool_] = np.logical_and(is_held, self._ending[self.place(rows)] != NO_STEP)
+        return with_step
 
     def n_steps(self, rows: Rows, n_step: int | Rows) -> NStepRows:
         """Follow each row for `n_step` steps, a number or one for each row, or to where its episode ends or waits."""
@@ -322,6 +341,6 @@ class RowRing:
             nested.assign(targets, places, nested.take(columns[name], is_held))
         self._ending[places] = segment["ending"][is_held]
         self._to_successor[places] = segment["to_successor"][is_held]
-        self._waiting = {id_: int(row) for id_, row in segment["waiting"].items()}
+        self._waiting = {id_: (int(row), int(t)) for id_, (row, t) in segment["waiting"].items()}
         self._late = []
         self.num_env_steps = int(np.count_nonzero(self._ending[: len(self)]))

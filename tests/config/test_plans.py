@@ -128,6 +128,10 @@ BUFFER_MISTAKES: dict[str, tuple[object, list[Any]]] = {
         {"replay": {"_target_": "runner.replay.ReplayBuffer", "capcity": 100}},
         [ROLLOUTS, "MixInReplay", TRAIN],
     ),
+    "learning that never starts": (
+        BUFFER,
+        [several([ROLLOUTS, STORE], [{"Replay": {"learning_starts": 100}}, TRAIN], output_indexes=[1])],
+    ),
     "errors that the loss does not give": (BUFFER, [ROLLOUTS, "MixInReplay", TRAIN, UPDATE]),
 }
 

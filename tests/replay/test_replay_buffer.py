@@ -10,6 +10,7 @@ import pytest
 from scipy.stats import chisquare
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.errors import RunFailure
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 from runner.streams import random_stream
@@ -82,6 +83,13 @@ def test_modules_are_sampled_by_themselves() -> None:
     assert len(buffer) == 5
 
 
+def test_the_mean_priority_is_of_all_modules() -> None:
+    buffer = prioritized()
+    buffer.add(rollout_of("a", module_ids=("left", "right")))
+    buffer.add(rollout_of("b", module_ids=("right",), first=1))
+    assert buffer.metrics()["mean_priority"] == 1.0
+
+
 def test_priorities_decide_what_is_drawn() -> None:
     buffer = prioritized(alpha=0.5, beta=1.0)
     buffer.add(rollout_of("a"))
@@ -116,6 +124,15 @@ def test_priorities_of_rows_that_are_gone_are_left_out() -> None:
     counts = np.bincount(np.concatenate([buffer.sample(10).rows[ID] for _ in range(100)]), minlength=18)
     assert counts[:6].sum() == 0
     assert counts[6:].max() < 200, "none of them got the priority"
+
+
+def test_priorities_of_what_was_never_written_are_left_out() -> None:
+    buffer = prioritized(capacity=40)
+    buffer.add(rollout_of("a"))
+    buffer.update_priorities(ID, np.array([5, 30, 90]), np.full(3, 1e9))  # a last observation, and two unknown rows
+    assert buffer.sample(50).rows[ID].max() < 5
+    with pytest.raises(RunFailure, match="has 2 errors for 3 replayed rows"):
+        buffer.update_priorities(ID, np.array([0, 1, 2]), np.ones(2))
 
 
 def test_beta_follows_its_schedule() -> None:
@@ -179,10 +196,14 @@ def test_what_is_reported() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ReplayBuffer(0), "capacity must be an integer of 1 or more, got 0"),
+        (lambda: ReplayBuffer(0), "capacity must be an integer of 2 or more, got 0"),
         (lambda: ReplayBuffer(10, n_step=[3, 2]), "n_step must be a number, or the lowest and the highest one"),
+        (lambda: ReplayBuffer(10, n_step=[]), "n_step must be a number, or the lowest and the highest one"),
+        (lambda: ReplayBuffer(10, gamma=7), "gamma must be a number from 0 to 1, got 7"),
+        (lambda: PrioritizedReplayBuffer(10, beta=-3), "beta must be 0 or more"),
+        (lambda: PrioritizedReplayBuffer(10, beta="x"), "beta must be 0 or more"),  # type: ignore[arg-type]
         (lambda: ReplayBuffer(10, batch_length_T=4, n_step=2), "chunks of batch_length_T 4 have n_step 1"),
-        (lambda: PrioritizedReplayBuffer(10, alpha=-1), "alpha must be 0 or more, got -1"),
+        (lambda: PrioritizedReplayBuffer(10, alpha=-1), "alpha must be a number of 0 or more, got -1"),
         (lambda: with_stream(ReplayBuffer()).sample(1), "an empty buffer cannot be sampled"),
     ],
 )

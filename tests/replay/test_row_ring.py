@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from runner.config.errors import RunFailure
 from runner.episodes.columns import ColumnBlock
 from runner.replay.row_ring import RowRing
 from runner.streams import random_stream
@@ -192,6 +193,27 @@ def test_every_step_is_equally_likely() -> None:
     held = everything.held(12)
     assert np.flatnonzero(counts).tolist() == held
     assert abs(counts[held] - 20_000 / len(held)).max() < 5 * (20_000 / len(held)) ** 0.5
+
+
+def test_a_chunk_that_was_left_out_is_a_seam() -> None:
+    everything, ring = Everything(), RowRing(30)
+    ring.add(everything.add({0: (3, "goes on")}, 30))
+    everything.add({0: (2, "goes on")}, 30)  # never stored
+    rows = ring.add(everything.add({0: (4, "terminated")}, 30))
+    every = np.array([0, 1, 2, *rows.tolist()])
+    for episode in ring.transitions(every, 5):
+        first, last = episode.get_observations()["x"][:, 1].tolist()
+        assert (first < 3) == (last <= 3)
+        assert episode.get_extra_model_outputs("n_step").tolist() == [last - first]
+
+
+def test_other_columns_are_refused() -> None:
+    everything, ring = Everything(), RowRing(30)
+    ring.add(everything.add({0: (3, "goes on")}, 30))
+    block = everything.add({0: (3, "goes on")}, 30)
+    with pytest.raises(RunFailure, match="other columns"):
+        ring.add(replace(block, columns={**block.columns, "more": np.zeros(3)}))
+    assert ring.num_env_steps == 3
 
 
 def test_an_empty_ring_cannot_be_sampled() -> None:

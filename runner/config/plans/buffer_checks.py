@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
@@ -33,14 +34,33 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     if any(step.is_function for step in plan):
         return
     for step in steps_of(plan):
-        if isinstance(step.config, BufferConfig) and step.config.buffer not in buffers:
-            name = step.config.buffer
-            what = f"{step.key}: {_BLOCK} has no buffer {name}"
-            allowed = ", ".join(buffers) or f"{_BLOCK}.{name}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
-            yield Problem(what, where(step.key), name, allowed, nearest_match(name, buffers))
+        used = _buffer_of(step)
+        if used is not None and used not in buffers:
+            what = f"{step.key}: {_BLOCK} has no buffer {used}"
+            allowed = ", ".join(buffers) or f"{_BLOCK}.{used}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
+            yield Problem(what, where(step.key), used, allowed, nearest_match(used, buffers))
         yield from _find_useless_priorities(step, config.algorithm.metrics.rows, where)
-    for name in buffers:
-        yield from _find_unused(name, plan, where)
+        yield from _find_late_start(step, buffers, where)
+    if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
+        for name in buffers:
+            yield from _find_unused(name, plan, where)
+
+
+def _buffer_of(step: Step) -> str | None:
+    """Return the buffer that a step works with, also one of a class of one's own; None: with none."""
+    if isinstance(step.config, BufferConfig):
+        return step.config.buffer
+    is_made_from = step.base is not None and issubclass(step.base, BufferConfig)
+    return str(step.arguments.get("buffer", "replay")) if is_made_from else None
+
+
+def _find_late_start(step: Step, buffers: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+    block = buffers.get(step.config.buffer) if isinstance(step.config, ReplayConfig) else None
+    capacity = block.get("capacity") if isinstance(block, dict) else None
+    if isinstance(capacity, int) and step.config.learning_starts >= capacity:  # type: ignore[union-attr]
+        starts = step.config.learning_starts  # type: ignore[union-attr]
+        what = f"{step.key}: the buffer never holds the {starts} env steps that learning_starts waits for"
+        yield Problem(what, where(step.key), str(starts), f"less than its capacity of {capacity}")
 
 
 def _find_useless_priorities(step: Step, rows: Sequence[str], where: Where) -> Iterator[Problem]:
@@ -67,10 +87,9 @@ def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
 
 
 def _find_unused(name: str, plan: Plan, where: Where) -> Iterator[Problem]:
-    configs = [step.config for step in steps_of(plan)]
-    of_buffer = [config for config in configs if isinstance(config, BufferConfig) and config.buffer == name]
-    stores = any(isinstance(config, _STORES) for config in of_buffer)
-    replays = any(isinstance(config, _REPLAYS) for config in of_buffer)
+    of_buffer = [step.base or type(step.config) for step in steps_of(plan) if _buffer_of(step) == name]
+    stores = any(issubclass(kind, _STORES) for kind in of_buffer)
+    replays = any(issubclass(kind, _REPLAYS) for kind in of_buffer)
     if not (stores and replays):
         done = "stores to" if stores else "replays" if replays else "neither stores to nor replays"
         missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])

@@ -14,7 +14,7 @@ from runner.env_runners.loss_failure import runner_of
 from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
 from runner.plans.flow import Operator
 from runner.plans.item_state import item_from_state, item_to_state
-from runner.plans.items import Experiences, Origin
+from runner.plans.items import Experiences, Origin, ReplayRows
 from runner.plans.operators.rollouts import train_batch_size
 from runner.plans.resources import Resources
 from runner.plans.whole_episodes import WholeEpisodes
@@ -142,4 +142,15 @@ class StandardizeFields(Operator):
 def joined(parts: list[Experiences]) -> Experiences:
     """Return the experiences of all parts as one item, which counts nothing again."""
     rollout: Rollout = concat_rollouts([part.rollout for part in parts])
-    return Experiences(rollout, tuple(origin for part in parts for origin in part.origins))
+    origins = tuple(origin for part in parts for origin in part.origins)
+    return Experiences(rollout, origins, _joined_rows([part.replay_rows for part in parts]))
+
+
+def _joined_rows(parts: list[ReplayRows]) -> ReplayRows:
+    joined_rows: dict[str, dict[str, Any]] = {}
+    for part in parts:
+        for buffer, of_modules in part.items():
+            of_buffer = joined_rows.setdefault(buffer, {})
+            for module_id, rows in of_modules.items():
+                of_buffer[module_id] = np.concatenate([of_buffer.get(module_id, rows[:0]), rows])
+    return joined_rows

@@ -30,14 +30,29 @@ class Replay(Source):
 
     options: ReplayConfig
 
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        self._has_started = False
+        super().__init__(resources, **options)
+
     def make_items(self) -> Iterator[Experiences | Waiting]:
         """Yield experiences, and `Waiting` until the buffer holds enough."""
         asked = self.options.num_env_steps
         num_env_steps = train_batch_size(self.resources.config) if isinstance(asked, str) else asked  # auto
-        while len(self.resources.replay_buffers[self.options.buffer]) < max(1, self.options.learning_starts):
-            yield Waiting.FOR_QUEUE
+        while not self._has_started:
+            held = len(self.resources.replay_buffers[self.options.buffer])
+            self._has_started = held >= max(1, self.options.learning_starts)
+            if not self._has_started:
+                yield Waiting.FOR_QUEUE
         while True:
             yield replayed(self.resources, self.options.buffer, num_env_steps)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return whether the buffer has held enough."""
+        return {"has_started": self._has_started}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._has_started = bool(state["has_started"])
 
 
 class MixInReplay(Operator):
@@ -79,18 +94,22 @@ class UpdatePriorities(Operator):
             RunFailure: the loss gives no such value for each row.
         """
         buffer = self.resources.replay_buffers[self.options.buffer]
-        if isinstance(buffer, PrioritizedReplayBuffer):
-            for module_id, rows in item.replay_rows.items():
-                given = item.rows.get(module_id, {})
-                if self.options.column not in given:
-                    what = f"UpdatePriorities finds no {self.options.column} of module {module_id}"
-                    got = ", ".join(given) or "nothing for each row"
-                    raise RunFailure(Problem(what, "algorithm.plan", got, "what the loss names in `rows`"))
-                buffer.update_priorities(module_id, rows, given[self.options.column])
+        updated = {module_id for update in item.updates for module_id in update}
+        for module_id, rows in item.replay_rows.get(self.options.buffer, {}).items():
+            if module_id in updated and isinstance(buffer, PrioritizedReplayBuffer):
+                buffer.update_priorities(module_id, rows, self._errors(item, module_id))
         yield item
+
+    def _errors(self, item: TrainResult, module_id: str) -> Any:
+        given = item.rows.get(module_id, {})
+        if self.options.column not in given:
+            what = f"UpdatePriorities finds no {self.options.column} of module {module_id}"
+            got = ", ".join(given) or "nothing for each row"
+            raise RunFailure(Problem(what, "algorithm.plan", got, "what the loss names in `rows`"))
+        return given[self.options.column]
 
 
 def replayed(resources: Resources, name: str, num_env_steps: int) -> Experiences:
     """Return experiences that are sampled from a buffer, as an item."""
     sampled = resources.replay_buffers[name].sample(num_env_steps, resources.metrics.num_env_steps_sampled_lifetime)
-    return Experiences(sampled.rollout, replay_rows=sampled.rows)
+    return Experiences(sampled.rollout, replay_rows={name: sampled.rows})
