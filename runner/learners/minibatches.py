@@ -161,9 +161,8 @@ class Minibatches:
     def of_update(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
         """Yield minibatches of nearly equal size, in `num_epochs` passes over the rows with a loss.
 
-        Shuffled rows are gathered once an epoch and column, rows in time order, or all in one minibatch, once; a
-        minibatch is a view. There is
-        no minibatch if a learner has no row.
+        Shuffled rows are gathered once an epoch and column; rows in time order, or all in one minibatch, once. A
+        minibatch is a view. There is none if a learner has no row.
         """
         units = self._units(batch)
         sizes = self._sizes(units, self._config.minibatch_size)

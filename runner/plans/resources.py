@@ -64,6 +64,7 @@ class Resources:
         env_runners: that sample; None: the plan needs none.
         recorded_data: to learn from; None: the plan needs none.
         adapting_losses: names of losses that adapt to updates, which env runners cannot compute.
+        replay_buffers: by name.
 
     Attributes:
         metrics: `run_metrics`.
