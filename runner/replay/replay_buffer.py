@@ -80,10 +80,10 @@ class ReplayBuffer:
         self._rings: dict[str, RowRing] = {}
         self._num_samples = 0
         self._marks: deque[tuple[int, int]] = deque()  # rows written by the end of an addition, and samples before it
-        self._stream: np.random.Generator | None = None
+        self._stream = np.random.default_rng(0)
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw from `stream`."""
+        """Draw from `stream` from now on; a run gives each buffer its own."""
         self._stream = stream
 
     # -- experiences -------------------------------------------------------------------------------------------------
@@ -130,7 +130,6 @@ class ReplayBuffer:
         return Replayed(Rollout(blocks, num_env_steps), rows)
 
     def _sample_module(self, module_id: str, num_env_steps: int, num_sampled: int) -> tuple[ColumnBlock, Rows]:
-        assert self._stream is not None, "a buffer is given its stream of random numbers before it is sampled"
         ring = self._rings[module_id]
         if self.fragment_length == 1:
             rows = ring.draw(num_env_steps, self._stream)
@@ -138,7 +137,6 @@ class ReplayBuffer:
         return self._fragments(ring, num_env_steps)
 
     def _fragments(self, ring: RowRing, num_env_steps: int) -> tuple[ColumnBlock, Rows]:
-        assert self._stream is not None
         parts: list[Rows] = []  # (2, F): first row, steps
         missing = num_env_steps
         while missing > 0:
@@ -154,7 +152,6 @@ class ReplayBuffer:
         lowest, highest = self._n_step
         if lowest == highest:
             return ring.transitions(rows, highest, self._gamma)
-        assert self._stream is not None
         return ring.transitions(rows, self._stream.integers(lowest, highest + 1, len(rows)), self._gamma)
 
     # -- what is kept ------------------------------------------------------------------------------------------------
@@ -178,7 +175,6 @@ class ReplayBuffer:
 
     def get_state(self) -> dict[str, Any]:
         """Return the experiences, the stream and counters, as plain values and arrays."""
-        assert self._stream is not None
         return {
             "modules": {module_id: self._module_state(module_id) for module_id in self._rings},
             "stream": stream_state(self._stream),
@@ -191,7 +187,6 @@ class ReplayBuffer:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state` of a buffer with the same arguments."""
-        assert self._stream is not None
         for module_id, of_module in state["modules"].items():
             self._add_module(module_id)
             self._load_module(module_id, of_module)
@@ -253,7 +248,6 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         self._trees[module_id].set(ring.place(np.concatenate((written, rows))), priorities)
 
     def _sample_module(self, module_id: str, num_env_steps: int, num_sampled: int) -> tuple[ColumnBlock, Rows]:
-        assert self._stream is not None
         ring, tree = self._rings[module_id], self._trees[module_id]
         places = tree.draw(num_env_steps, self._stream)
         rows = ring.row_at(places)
