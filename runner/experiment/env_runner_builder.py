@@ -118,7 +118,7 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 def build_gradient_runner(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], role: str, index: int, generation: int, **options: Any
 ) -> GradientRunner:
-    """Make an env runner that can compute gradients; the arguments are those of `build_env_runner`."""
+    """Make an env runner that can compute gradients, from the arguments of `build_env_runner`."""
     runner = build_env_runner(config, plans, role, index, generation, **options)
     here = on_device(config, "cpu")
     return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), Alone()))
