@@ -246,3 +246,27 @@ class Faulty(gym.Env[np.ndarray, int]):
             return False
         Path(self._once_file).touch()
         return True
+
+
+class Recall(gym.Env[np.ndarray, int]):
+    """Shows a bit, then nothing for `num_blank` steps, then asks for it: the right action is worth 1, the other -1.
+
+    Observation (3,) float32: the bit as -1 or 1, whether it is asked for, and 1. It cannot be solved without memory.
+    """
+
+    observation_space = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, num_blank: int = 2) -> None:
+        self._num_blank = num_blank
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self._bit, self._t = int(self.np_random.integers(2)), 0
+        return np.array([2 * self._bit - 1, 0, 1], np.float32), {}
+
+    def step(self, action: int) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        is_asked = self._t == self._num_blank
+        reward = float(2 * (int(action) == self._bit) - 1) if is_asked else 0.0
+        self._t += 1
+        return np.array([0, self._t == self._num_blank, 1], np.float32), reward, is_asked, False, {}

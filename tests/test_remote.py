@@ -188,9 +188,9 @@ def test_a_killed_evaluation_runner_is_replaced_and_the_count_is_exact(tmp_path:
 
 
 def test_no_restart_is_left_at_last() -> None:
-    every_runner_each_time = "env.env_config={fault: kill, fault_step: 30}"
+    each_time = ("env.env_config={fault: kill, fault_step: 30}", "env_runners.num_env_runners=1")
     with (
-        _trainer(every_runner_each_time, "env_runners.max_num_env_runner_restarts=1") as trainer,
+        _trainer(*each_time, "env_runners.max_num_env_runner_restarts=1") as trainer,
         pytest.raises(RunFailure, match=r"1 restarts are used up"),
     ):
         trainer.train()

@@ -6,7 +6,8 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from runner.checkpoints.checkpoint import MANIFEST, load_checkpoint, read_manife
 from runner.checkpoints.errors import CheckpointError
 from runner.config.errors import UserError
 from runner.config.schemas import CheckpointConfig
+from runner.segments import find_segments
 
 _log = logging.getLogger(__name__)
 
@@ -70,9 +72,19 @@ class CheckpointFolder:
 
 
 def check_intact(checkpoint: Path) -> None:
-    """Raise `CheckpointError` when a checkpoint is cut off or altered; it names the newest older intact one."""
-    try:
+    """Raise `CheckpointError` when a checkpoint is cut off or altered; it names the newest older intact one.
+
+    The content of segments is checked when they are read.
+    """
+    with naming_older(checkpoint):
         load_checkpoint(checkpoint)
+
+
+@contextmanager
+def naming_older(checkpoint: Path) -> Iterator[None]:
+    """Let a `CheckpointError` about a checkpoint name the newest older intact one."""
+    try:
+        yield
     except CheckpointError as error:
         older = [
             folder for folder in list_checkpoints(checkpoint.parent) if _iteration(folder) < _iteration(checkpoint)
@@ -83,7 +95,9 @@ def check_intact(checkpoint: Path) -> None:
 
 def _is_intact(checkpoint: Path) -> bool:
     try:
-        load_checkpoint(checkpoint)
+        state, _ = load_checkpoint(checkpoint)
+        for segment in find_segments(state):
+            segment.values()
     except CheckpointError:
         return False
     return True

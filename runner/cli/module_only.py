@@ -14,6 +14,7 @@ from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
+from runner.cli.validate import check_memory
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
 from runner.experiment.run_folder import opened_run_folder
@@ -36,6 +37,7 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     run_dir = run_dir or _new_run_dir(str(config.experiment_name))
     check_writable(run_dir)
     check_holds_no_run(run_dir)
+    check_memory([config])
     with opened_run_folder(run_dir) as folder:
         from runner.experiment.run import run_experiment
 

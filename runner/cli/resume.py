@@ -22,6 +22,7 @@ from runner.cli.stored_run import (
     open_run,
     target_run_dir,
 )
+from runner.cli.validate import check_memory
 from runner.config.documents import parse_json
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
@@ -60,6 +61,8 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
             print("\n".join(_describe_finished(met, argv)))
             verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)
             return 0
+        with naming_changes(stored):
+            check_memory([stored.config])
         check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
         folder = folder or stack.enter_context(opened_run_folder(stored.run_dir))
         _take_progress_along(stored)

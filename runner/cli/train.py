@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.hydra_runs import run_with_hydra
-from runner.cli.validate import check_experiments
+from runner.cli.validate import check_experiments, check_memory
 
 
 def main(argv: Sequence[str]) -> int:
@@ -26,6 +26,7 @@ def _train(arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_multirun and arguments.is_judged:
         raise UsageError("--assert, --budget and --junit go with runner's own sweeper, not with hydra/sweeper=...")
     checked = check_experiments(arguments)
+    check_memory(config for _, config in checked)
     return run_with_hydra(arguments, None if arguments.is_multirun else checked[0], verdict)
 
 

@@ -6,7 +6,7 @@ Imports neither torch nor ray. With `--build` it makes what a run would make, an
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from runner.checkpoints.folder import check_intact
 from runner.checkpoints.module_source import module_sources
@@ -83,6 +83,15 @@ def check_experiments(arguments: Arguments) -> list[Checked]:
     if problems:
         raise ConfigError(list(problems))
     return checked
+
+
+def check_memory(configs: Iterable[ExperimentConfig]) -> None:
+    """Check that replay buffers fit into memory. Imports torch where there are some: their rows are measured."""
+    for config in configs:
+        if config.algorithm.replay_buffers:
+            from runner.experiment.replay_memory import check_replay_memory
+
+            check_replay_memory(config)
 
 
 def _compose_all(arguments: Arguments) -> Iterator[Composed]:

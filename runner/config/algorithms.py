@@ -56,8 +56,17 @@ class AlgorithmConfig:
     replay_buffers: dict[str, Any] = option(
         {}, "name -> {_target_: class of a replay buffer, its arguments}; the plan stores to them and replays them"
     )
+    training_intensity: float | None = option(
+        None,
+        "trained env steps for each sampled one, in plans with round_robin_weights: auto; null: as many items are "
+        "trained on as are sampled",
+        above=0,
+    )
     min_sample_timesteps_per_iteration: int = option(
         0, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+    )
+    module_to_env_pipeline: list[dict[str, Any]] = option(
+        [], "edits of the default module-to-env pipeline for this algorithm; lists add up as in connectors"
     )
     learner_pipeline: list[dict[str, Any]] = option(
         [], "edits of the default learner pipeline for this algorithm; lists add up as in connectors"
@@ -182,6 +191,48 @@ class PGConfig(AlgorithmConfig):
 
     metrics: ClassVar[type[LossMetrics]] = PGMetrics
     coefficients: ClassVar[tuple[str, ...]] = ("curr_entropy_coeff",)
+
+
+@dataclass(frozen=True)
+class DQNMetrics(LossMetrics):
+    """What one gradient step of DQN reports; means over the minibatch."""
+
+    qf_loss: Any
+    qf_mean: Any
+    td_error_mean: Any
+    td_error: Any
+
+    rows: ClassVar[tuple[str, ...]] = ("td_error",)
+
+
+@dataclass(frozen=True)
+class DQNConfig(AlgorithmConfig):
+    """DQN (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, with RLlib's defaults."""
+
+    lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
+    grad_clip: float | None = option(
+        40.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
+    )
+    train_batch_size_per_learner: int = option(32, "rows of one update", unit="env steps", minimum=1)
+    min_sample_timesteps_per_iteration: int = option(
+        1000, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+    )
+    replay_capacity: int = option(50_000, "env steps that are kept", unit="env steps", minimum=2)
+    num_steps_sampled_before_learning_starts: int = option(
+        1000, "env steps that are kept before the first update", unit="env steps", minimum=0
+    )
+    n_step: int | list[int] = option(
+        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
+    )
+    epsilon: Schedule = option(
+        [[0, 1.0], [10_000, 0.05]], "share of random actions, over env steps", minimum=0, maximum=1, is_schedule=True
+    )
+    double_q: bool = option(True, "the network chooses the next action that its target values; false: the target both")
+    td_error_loss_fn: str = option("huber", "loss of TD errors", choices=("huber", "mse"))
+    tau: float = option(1.0, "share of the networks in an update of their targets; 1 copies them", above=0, maximum=1)
+    target_network_update_freq: int = option(500, "sampled between updates of the targets", unit="env steps", minimum=1)
+
+    metrics: ClassVar[type[LossMetrics]] = DQNMetrics
 
 
 @dataclass(frozen=True)

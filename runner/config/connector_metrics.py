@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runner.config.edit_lists import added_up
+from runner.config.edit_lists import OF_ALGORITHM, added_up
 from runner.config.module_ids import DEFAULT_MODULE_ID, is_mapping_complete, trained_modules
 from runner.config.piece_reports import reports_of_edits
 from runner.config.schemas import ExperimentConfig
@@ -63,7 +63,8 @@ def _reports(config: ExperimentConfig, module_id: str, pipeline: str) -> dict[st
 
 def _edits(config: ExperimentConfig, module_id: str, pipeline: str) -> list[Any]:
     edits = config.connectors.edits_of(module_id, pipeline)
-    if pipeline != _LEARNER:
+    field = OF_ALGORITHM.get(pipeline)
+    if field is None:
         return edits
-    of_module = config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {}).get("learner_pipeline", [])
-    return [*added_up(config.algorithm.learner_pipeline, of_module), *edits]
+    of_module = config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {}).get(field, [])
+    return [*added_up(getattr(config.algorithm, field), of_module), *edits]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from runner.config.compose import Composed
+from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.env_checks import find_env_problems
 from runner.config.env_runner_checks import find_env_runner_problems
@@ -17,7 +18,14 @@ from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.operators import SelectExperiencesConfig
 from runner.config.optimizer import find_optimizer_problems
-from runner.config.plans import find_asynchrony_problems, find_buffer_problems, find_plan_problems, read_plan, steps_of
+from runner.config.plans import (
+    find_asynchrony_problems,
+    find_buffer_problems,
+    find_plan_problems,
+    find_useless_intensity,
+    read_plan,
+    steps_of,
+)
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
@@ -56,6 +64,7 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
     unread = composed.unread
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
+        yield from find_useless_intensity(config.algorithm, composed.where)
         yield from find_buffer_problems(config, composed.where)
         yield from _check_selected_modules(config, composed)
     of_data = [] if unread & {"offline", "algorithm"} else list(find_offline_problems(config, composed))
@@ -87,7 +96,8 @@ def _check_path(key: str, path: str, composed: Composed, kinds: Kinds | None = N
 def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     algorithm = config.algorithm
     yield from _check_path("algorithm.loss", algorithm.loss, composed, LOSSES)
-    yield from find_edit_problems("algorithm.learner_pipeline", algorithm.learner_pipeline, composed.where)
+    for field in OF_ALGORITHM.values():
+        yield from find_edit_problems(f"algorithm.{field}", getattr(algorithm, field), composed.where)
     yield from find_optimizer_problems(algorithm.optimizer, "algorithm.optimizer", composed.where)
     minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
     if minibatch is not None and minibatch > batch and "experiment" not in composed.unread:

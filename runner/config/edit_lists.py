@@ -16,8 +16,12 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 PIPELINES = ("env_to_module", "module_to_env", "learner")
 OF_MODULES = "connectors.modules"  # module id -> pipeline -> edits
 DISCARD, EARLIER = "discard", "earlier_edits"
-_OF_ALL = ("algorithm.learner_pipeline", *(f"connectors.{pipeline}" for pipeline in PIPELINES))
-_LIST = re.compile(rf"(algorithm\.learner_pipeline|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)")
+# Pipeline -> field of the algorithm that edits it; `connectors` edit it afterwards.
+OF_ALGORITHM = {"module_to_env": "module_to_env_pipeline", "learner": "learner_pipeline"}
+_OF_ALL = (*(f"algorithm.{field}" for field in OF_ALGORITHM.values()), *(f"connectors.{name}" for name in PIPELINES))
+_LIST = re.compile(
+    rf"(algorithm\.({'|'.join(OF_ALGORITHM.values())})|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)"
+)
 _AROUND_LISTS = re.compile(r"algorithm|connectors(\.modules(\.[^.]+)?)?")
 
 

@@ -56,7 +56,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"multi_agent\.multi_rl_module\._target_", MULTI_MODULES.bases),
     (r"env\._target_", ENVIRONMENTS.bases),
     (r"env\.wrappers\.\d+\._target_", _WRAPPER),
-    (rf"(connectors\.(modules\.[^.]+\.)?\w+|(algorithm|{_OF_MODULES})\.learner_pipeline)\.{_EDIT}", PIECES.bases),
+    (rf"(connectors\.(modules\.[^.]+\.)?\w+|(algorithm|{_OF_MODULES})\.\w+_pipeline)\.{_EDIT}", PIECES.bases),
     (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
     (r"offline\.offline_data_class", ("runner.offline.training.offline_data.OfflineData",)),
     (r"offline\.prelearner_class", ("runner.offline.training.prelearner.OfflinePreLearner",)),

@@ -18,6 +18,7 @@ _RUN_METRICS: Mapping[str, str] = {
     "num_env_steps_sampled": "env steps sampled in this iteration; recorded ones that were read, where nothing samples",
     "num_env_steps_sampled_lifetime": "such env steps so far; the step axis of all plots",
     "num_env_steps_trained_lifetime": "rows that went through an update so far, each counted once",
+    "training_intensity": "rows trained on for each sampled env step so far",
     "num_episodes_lifetime": "episodes finished so far",
     "env_steps_per_s": "env steps of this iteration per second, sampling and update together",
     "time_this_iter_s": "seconds this iteration took",
@@ -54,9 +55,9 @@ _OFFLINE_METRICS: Mapping[str, str] = {
 }
 
 _BUFFER_METRICS: Mapping[str, str] = {
-    "capacity": "env steps of a module that the buffer can hold",
+    "capacity": "env steps that the buffer can hold, of all modules together",
     "num_env_steps": "env steps that it holds",
-    "num_bytes": "memory that it has taken",
+    "num_bytes": "memory that it has taken, in bytes",
     "age_of_oldest": "batches that were sampled since its oldest row was written",
     "mean_priority": "mean priority of its rows, where they are prioritised",
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.compose import Composed
-from runner.config.edit_lists import OF_MODULES, PIPELINES, added_up
+from runner.config.edit_lists import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import option_of
@@ -135,7 +135,7 @@ def _check_overrides(key: str, values: Mapping[str, Any], block: Any, composed: 
                 yield problem
             elif field.name in _PATHS and schema is not OptimizerConfig:  # whose class another check judges
                 yield from _check_path(name, str(values[field.name]), composed, _PATHS[field.name])
-            elif field.name == "learner_pipeline":
+            elif field.name in OF_ALGORITHM.values():
                 yield from find_edit_problems(name, added_up((), values[field.name]), composed.where)
 
 

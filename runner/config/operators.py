@@ -26,6 +26,7 @@ LEARNERS = "learners"
 REPLAY_BUFFERS = "replay_buffers"
 
 ROUND_ROBIN, ASYNC = "round_robin", "async"
+AUTO = "auto"
 
 
 @dataclass(frozen=True)
@@ -230,8 +231,12 @@ class BranchesConfig(OperatorConfig):
         choices=(ROUND_ROBIN, ASYNC),
     )
     output_indexes: list[int] | None = option(None, "plans whose items are given on, from 0; null: all", minimum=0)
-    round_robin_weights: list[int | str] | None = option(
-        None, "items of each plan in a round; '*': as many as are ready; null: 1 each", minimum=1, choices=("*",)
+    round_robin_weights: list[int | str] | str | None = option(
+        None,
+        "items of each plan in a round; '*': as many as are ready; null: 1 each; auto: a plan that samples and one "
+        "that trains, in the share that algorithm.training_intensity says",
+        minimum=1,
+        choices=("*", AUTO),
     )
 
 

@@ -2,14 +2,35 @@
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from itertools import pairwise
 
 from runner.config.algorithms import Schedule
+
+
+def check_schedule(name: str, schedule: Schedule, lowest: float, highest: float = math.inf) -> None:
+    """Check a number or `[[env_steps, value], ...]` with rising steps.
+
+    Raises:
+        ValueError: it is neither, or has a value out of these bounds.
+    """
+    try:
+        points = schedule if isinstance(schedule, list) else [[0, schedule]]
+        steps, values = zip(*points, strict=True)
+        is_valid = list(steps) == sorted(set(steps)) and all(lowest <= value <= highest for value in values)
+    except (TypeError, ValueError):
+        is_valid = False
+    if not is_valid:
+        bounds = f"{lowest:g} or more" if highest == math.inf else f"{lowest:g} to {highest:g}"
+        raise ValueError(f"{name} must be {bounds}, or [[env steps, value], ...] of such values, got {schedule!r}")
 
 
 def scheduled_value(schedule: Schedule, num_env_steps: int) -> float:
     """Return a number as it is; interpolate `[[env_steps, value], ...]` linearly, constant after its end."""
     if isinstance(schedule, (int, float)):
         return float(schedule)
-    steps, values = zip(*schedule, strict=True)
-    return float(np.interp(num_env_steps, steps, values))
+    for (step, value), (next_step, next_value) in pairwise(schedule):
+        if num_env_steps < next_step:
+            share = max(0.0, num_env_steps - step) / (next_step - step)
+            return float(value + share * (next_value - value))
+    return float(schedule[-1][1])

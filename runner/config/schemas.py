@@ -172,6 +172,9 @@ class ModuleConfig:
     head_fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
     twin_q: bool = option(True, "modules with Q functions: two, of which the lower value counts; false: one")
+    dueling: bool = option(
+        False, "modules with a Q for each action: a value of the state and advantages of actions, each with a head"
+    )
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
     use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")
@@ -283,6 +286,11 @@ class CheckpointConfig:
     keep_best: int = option(1, "best checkpoints that are kept beside the newest", minimum=0)
     metric: str = option("env_runners/episode_return_mean", "metric that the best checkpoints are chosen by")
     mode: str = option("max", "whether a high or a low metric is better", choices=("max", "min"))
+    replay: str = option(
+        "full",
+        "what checkpoints hold of replay buffers: their experiences, or none: a resumed run begins with empty buffers",
+        choices=("full", "none"),
+    )
 
 
 @dataclass(frozen=True)

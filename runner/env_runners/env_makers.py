@@ -93,7 +93,8 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
         target = import_target(config._target_, "env._target_", *_KINDS, or_function=True)
         return target(**({"num_envs": num_envs} if _makes_all_at_once(target) else {}) | arguments)
     name = config.env or ""
-    is_batched = all(map(_makes_all_at_once, wrappers)) and _has_batched_implementation(name)
+    # One sub-environment is stepped faster by itself.
+    is_batched = num_envs > 1 and all(map(_makes_all_at_once, wrappers)) and _has_batched_implementation(name)
     if mode == "vector_entry_point" or (mode == "auto" and is_batched):
         return gym.make_vec(name, num_envs, **{"vectorization_mode": "vector_entry_point", **arguments})
     return gym.make(name, disable_env_checker=True, **arguments)

@@ -24,7 +24,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import ACTIONS_FOR_ENV, DEFAULT_MODULE_ID
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, taken_metrics
-from runner.rows.finished_episodes import FinishedEpisodes
+from runner.rows.finished_episodes import NONE_OUTSIDE, FinishedEpisodes
 from runner.rows.lock_step_rows import EnvFragment, LockStepRows
 from runner.streams import random_stream
 
@@ -93,9 +93,10 @@ class SingleAgentEnvRunner:
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> Sample:
         """Step until at least `num_env_steps` env steps are made; see `EnvRunner.sample`."""
-        self._take_over(weights, shared_state)
+        self._take_over(weights, shared_state, num_env_steps_sampled)
         buffer = self._buffer
         buffer.reserve(-(-num_env_steps // self.env.num_envs) + 1)
         with torch.inference_mode():
@@ -121,9 +122,10 @@ class SingleAgentEnvRunner:
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> FinishedEpisodes:
         """Run exactly `num_episodes` whole episodes from fresh resets; see `EnvRunner.evaluate`."""
-        self._take_over(weights, shared_state)
+        self._take_over(weights, shared_state, num_env_steps_sampled)
         quotas = episode_quotas(num_episodes, self.env.num_envs)
         remaining = quotas.copy()
         self._give_streams()
@@ -151,6 +153,8 @@ class SingleAgentEnvRunner:
 
         fragment = self._buffer.cut(complete)
         outside = check_fragment(fragment.block, fragment.raw_obs, self._checks)
+        if outside is NONE_OUTSIDE:
+            return fragment
         return replace(fragment, finished=replace(fragment.finished, outside=outside))
 
     def _start_if_needed(self, explore: bool) -> None:
@@ -212,11 +216,14 @@ class SingleAgentEnvRunner:
         """Act with these parameters (module id -> vector) from now on."""
         self._weights.load(weights[DEFAULT_MODULE_ID])
 
-    def _take_over(self, weights: Weights | None, shared_state: Mapping[str, Any] | None) -> None:
+    def _take_over(
+        self, weights: Weights | None, shared_state: Mapping[str, Any] | None, num_env_steps_sampled: int
+    ) -> None:
         if weights is not None:
             self.set_weights(weights)
-        if shared_state is not None:
+        if shared_state:
             self.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
+        self.module_to_env.at_env_steps(num_env_steps_sampled)
 
     def address(self) -> None:
         """Return None: environments are stepped here."""

@@ -105,27 +105,31 @@ class EnvRunnerGroup:
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
-    def sample(self, num_env_steps: int, explore: bool) -> list[Sample]:
-        """Sample at least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order."""
+    def sample(self, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0) -> list[Sample]:
+        """Sample at least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order.
+
+        Args:
+            num_env_steps: at least one of each runner.
+            explore, num_env_steps_sampled: see `EnvRunner.sample`.
+        """
         shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
-        calls = self._policy_calls("sample", shares, explore)
+        calls = self._policy_calls("sample", shares, explore, num_env_steps_sampled)
         tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
         samples = [ticket.result().numbered(ticket.index, self._sent[ticket.index].seq_no) for ticket in tickets]
         self._take_in(samples, self.shared_state_of(samples))
         return [sample.with_writable_rows() for sample in samples]
 
     def request(
-        self, index: int, num_env_steps: int, explore: bool, method: str = "sample", *arguments: Any
+        self, index: int, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0, method: str = "sample"
     ) -> RunnerTicket:
         """Ask one runner for at least `num_env_steps` env steps, and return the ticket; see `collect`.
 
         Args:
             index: of the runner.
-            num_env_steps, explore: see `EnvRunner.sample`.
+            num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
             method: of the runner; gives a sample.
-            arguments: that the method takes besides.
         """
-        call = (*self._policy_calls(method, [num_env_steps], explore, index)[0], *arguments)
+        [call] = self._policy_calls(method, [num_env_steps], explore, num_env_steps_sampled, index)
         ticket = RunnerTicket(self, index, call, self._sent[index].seq_no)
         self.in_flight.append(ticket)
         return ticket
@@ -153,12 +157,12 @@ class EnvRunnerGroup:
         return sample.with_writable_rows()
 
     def _policy_calls(
-        self, method: str, shares: Sequence[int], explore: bool, first_runner: int = 0
+        self, method: str, shares: Sequence[int], explore: bool, num_env_steps_sampled: int, first_runner: int = 0
     ) -> list[tuple[Any, ...]]:
         """Return a call for each of some runners, with its share, its weights and the merged state of pieces."""
         shared_state = self._share(self.shared_state)
         return [
-            (method, share, explore, sent.shared, shared_state, sent.seq_no)
+            (method, share, explore, sent.shared, shared_state, sent.seq_no, num_env_steps_sampled)
             for share, sent in zip(shares, self._sent[first_runner:], strict=False)
         ]
 
@@ -183,13 +187,15 @@ class EnvRunnerGroup:
         """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
         return [address for address in self._call_all("address") if address]
 
-    def submit_evaluation(self, num_episodes: int, explore: bool) -> Callable[[], FinishedEpisodes]:
+    def submit_evaluation(
+        self, num_episodes: int, explore: bool, num_env_steps_sampled: int = 0
+    ) -> Callable[[], FinishedEpisodes]:
         """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.
 
         On remote runners they go on in parallel to whatever the driver does.
         """
         shares = _shares(num_episodes, min(num_episodes, self.num_runners))  # the other runners have nothing to do
-        calls = self._policy_calls("evaluate", shares, explore)
+        calls = self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)
         tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
         return lambda: FinishedEpisodes.concatenated([ticket.result() for ticket in tickets])
 

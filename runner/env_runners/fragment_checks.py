@@ -11,7 +11,7 @@ import numpy.typing as npt
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes.columns import REWARDS, Column, ColumnBlock
-from runner.rows.finished_episodes import OutsideObservations
+from runner.rows.finished_episodes import NONE_OUTSIDE, OutsideObservations
 
 
 def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationChecks) -> OutsideObservations:
@@ -36,13 +36,13 @@ def check_fragment(block: ColumnBlock, raw_obs: Column, checks: ObservationCheck
         raise RunFailure(Problem("the environment's reward is not finite", where=where, got=got))
     misfit = checks.find_misfit(raw_obs)
     if misfit is None:
-        return OutsideObservations()
+        return NONE_OUTSIDE
     problem = replace(misfit.problem, where=place_of_row(block, block.first_obs_rows, misfit.row))
     if misfit.is_error:
         raise RunFailure(problem)
     seen_before = block.first_obs_rows[block.t_started > 0]  # as the last observations of earlier fragments
     count = len(np.setdiff1d(misfit.rows, seen_before, assume_unique=True))
-    return OutsideObservations(count, problem) if count else OutsideObservations()
+    return OutsideObservations(count, problem) if count else NONE_OUTSIDE
 
 
 def place_of_row(block: ColumnBlock, first_rows: npt.NDArray[Any], row: int) -> str:

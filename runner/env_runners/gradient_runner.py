@@ -60,13 +60,14 @@ class GradientRunner:
         """Sample, and compute the gradients of the loss at the weights that acted.
 
         Args:
-            num_env_steps, explore, weights, shared_state, weights_seq_no: see `EnvRunner.sample`.
-            num_env_steps_sampled: by all runners so far, for schedules.
+            num_env_steps, explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see
+                `EnvRunner.sample`.
 
         Raises:
             LossNotFinite: a loss is not finite.
         """
-        sample = self._runner.sample(num_env_steps, explore, weights, shared_state, weights_seq_no)
+        policy = weights, shared_state, weights_seq_no
+        sample = self._runner.sample(num_env_steps, explore, *policy, num_env_steps_sampled)
         self._learners.set_weights(weights)
         try:
             gradients = self._learners.gradients(sample.rollout, num_env_steps_sampled)

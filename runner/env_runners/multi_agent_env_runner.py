@@ -90,9 +90,10 @@ class MultiAgentEnvRunner:
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> Sample:
         """Step until at least `num_env_steps` env steps are made; see `EnvRunner.sample`."""
-        self._take_over(weights, shared_state)
+        self._take_over(weights, shared_state, num_env_steps_sampled)
         num_steps = 0
         with torch.inference_mode():
             self._start_if_needed(explore)
@@ -117,9 +118,10 @@ class MultiAgentEnvRunner:
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> FinishedEpisodes:
         """Run exactly `num_episodes` whole episodes from fresh resets; see `EnvRunner.evaluate`."""
-        self._take_over(weights, shared_state)
+        self._take_over(weights, shared_state, num_env_steps_sampled)
         quotas = episode_quotas(num_episodes, self.env.num_envs)
         self._give_streams()
         self._has_started = False
@@ -200,12 +202,16 @@ class MultiAgentEnvRunner:
         for key, parameters in self._weights.items():
             parameters.load(weights[key])
 
-    def _take_over(self, weights: Weights | None, shared_state: Mapping[str, Any] | None) -> None:
+    def _take_over(
+        self, weights: Weights | None, shared_state: Mapping[str, Any] | None, num_env_steps_sampled: int
+    ) -> None:
         if weights is not None:
             self.set_weights(weights)
         if shared_state is not None:
             for module_id, runner in self._modules.items():
                 runner.acting.env_to_module.set_state(shared_state.get(module_id, {}))
+        for runner in self._modules.values():
+            runner.acting.module_to_env.at_env_steps(num_env_steps_sampled)
 
     def address(self) -> None:
         """Return None: environments are stepped here."""

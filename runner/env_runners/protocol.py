@@ -27,6 +27,7 @@ class EnvRunner(Protocol):
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> Sample:
         """Step until at least `num_env_steps` env steps are made; running episodes are cut and go on next time.
 
@@ -36,6 +37,7 @@ class EnvRunner(Protocol):
             weights: module id -> (P,) parameters to act with.
             shared_state: by module id, the merged state of pieces that runners share.
             weights_seq_no: number of the weights, which is recorded with the steps.
+            num_env_steps_sampled: by all runners so far, for exploration that changes with time.
 
         Raises:
             RunFailure: an environment failed, or returned what does not fit its spaces.
@@ -49,6 +51,7 @@ class EnvRunner(Protocol):
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> FinishedEpisodes:
         """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds.
 
@@ -56,7 +59,7 @@ class EnvRunner(Protocol):
 
         Args:
             num_episodes: of all sub-environments together.
-            explore, weights, shared_state, weights_seq_no: see `sample`.
+            explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see `sample`.
 
         Raises:
             RunFailure: an environment failed, or simulators would have to be asked to evaluate.

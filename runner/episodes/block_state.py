@@ -9,8 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.episodes import nested
-from runner.episodes.columns import Agents, Column, ColumnBlock, InfoRows, Lookback, Rollout
+from runner.episodes.columns import (
+    Agents,
+    ColumnBlock,
+    InfoRows,
+    Lookback,
+    LookbackRows,
+    Rollout,
+    columns_before_each,
+    lookback_rows,
+)
 
 
 def rollout_to_state(rollout: Rollout) -> dict[str, Any]:
@@ -40,7 +48,8 @@ def block_to_state(block: ColumnBlock) -> dict[str, Any]:
         "is_truncated": block.is_truncated,
         "t_started": block.t_started,
         "episode_ids": list(block.episode_ids),
-        "lookback": None if block.lookback is None else _lookback_to_state(block.lookback, len(block)),
+        "lookback": _lookback_to_state(block.lookback, len(block)),
+        "last_lookback": _lookback_to_state(block.last_lookback, len(block)),
         "infos": None if block.infos is None else _infos_to_state(block.infos, block.lengths),
         "module_id": block.module_id,
         "agents": None if block.agents is None else asdict(block.agents),
@@ -49,7 +58,7 @@ def block_to_state(block: ColumnBlock) -> dict[str, Any]:
 
 def block_from_state(state: Mapping[str, Any]) -> ColumnBlock:
     """Invert `block_to_state`."""
-    lookback, infos, agents = state["lookback"], state["infos"], state["agents"]
+    infos, agents = state["infos"], state["agents"]
     return ColumnBlock(
         columns=state["columns"],
         lengths=state["lengths"],
@@ -57,21 +66,21 @@ def block_from_state(state: Mapping[str, Any]) -> ColumnBlock:
         is_truncated=state["is_truncated"],
         t_started=state["t_started"],
         episode_ids=state["episode_ids"],
-        lookback=None if lookback is None else StoredLookback(lookback["columns"], lookback["num_before"]),
+        lookback=_lookback_from_state(state["lookback"]),
+        last_lookback=_lookback_from_state(state.get("last_lookback")),
         infos=None if infos is None else StoredInfos(infos),
         module_id=state["module_id"],
         agents=None if agents is None else Agents(**agents),
     )
 
 
-def _lookback_to_state(lookback: Lookback, num_chunks: int) -> dict[str, Any]:
-    num_before = np.array([lookback.num_steps_before(chunk) for chunk in range(num_chunks)], np.int64)
-    rows = [lookback.columns_before(chunk) for chunk in np.flatnonzero(num_before).tolist()]
-    names = rows[0] if rows else ()
-    return {
-        "num_before": num_before,
-        "columns": {name: nested.concatenate([one[name] for one in rows]) for name in names},
-    }
+def _lookback_to_state(lookback: Lookback | None, num_chunks: int) -> dict[str, Any] | None:
+    rows = lookback_rows(columns_before_each(lookback, range(num_chunks)), num_chunks)
+    return None if rows is None else {"num_before": rows.num_before, "columns": dict(rows.columns)}
+
+
+def _lookback_from_state(state: Mapping[str, Any] | None) -> Lookback | None:
+    return None if state is None else LookbackRows(state["columns"], state["num_before"])
 
 
 def _infos_to_state(infos: InfoRows, lengths: npt.NDArray[np.int64]) -> list[Any]:
@@ -96,24 +105,6 @@ def _is_storable(value: Any) -> bool:
 
 def _is_key(key: Any) -> bool:
     return isinstance(key, str) and not key.startswith("$")
-
-
-@dataclass(frozen=True)
-class StoredLookback:
-    """The steps before the chunks of a block: `columns` hold them one chunk after the other, `num_before` (E,) each."""
-
-    columns: Mapping[str, Column]
-    num_before: npt.NDArray[np.int64]
-
-    def num_steps_before(self, chunk: int) -> int:
-        """Return how many steps before the chunk can be seen."""
-        return int(self.num_before[chunk])
-
-    def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """Return these steps, column by column."""
-        end = int(self.num_before[: chunk + 1].sum())
-        rows = slice(end - int(self.num_before[chunk]), end)
-        return {name: nested.take(column, rows) for name, column in self.columns.items()}
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ Dimension letters: T time, N sub-environments, R rows, E episode chunks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,16 +29,79 @@ ACTIONS = "actions"
 REWARDS = "rewards"
 # Columns with the meaning an episode gives them; every other column is an extra model output.
 EPISODE_COLUMNS = (OBS, ACTIONS, REWARDS)
+# Of replayed chunks: bool, whether memory only warms up on the step, so that no loss reads it.
+BURN_IN = "is_burn_in"
 
 
-class Lookback(Protocol):
-    """The steps just before the chunks of a block."""
+class Lookback(ABC):
+    """The steps just before the chunks of a block.
 
-    def num_steps_before(self, chunk: int) -> int:
-        """Return how many steps before the chunk can be seen."""
+    Attributes:
+        num_before: (E,) int64, how many steps before each chunk can be seen.
+    """
+
+    num_before: npt.NDArray[np.int64]
+
+    @abstractmethod
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        """Return the steps before a chunk that has some, column by column; `obs` has as many rows as the others."""
+
+    def rows_before(self, column: str, chunks: npt.NDArray[np.int64], steps_back: npt.NDArray[np.int64]) -> Column:
+        """Return the rows (K, ...) of a column, K at least 1.
+
+        Args:
+            column: its name.
+            chunks: (K,) before which chunk each row is.
+            steps_back: (K,) how many steps before the chunk, 1 to its `num_before`.
+        """
+        asked, place = np.unique(chunks, return_inverse=True)
+        parts = nested.concatenate([self.columns_before(chunk)[column] for chunk in asked.tolist()])
+        return nested.take(parts, np.cumsum(self.num_before[asked])[place] - steps_back)
+
+
+@dataclass(frozen=True)
+class LookbackRows(Lookback):
+    """The steps before the chunks of a block, as columns.
+
+    Attributes:
+        columns: name -> rows before the first chunk, the oldest first, then rows before the second one, and so on.
+    """
+
+    columns: Mapping[str, Column]
+    num_before: npt.NDArray[np.int64]
+
+    @cached_property
+    def _ends(self) -> npt.NDArray[np.int64]:
+        return np.cumsum(self.num_before)
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """Return these steps, column by column; `obs` has as many rows as the others."""
+        """Return the steps before a chunk, column by column."""
+        rows = slice(self._ends[chunk] - self.num_before[chunk], self._ends[chunk])
+        return {name: nested.take(column, rows) for name, column in self.columns.items()}
+
+    def rows_before(self, column: str, chunks: npt.NDArray[np.int64], steps_back: npt.NDArray[np.int64]) -> Column:
+        """Return rows (K, ...) of a column by one gather."""
+        return nested.take(self.columns[column], self._ends[chunks] - steps_back)
+
+
+def columns_before_each(lookback: Lookback | None, chunks: range) -> dict[int, Mapping[str, Column]]:
+    """Return the steps before each of these chunks that has some; the first of them is number 0."""
+    if lookback is None:
+        return {}
+    found = np.flatnonzero(lookback.num_before[chunks.start : chunks.stop]).tolist()
+    return {number: lookback.columns_before(chunks[number]) for number in found}
+
+
+def lookback_rows(before: Mapping[int, Mapping[str, Column]], num_chunks: int) -> LookbackRows | None:
+    """Return a lookback of the steps before each chunk, one copy a column; None: no chunk has any."""
+    if not before:
+        return None
+    num_before = np.zeros(num_chunks, np.int64)
+    for chunk, columns in before.items():
+        num_before[chunk] = nested.row_count(columns[OBS])
+    in_order = [before[chunk] for chunk in sorted(before)]
+    names = [name for name in in_order[0] if all(name in one for one in in_order)]
+    return LookbackRows({name: nested.concatenate([one[name] for one in in_order]) for name in names}, num_before)
 
 
 class InfoRows(Protocol):
@@ -68,6 +132,8 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         t_started: (E,) int64, the time step within its episode at which the chunk starts.
         episode_ids: E ids; chunks of one episode share theirs.
         lookback: the steps just before chunks that continue an episode.
+        last_lookback: the steps just before each chunk's last observation, where that is not the one that its last step
+            led to (in replayed n-step transitions); None: the steps of the chunk.
         infos: what the environment returned as info, where that was not empty.
         module_id: the module that acted.
         agents: whose chunks these are, in runs with several agents.
@@ -83,6 +149,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
     infos: InfoRows | None = None
     module_id: str = DEFAULT_MODULE_ID
     agents: Agents | None = None
+    last_lookback: Lookback | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -139,11 +206,20 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             agent_id=self.agents.agent_ids[chunk] if self.agents else None,
             module_id=self.module_id if self.agents else None,
         )
-        if self.lookback and self.lookback.num_steps_before(chunk):  # copies: past and present lie in different arrays
-            episode.join_lookback(self.lookback.columns_before(chunk))
+        if self.lookback and self.lookback.num_before[chunk]:  # copies: past and present lie in different arrays
+            episode.join_lookback(self._past(chunk))
         if self.agents:
             episode.multi_agent_episode_id = self.agents.multi_agent_episode_ids[chunk]
         return episode
+
+    def _past(self, chunk: int) -> dict[str, Column]:
+        """Return the steps before a chunk, zeros in columns that were made for the steps of the block alone."""
+        assert self.lookback is not None
+        past, num_before = self.lookback.columns_before(chunk), (int(self.lookback.num_before[chunk]),)
+        return {
+            name: past[name] if name in past else nested.zeros(nested.take(column, 0), num_before)
+            for name, column in self.columns.items()
+        }
 
     @property
     def first_obs_rows(self) -> npt.NDArray[np.int64]:
@@ -162,13 +238,17 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             still to be seen; values are 0 where not.
         """
         is_obs = column == OBS
-        num_rows = self.num_rows + len(self)
         chunk = np.repeat(np.arange(len(self)), self.lengths + 1)
-        local = np.arange(num_rows) - self.first_obs_rows[chunk]
+        local = np.arange(len(chunk)) - self.first_obs_rows[chunk]
+        first = (self.first_obs_rows if is_obs else self.offsets[:-1])[chunk]
+        is_apart = np.zeros(len(chunk), np.bool_)  # observations with steps of their own before them
+        if self.last_lookback is not None:
+            is_apart = local == self.lengths[chunk]
+            first += np.where(is_apart, local, 0)
+            local[is_apart] = 0
         back = np.arange(length - 1, -1, -1) if is_obs else np.arange(length, 0, -1)
         steps_back = local[:, None] - back  # (R + E, length) row within the chunk, negative in its lookback
         is_there = steps_back >= 0
-        first = (self.first_obs_rows if is_obs else self.offsets[:-1])[chunk]
         rows = np.where(is_there, first[:, None] + steps_back, 0)
 
         def gather(array: Array) -> Array:
@@ -177,23 +257,16 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
             return values
 
         values = nested.map_leaves(gather, self.columns[column])
-        self._add_lookback(column, values, is_there, steps_back)
+        for lookback, is_seen in ((self.lookback, ~is_apart), (self.last_lookback, is_apart)):
+            if lookback is not None:
+                is_past = (steps_back < 0) & (-steps_back <= lookback.num_before[chunk][:, None]) & is_seen[:, None]
+                if is_past.any():
+                    row, place = np.nonzero(is_past)
+                    nested.assign(
+                        values, (row, place), lookback.rows_before(column, chunk[row], -steps_back[row, place])
+                    )
+                    is_there |= is_past
         return values, is_there
-
-    def _add_lookback(self, column: str, values: Column, is_there: Array, steps_back: Array) -> None:
-        """Fill in what lies in the lookback of the chunks that have one."""
-        if self.lookback is None:
-            return
-        for chunk, start in enumerate(self.first_obs_rows.tolist()):
-            num_past = self.lookback.num_steps_before(chunk)
-            if num_past == 0:
-                continue
-            past = self.lookback.columns_before(chunk)[column]
-            chunk_rows = slice(start, start + min(int(self.lengths[chunk]) + 1, is_there.shape[1]))
-            row, place = np.nonzero((steps_back[chunk_rows] < 0) & (steps_back[chunk_rows] >= -num_past))
-            from_past = nested.take(past, steps_back[chunk_rows][row, place] + num_past)
-            nested.assign(values, (start + row, place), from_past)
-            is_there[start + row, place] = True
 
     def last_row_mask(self) -> npt.NDArray[np.bool_]:
         """Return (R,) bool, true at the last row of each chunk."""
@@ -236,6 +309,7 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
         return blocks[0]
     if not blocks:
         raise ValueError("no column blocks to concatenate")
+    lengths, infos = [len(block) for block in blocks], [block.infos for block in blocks]
     return ColumnBlock(
         columns={name: nested.concatenate([block.columns[name] for block in blocks]) for name in blocks[0].columns},
         lengths=np.concatenate([block.lengths for block in blocks]),
@@ -243,8 +317,9 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
         is_truncated=np.concatenate([block.is_truncated for block in blocks]),
         t_started=np.concatenate([block.t_started for block in blocks]),
         episode_ids=[id_ for block in blocks for id_ in block.episode_ids],
-        lookback=_ConcatenatedRows(blocks) if any(block.lookback for block in blocks) else None,
-        infos=_ConcatenatedRows(blocks) if any(block.infos for block in blocks) else None,
+        lookback=_concatenated_lookback([block.lookback for block in blocks], lengths),
+        last_lookback=_concatenated_lookback([block.last_lookback for block in blocks], lengths),
+        infos=_ConcatenatedInfos(infos, lengths) if any(infos) else None,
         module_id=blocks[0].module_id,
         agents=_concatenated_agents(blocks),
     )
@@ -261,75 +336,47 @@ def _concatenated_agents(blocks: Sequence[ColumnBlock]) -> Agents | None:
     )
 
 
-class _ConcatenatedRows:
-    """Lookback and infos of concatenated blocks: asks the block that a chunk came from."""
+def _concatenated_lookback(parts: Sequence[Lookback | None], lengths: Sequence[int]) -> Lookback | None:
+    return _ConcatenatedLookback(parts, lengths) if any(part is not None for part in parts) else None
 
-    def __init__(self, blocks: Sequence[ColumnBlock]) -> None:
-        self._parts = [(block.lookback, block.infos) for block in blocks]
-        self._first_chunk = np.cumsum([0, *(len(block) for block in blocks)])
 
-    def _part(self, chunk: int) -> tuple[Lookback | None, InfoRows | None, int]:
-        index = int(np.searchsorted(self._first_chunk, chunk, side="right")) - 1
-        return *self._parts[index], chunk - int(self._first_chunk[index])
+class _ConcatenatedLookback(Lookback):
+    """Lookback of concatenated blocks: asks the one of the block that a chunk came from."""
 
-    def num_steps_before(self, chunk: int) -> int:
-        lookback, _, local = self._part(chunk)
-        return lookback.num_steps_before(local) if lookback else 0
+    def __init__(self, parts: Sequence[Lookback | None], lengths: Sequence[int]) -> None:
+        self._parts = parts
+        self._first_chunk = np.cumsum([0, *lengths])
+        self.num_before = np.concatenate(
+            [
+                np.zeros(length, np.int64) if part is None else part.num_before
+                for part, length in zip(parts, lengths, strict=True)
+            ]
+        )
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        lookback, _, local = self._part(chunk)
-        return lookback.columns_before(local) if lookback else {}
+        part, local = _part_of(chunk, self._first_chunk)
+        lookback = self._parts[part]
+        assert lookback is not None  # its chunks have nothing before them
+        return lookback.columns_before(local)
+
+
+class _ConcatenatedInfos:
+    """Infos of concatenated blocks: asks the ones of the block that a chunk came from."""
+
+    def __init__(self, parts: Sequence[InfoRows | None], lengths: Sequence[int]) -> None:
+        self._parts = parts
+        self._first_chunk = np.cumsum([0, *lengths])
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        _, infos, local = self._part(chunk)
+        part, local = _part_of(chunk, self._first_chunk)
+        infos = self._parts[part]
         return infos.rows_of(local, num_before, num_rows) if infos else None
 
 
-def take_chunks(block: ColumnBlock, start: int) -> ColumnBlock:
-    """Return the chunks from number `start` on, as views; without lookback."""
-    first_row = int(block.offsets[start])
-    return ColumnBlock(
-        columns={
-            name: nested.take(column, slice(first_row + (start if name == OBS else 0), None))
-            for name, column in block.columns.items()
-        },
-        lengths=block.lengths[start:],
-        is_terminated=block.is_terminated[start:],
-        is_truncated=block.is_truncated[start:],
-        t_started=block.t_started[start:],
-        episode_ids=block.episode_ids[start:],
-        infos=block.infos and _InfosOfFragments(block.infos, range(start, len(block)), [0] * (len(block) - start)),
-        module_id=block.module_id,
-    )
-
-
-def take_fragments(
-    block: ColumnBlock, chunks: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
-) -> ColumnBlock:
-    """Return a block of fragments (one copy a column), the same row any number of times; without lookback.
-
-    Args:
-        block: of a single agent.
-        chunks: (F,) from which chunk each fragment is.
-        starts: (F,) its first step in the chunk.
-        lengths: (F,) its steps, at least one.
-    """
-    ends_chunk = starts + lengths == block.lengths[chunks]
-    # Step k of the result is step k - (steps before its fragment) of the fragment; of observations there is one more.
-    first_rows, first_obs_rows = block.offsets[chunks] + starts, block.first_obs_rows[chunks] + starts
-    rows, obs_rows = row_ranges(first_rows, lengths), row_ranges(first_obs_rows, lengths + 1)
-    return ColumnBlock(
-        columns={
-            name: nested.take(column, obs_rows if name == OBS else rows) for name, column in block.columns.items()
-        },
-        lengths=lengths,
-        is_terminated=block.is_terminated[chunks] & ends_chunk,
-        is_truncated=block.is_truncated[chunks] & ends_chunk,
-        t_started=block.t_started[chunks] + starts,
-        episode_ids=[block.episode_ids[chunk] for chunk in chunks.tolist()],
-        infos=block.infos and _InfosOfFragments(block.infos, chunks.tolist(), starts.tolist()),
-        module_id=block.module_id,
-    )
+def _part_of(chunk: int, first_chunks: npt.NDArray[np.int64]) -> tuple[int, int]:
+    """Return the number of the block that a chunk is of, and the chunk's number in it."""
+    part = int(np.searchsorted(first_chunks, chunk, side="right")) - 1
+    return part, chunk - int(first_chunks[part])
 
 
 def row_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -337,18 +384,6 @@ def row_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) ->
     num_before = np.cumsum(lengths) - lengths
     rows: npt.NDArray[np.int64] = np.arange(int(lengths.sum())) + np.repeat(starts - num_before, lengths)
     return rows
-
-
-class _InfosOfFragments:
-    """Infos of fragments, asked of the block that they are from."""
-
-    def __init__(self, infos: InfoRows, chunks: Sequence[int], starts: Sequence[int]) -> None:
-        self._infos, self._chunks, self._starts = infos, chunks, starts
-
-    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        start = self._starts[chunk]
-        rows = self._infos.rows_of(self._chunks[chunk], 0, start + num_rows)
-        return None if rows is None else [{}] * num_before + rows[start:]
 
 
 def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:

@@ -12,7 +12,17 @@ from typing import Any
 import numpy as np
 
 from runner.episodes import nested
-from runner.episodes.columns import OBS, Agents, Column, ColumnBlock, InfoRows, Rollout
+from runner.episodes.columns import (
+    OBS,
+    Agents,
+    Column,
+    ColumnBlock,
+    InfoRows,
+    Lookback,
+    Rollout,
+    columns_before_each,
+    lookback_rows,
+)
 
 
 def split_rollout(rollout: Rollout, num_parts: int, num_lookback: int) -> list[Rollout]:
@@ -51,7 +61,7 @@ def take_rows(block: ColumnBlock, start: int, stop: int, num_lookback: int) -> C
     offsets = block.offsets
     first = int(np.searchsorted(offsets, start, side="right")) - 1
     last = int(np.searchsorted(offsets, stop, side="left")) - 1
-    chunks, obs_rows = slice(first, last + 1), slice(start + first, stop + last + 1)
+    numbers, chunks, obs_rows = range(first, last + 1), slice(first, last + 1), slice(start + first, stop + last + 1)
     starts = np.maximum(offsets[chunks], start)
     lengths = np.minimum(offsets[first + 1 : last + 2], stop) - starts
     is_whole_end = np.arange(first, last + 1) < last
@@ -67,7 +77,8 @@ def take_rows(block: ColumnBlock, start: int, stop: int, num_lookback: int) -> C
         is_truncated=block.is_truncated[chunks] & is_whole_end,
         t_started=block.t_started[chunks] + starts - offsets[chunks],
         episode_ids=block.episode_ids[chunks],
-        lookback=_lookback(block, chunks, num_before, num_lookback),
+        lookback=_lookback(block, numbers, num_before, num_lookback),
+        last_lookback=lookback_rows(columns_before_each(block.last_lookback, numbers), len(numbers)),
         infos=block.infos and _infos(block.infos, first, num_before, lengths.tolist()),
         module_id=block.module_id,
         agents=block.agents and _agents(block.agents, chunks, obs_rows),
@@ -83,18 +94,17 @@ def _agents(agents: Agents, chunks: slice, obs_rows: slice) -> Agents:
     return Agents(agents.agent_ids[chunks], agents.multi_agent_episode_ids[chunks], agents.env_t[obs_rows])
 
 
-def _lookback(block: ColumnBlock, chunks: slice, num_before: int, num_lookback: int) -> _StoredSteps | None:
-    """Return the steps before each chunk of a part, `num_before` of which are in the block, for its first chunk."""
-    before: dict[int, Mapping[str, Column]] = {}
-    for chunk in range(chunks.start, chunks.stop) if block.lookback else ():
-        assert block.lookback is not None
-        if block.lookback.num_steps_before(chunk):
-            before[chunk - chunks.start] = block.lookback.columns_before(chunk)
+def _lookback(block: ColumnBlock, chunks: range, num_before: int, num_lookback: int) -> Lookback | None:
+    """Return the steps before each chunk of a part, `num_before` of which are in the block, for its first chunk.
+
+    It holds on to no other rows, so that a part is small when it is sent.
+    """
+    before = columns_before_each(block.lookback, chunks)
     if num_before:
         earlier = before.pop(0, None)
         if num_lookback:
             before[0] = _steps_before_cut(block, chunks.start, num_before, num_lookback, earlier)
-    return _StoredSteps(before) if before else None
+    return lookback_rows(before, len(chunks))
 
 
 def _steps_before_cut(
@@ -122,19 +132,6 @@ def _infos(infos: InfoRows, first: int, num_before: int, lengths: Sequence[int])
         of_chunk = infos.rows_of(first + number, 0, skipped + length + 1)
         rows.append(None if of_chunk is None else of_chunk[skipped:])
     return _StoredInfos(rows)
-
-
-@dataclass(frozen=True)
-class _StoredSteps:
-    """The lookback of a part, by chunk; it holds on to no other rows, so that a part is small when it is sent."""
-
-    before: Mapping[int, Mapping[str, Column]]
-
-    def num_steps_before(self, chunk: int) -> int:
-        return nested.row_count(self.before[chunk][OBS]) if chunk in self.before else 0
-
-    def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        return self.before[chunk]
 
 
 @dataclass(frozen=True)

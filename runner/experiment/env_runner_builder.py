@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
-from runner.config.validation import build_experiment_config
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.gradient_runner import GradientRunner
@@ -58,6 +56,9 @@ def make_env_runner(
     Raises:
         ConfigError: the configuration is wrong, or a part cannot be made.
     """
+    from runner.config.compose import compose_experiment  # imports Hydra, which the env runners of a run do without
+    from runner.config.validation import build_experiment_config
+
     folder = None if config_dir is None else Path(config_dir)
     config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides], folder))
     return build_env_runner(config, plan_modules(config), TRAINING, index, 0)

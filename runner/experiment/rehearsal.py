@@ -15,27 +15,27 @@ from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
-from runner.config.schemas import EnvConfig, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
-from runner.experiment.env_runner_builder import EVALUATION, TRAINING, build_env_runner
+from runner.experiment.env_runner_builder import EVALUATION
+from runner.experiment.first_sample import first_sample, reduced
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
+from runner.experiment.replay_builder import build_replay_buffers
+from runner.experiment.replay_memory import measure_replay
 from runner.module_parts import (
     ModuleParts,
     build_module_parts,
     join_modules,
     plan_modules,
     reported_metrics,
-    weights_of,
 )
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 
 T = TypeVar("T")
 
-_MOST_ENVS = 2
-_LEAST_ENV_STEPS = 8
 _RECORDED_STEPS = 64
 _PACKAGE_DIR = Path(__file__).resolve().parents[1]
 
@@ -61,7 +61,7 @@ class _Rehearsal:
     """One rehearsal, which collects problems and goes on as long as the next part can be made."""
 
     def __init__(self, config: ExperimentConfig) -> None:
-        self._config = _small(config)
+        self._config = reduced(config)
         self._given = config
         self._problems: list[Problem] = []
         self._cause: Exception | None = None
@@ -102,11 +102,7 @@ class _Rehearsal:
         return parts
 
     def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:
-        if ENV_RUNNERS not in needs_of(self._config):
-            rollout = self._try("the recorded data", lambda: self._read(parts))
-        else:
-            env = _stepped_here(self._config.env)
-            rollout = self._try("one step", lambda: self._sample(env, TRAINING, parts))
+        rollout = self._try_rollout(parts)
         if rollout is None:
             return
         learners = self._try("the learner", lambda: build_learner_group(self._config, parts))
@@ -116,14 +112,22 @@ class _Rehearsal:
         if update is not None:
             self._made.append(f"one update on {rollout.num_env_steps} env steps")
 
-    def _sample(self, env: EnvConfig, role: str, parts: Mapping[str, ModuleParts]) -> Rollout:
-        config = replace(self._config, env=env)
-        plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
-        runner = build_env_runner(config, plans, role, 0, 0)
-        try:
-            return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
-        finally:
-            runner.close()
+    def _try_rollout(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
+        """Return env steps as an update gets them: recorded, sampled, or replayed."""
+        if ENV_RUNNERS not in needs_of(self._config):
+            return self._try("the recorded data", lambda: self._read(parts))
+        sampled = self._try("one step", lambda: first_sample(self._config, parts))
+        if sampled is None or not self._config.algorithm.replay_buffers:
+            return sampled
+        return self._try("the replay buffers", lambda: self._replay(parts, sampled))
+
+    def _replay(self, parts: Mapping[str, ModuleParts], rollout: Rollout) -> Rollout:
+        """Store env steps in all buffers, and return as many from the first one: what its updates learn from."""
+        self._made += [f"replay buffer {one.name} ({one})" for one in measure_replay(self._config, parts, rollout)]
+        buffers = list(build_replay_buffers(self._config, parts).values())
+        for buffer in buffers:
+            buffer.add(rollout)
+        return buffers[0].sample(rollout.num_env_steps).rollout
 
     def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
         """Read the first recorded steps; None where reading needs Ray."""
@@ -140,8 +144,7 @@ class _Rehearsal:
     def _try_evaluation(self, parts: Mapping[str, ModuleParts]) -> None:
         config = self._config
         if config.evaluation.evaluation_interval is not None:
-            env = replace(config.env, port=None)
-            sampled = self._try("one step of evaluation", lambda: self._sample(env, EVALUATION, parts))
+            sampled = self._try("one step of evaluation", lambda: first_sample(config, parts, EVALUATION))
             self._made += [] if sampled is None else ["one step of evaluation"]
         held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
         self._made += [] if held_out is None else ["held-out data"]
@@ -154,36 +157,6 @@ class _Rehearsal:
             self._cause = self._cause or error
             self._problems += _problems_of(error, stage)
             return None
-
-
-def _small(config: ExperimentConfig) -> ExperimentConfig:
-    """Reduce a configuration to few sub-environments, all in this process, on the CPU."""
-    runners, evaluation = config.env_runners, config.evaluation
-    return replace(
-        config,
-        engine="inline",
-        env_runners=replace(runners, num_envs_per_env_runner=min(_MOST_ENVS, runners.num_envs_per_env_runner)),
-        evaluation=replace(evaluation, num_envs_per_env_runner=min(_MOST_ENVS, evaluation.num_envs_per_env_runner)),
-        learners=replace(config.learners, num_learners=0, num_gpus_per_learner=0.0, device="cpu"),
-        offline=replace(config.offline, output=None),
-    )
-
-
-def _stepped_here(env: EnvConfig) -> EnvConfig:
-    """Return the environment; where simulators connect, the named one like them, or one with their spaces."""
-    if not env.is_external:
-        return env
-    here = replace(env, port=None, observation_space=None, action_space=None, agents=None)
-    if env.agents is not None:
-        stand_in, arguments = "MultiAgentStandIn", {"agents": env.agents}
-    elif env.observation_space is not None:
-        stand_in = "StandIn"
-        arguments = {"observation_space": env.observation_space, "action_space": env.action_space or {}}
-    else:
-        return here
-    return replace(
-        here, env=None, _target_=f"runner.environments.stand_in.{stand_in}", env_config=arguments, wrappers=[]
-    )
 
 
 def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:

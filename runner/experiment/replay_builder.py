@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
@@ -18,34 +18,48 @@ def build_replay_buffers(config: ExperimentConfig, parts: Mapping[str, ModulePar
     Raises:
         ConfigError: one cannot be made with its arguments; a module or a learner pipeline needs more than is replayed.
     """
-    if config.algorithm.replay_buffers:
-        for module_id, of_module in parts.items():
-            _check_needs(module_id, of_module)
     buffers = {}
     for name, block in config.algorithm.replay_buffers.items():
         key = f"algorithm.replay_buffers.{name}"
         arguments = {argument: value for argument, value in block.items() if argument != "_target_"}
         buffer_class = import_target(block["_target_"], f"{key}._target_", ReplayBuffer)
         try:
-            buffers[name] = buffer_class(**arguments)
+            buffer = buffers[name] = buffer_class(**arguments)
         except (TypeError, ValueError) as error:
             what = f"{block['_target_']} cannot be made: {error}"
             raise ConfigError([Problem(what, key, str(arguments))]) from error
-        buffers[name].use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
+        problems = [
+            problem
+            for of_module in parts.values()
+            for problem in _misfits(key, buffer, of_module, config.learners.num_learners)
+        ]
+        if problems:
+            raise ConfigError(problems)
+        buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
+        buffer.use_lookback({module_id: of_module.learner.num_lookback for module_id, of_module in parts.items()})
     return buffers
 
 
-def _check_needs(module_id: str, parts: ModuleParts) -> None:
-    """Refuse what reads steps before a replayed one, or steps of other agents: buffers give neither."""
-    learner = parts.learner
-    needs = {
-        "a module with memory reads the states before a chunk": parts.module.is_stateful,
-        "a piece of the learner pipeline looks back": learner.num_lookback > 0,
-        "a piece of the learner pipeline reads the steps of other agents": learner.needs_other_agents,
-    }
-    for what, is_needed in needs.items():
-        if is_needed:
-            allowed = "modules and pieces that read the replayed steps alone"
-            raise ConfigError(
-                [Problem(f"{what}, which is not replayed", "algorithm.replay_buffers", module_id, allowed)]
-            )
+def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:
+    """Find what a module needs and a buffer does not give, or gives and the module cannot use."""
+    module_id, is_stateful = parts.plan.module_id, parts.module.is_stateful
+    longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.plan.module.max_seq_len
+    if parts.learner.needs_other_agents and buffer.env_steps is None:
+        what = f"a piece of the learner pipeline of module {module_id} reads other agents, which are replayed apart"
+        yield Problem(what, f"{key}.replay_mode", "independent", "lockstep")
+    if buffer.env_steps is not None and parts.plan.agents is None:
+        what = "agents are replayed in step, and there is one"
+        yield Problem(what, f"{key}.replay_mode", "lockstep", "independent")
+    if is_stateful and buffer.n_step != (1, 1):
+        what = f"module {module_id} has memory, and transitions over several steps leave out what it goes through"
+        yield Problem(what, f"{key}.n_step", str(buffer.n_step[-1]), "1")
+    if buffer.burn_in_len and num_learners > 1:
+        what = "chunks with burn-in are not shared out among learners"
+        yield Problem(what, f"{key}.burn_in_len, learners.num_learners", f"{num_learners} learners", "1 or 0 learners")
+    if buffer.burn_in_len and not is_stateful:
+        what = f"module {module_id} has no memory that could warm up on burn-in"
+        yield Problem(what, f"{key}.burn_in_len", str(buffer.burn_in_len), "0, or module.use_lstm=true")
+    elif buffer.burn_in_len and longest > max_seq_len:
+        what = f"burn-in and the steps after it are cut into several sequences of module {module_id}"
+        got = f"burn_in_len {buffer.burn_in_len} + batch_length_T {buffer.fragment_length} = {longest}"
+        yield Problem(what, f"{key}, module.max_seq_len", got, f"at most module.max_seq_len, {max_seq_len}")

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
+from runner.checkpoints.folder import naming_older
 from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
@@ -59,7 +60,7 @@ def run_experiment(
         Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
     ):
         if resume_from is not None:
-            with naming_checkpoint(resume_from):
+            with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)
         return Run(config, trainer, records).train_until_stopped()
 
@@ -100,7 +101,8 @@ class Run:
     def begin(self) -> None:
         """Show before the first iteration what is about to run."""
         records, trainer = self._records, self._trainer
-        records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets())
+        memory = {buffer.name: str(buffer) for buffer in trainer.replay_memory}
+        records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
         if trainer.addresses:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
 

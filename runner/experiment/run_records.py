@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.checkpoints import CheckpointFolder, read_manifest
@@ -162,20 +163,27 @@ class RunRecords:
 
     # -- while it runs ---------------------------------------------------------------------------------------------
 
-    def start(self, iteration: int, loaded: Sequence[LoadedModule] = (), data_sets: Sequence[DataSet] = ()) -> None:
+    def start(
+        self,
+        iteration: int,
+        loaded: Sequence[LoadedModule] = (),
+        data_sets: Sequence[DataSet] = (),
+        replay: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         """Begin training after `iteration`, and drop lines of later iterations, which a kill left behind.
 
         Args:
             iteration: of the trainer.
             loaded: modules that begin with the parameters of another run.
             data_sets: recorded data that the run reads.
+            replay: name of a replay buffer -> what it keeps, and the memory that it takes.
         """
         with self._folder.writing():
             self._progress.truncate_after(iteration)
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
-        self._display.start(self._display_info(loaded))
+        self._display.start(self._display_info(loaded, replay))
         unsigned = prepare_key()
         if unsigned is not None:
             self._display.note(unsigned)
@@ -254,7 +262,7 @@ class RunRecords:
 
     # -- summaries -----------------------------------------------------------------------------------------------------
 
-    def _display_info(self, loaded: Sequence[LoadedModule]) -> DisplayInfo:
+    def _display_info(self, loaded: Sequence[LoadedModule], replay: Mapping[str, str]) -> DisplayInfo:
         config = self._config
         facts = {
             "environment": f"{config.env.name}, {_what_is_learned_from(config)}",
@@ -264,6 +272,8 @@ class RunRecords:
         for one in loaded:
             name = "module" if len(loaded) == 1 else f"module {one.module_id}"
             facts[name] = str(one)
+        for name, memory in replay.items():
+            facts["replay" if len(replay) == 1 else f"replay {name}"] = memory
         return DisplayInfo(
             title=config.experiment_name or "",
             facts=facts,

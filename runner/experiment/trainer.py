@@ -16,7 +16,7 @@ from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import check_metric_names
-from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
@@ -27,6 +27,7 @@ from runner.experiment.learner_builder import check_local_gpus
 from runner.experiment.loaded_modules import load_modules, shared_states
 from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
+from runner.experiment.replay_memory import measure_replay
 from runner.experiment.resource_builder import build_resources
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModulePlan, build_parts, reported_metrics
@@ -60,9 +61,11 @@ class Trainer:
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration, also when its evaluation failed.
         loaded_modules: modules that were taken over from other runs.
+        replay_memory: what each replay buffer takes once it is full; of a trainer that only evaluates, none.
 
     Raises:
-        ConfigError: a part cannot be built (environment, pipeline, module, cluster resources).
+        ConfigError: a part cannot be built (environment, pipeline, module, cluster resources), or replay buffers take
+            more memory than there is.
     """
 
     def __init__(
@@ -87,6 +90,7 @@ class Trainer:
             if module_parts.plan.agents
         }
         check_metric_names(config, agents, reported_metrics(config, self._parts))
+        self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
         if not is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
@@ -236,7 +240,8 @@ class Trainer:
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
         runners.shared_state = self.resources.shared_state
-        return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore)
+        num_sampled = self._metrics.num_env_steps_sampled_lifetime
+        return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore, num_sampled)
 
     def _build_evaluation_runners(self) -> EnvRunnerGroup:
         is_recording = self._recorded_role == EVALUATION
@@ -289,7 +294,7 @@ class Trainer:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that the next iteration depends on, as nested dicts of arrays and plain values."""
+        """Return everything that the next iteration depends on: nested dicts of arrays, plain values and segments."""
         return self.resources.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -302,7 +307,18 @@ class Trainer:
             ConfigError: the state is of another network.
         """
         self.set_policy_state(state)
-        self.resources.set_state(state)
+        emptied = self.resources.set_state(state)
+        if emptied:
+            self._warn(
+                "replay buffers with other arguments than in the checkpoint begin empty, and learning waits for them: "
+                f"{', '.join(emptied)}"
+            )
+        left_out = [name for name, buffer in state.get(REPLAY_BUFFERS, {}).items() if not buffer["has_experiences"]]
+        if left_out:
+            self._warn(
+                "the checkpoint has no experiences (checkpoint.replay=none): learning waits until enough are stored in "
+                f"{', '.join(left_out)} again"
+            )
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the policy: parameters and the state of pieces that runners share.

@@ -17,11 +17,14 @@ class Loss:
 
     Attributes:
         reads: columns of the batch that the loss or the module needs.
+        sequences: columns that the loss gives to a module with memory as its `inputs`, besides these; they reach it in
+            sequences, too. With none it learns with memory only if `new_obs` is not among `reads`.
         needs: methods and attributes of the module that not every RLModule has.
         made_for: the option of `conf/module` that has them, for messages.
     """
 
     reads: tuple[str, ...] = ()
+    sequences: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     made_for: str | None = None
 
@@ -71,6 +74,9 @@ def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) 
     if lacking:
         what = f"{loss.__name__} needs {', '.join(lacking)} of the module, and {name} has none"
         return Problem(what, "algorithm.loss, module._target_", name, f"{hint} with {', '.join(loss.needs)}")
+    if module.is_stateful and "new_obs" in loss.reads and not loss.sequences:
+        what = f"{loss.__name__} reads single steps, and {name} has memory"
+        return Problem(what, "algorithm.loss, module._target_", name, "module.use_lstm=false module.use_gru=false")
     if isinstance(algorithm, TargetNetworksConfig) and not module.target_networks():
         what = f"{loss.__name__} learns from target networks, and {name} has none"
         return Problem(what, "algorithm.loss, module._target_", name, f"{hint} that gives `target_networks`")

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.episodes import nested
+from runner.learners.loss import Loss
 from runner.learners.peers import Peers
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
@@ -41,6 +42,9 @@ class _Units(Protocol):
     def num_parts(self, numbers: Units, max_rows: int | None) -> int:
         """Return into how many parts these units are cut so that a part has about `max_rows` env steps at most."""
 
+    def are_all(self, numbers: Units) -> bool:
+        """Return whether these are all units of the columns, in their order."""
+
     def rows_in(self, numbers: Units) -> int:
         """Return the env steps of these units."""
 
@@ -56,10 +60,15 @@ class _Rows:
 
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str]) -> None:
         self.columns = {name: batch[name] for name in reads}
-        self.numbers = np.arange(nested.row_count(self.columns))
         if LOSS_MASK in batch:
+            self._all = None
             self.numbers = np.flatnonzero(batch[LOSS_MASK].cpu().numpy())
+        else:
+            self._all = self.numbers = np.arange(nested.row_count(self.columns))
         self.num_rows = len(self.numbers)
+
+    def are_all(self, numbers: Units) -> bool:
+        return numbers is self._all
 
     def num_parts(self, numbers: Units, max_rows: int | None) -> int:
         return num_minibatches(len(numbers), max_rows)
@@ -87,6 +96,9 @@ class _Sequences:
     def num_parts(self, numbers: Units, max_rows: int | None) -> int:
         num_parts = num_minibatches(self.rows_in(numbers), max_rows)
         return num_minibatches(len(numbers), -(-len(numbers) // num_parts)) if num_parts else 0
+
+    def are_all(self, numbers: Units) -> bool:
+        return False
 
     def rows_in(self, numbers: Units) -> int:
         return int(self._lengths[numbers].sum())
@@ -128,6 +140,11 @@ class Minibatch:
         for columns, part in zip(self._columns, _parts(self._numbers, self._sizes), strict=True):
             yield self._units.for_loss(columns), self._units.rows_in(part) / self.num_rows
 
+    @property
+    def is_in_order(self) -> bool:
+        """Whether these are all rows with a loss, in the batch's order."""
+        return self._numbers is self._units.numbers
+
     def places(self) -> Units:
         """Return (num_rows,) the number of each row among the batch's rows with a loss."""
         return self._units.places(self._numbers)
@@ -138,7 +155,7 @@ class Minibatches:
 
     Args:
         module: with memory it learns from whole sequences.
-        reads: columns that the loss reads.
+        loss: its columns are gathered.
         config: of the algorithm.
         stream: shuffles.
         device: of the module.
@@ -148,14 +165,15 @@ class Minibatches:
     def __init__(
         self,
         module: RLModule,
-        reads: Sequence[str],
+        loss: Loss,
         config: AlgorithmConfig,
         stream: np.random.Generator,
         device: torch.device,
         peers: Peers,
     ) -> None:
         self._module, self._config = module, config
-        self._reads = tuple(dict.fromkeys((*reads, *module.inputs)))
+        self._sequences = (*module.inputs, *loss.sequences) if module.is_stateful else ()
+        self._reads = tuple(dict.fromkeys((*loss.reads, *module.inputs)))
         self._stream, self._device, self._peers = stream, device, peers
 
     def of_update(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
@@ -191,7 +209,7 @@ class Minibatches:
 
     def _units(self, batch: Mapping[str, Any]) -> _Units:
         if self._module.is_stateful:
-            return _Sequences(batch, self._reads, self._module.inputs)
+            return _Sequences(batch, self._reads, self._sequences)
         return _Rows(batch, self._reads)
 
     def _sizes(self, units: _Units, max_rows: int | None) -> list[int]:
@@ -205,6 +223,9 @@ class Minibatches:
         self, units: _Units, numbers: Units, sizes: list[int]
     ) -> Iterator[tuple[Units, list[int], list[dict[str, Any]]]]:
         """Gather units and yield each minibatch: its units' numbers, and sizes and columns of its microbatches."""
+        if len(sizes) == 1 and self._config.microbatch_size is None and units.are_all(numbers):
+            yield numbers, sizes, [units.columns]
+            return
         if len(sizes) == 1 and self._config.microbatch_size is None:
             order = torch.from_numpy(numbers).to(self._device)
             yield numbers, sizes, [{name: _taken(column, order) for name, column in units.columns.items()}]

@@ -66,7 +66,7 @@ class ModuleUpdate:
     ) -> None:
         self.module, self.loss, self.config = module, loss, config
         self._stream, self._peers = stream, peers
-        self.minibatches = Minibatches(module, loss.reads, config, stream, device, peers)
+        self.minibatches = Minibatches(module, loss, config, stream, device, peers)
         self._targets = TargetUpdates(module, config)
 
     def new_rows(self) -> RowOutputs:

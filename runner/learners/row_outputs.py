@@ -42,6 +42,8 @@ class RowOutputs:
         """Return name -> (V, ...), one value for each row with a loss."""
         if not self._minibatches:
             return {}
+        if len(self._minibatches) == 1 and self._minibatches[0].is_in_order:
+            return {name: torch.cat(parts).cpu().numpy() for name, parts in self._parts.items()}
         places = np.concatenate([minibatch.places() for minibatch in self._minibatches])
         rows = {}
         for name, parts in self._parts.items():

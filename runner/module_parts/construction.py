@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
@@ -23,6 +24,7 @@ from runner.pipelines.module_to_env_pieces import acting_space
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
 from runner.pipelines.pipeline_checks import find_unmatched_piece
+from runner.replay.replay_buffer import REPLAYED
 from runner.streams import integer_seed, random_stream
 
 _CPU = torch.device("cpu")
@@ -36,7 +38,7 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
             that nothing writes; the module cannot encode the observations.
     """
     spaces = plan.observation_space, plan.action_space
-    edits = {name: config.connectors.edits_of(plan.module_id, name) for name in ("env_to_module", "module_to_env")}
+    edits = {name: _edits(config, plan, name) for name in ("env_to_module", "module_to_env")}
     with _errors_of(plan):
         env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece)
         module = _build_module(config, plan, env_to_module)
@@ -62,15 +64,14 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
     """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
     acting_parts = build_acting_parts(config, plan)
     device = learner_device(config)
-    edits = [*_algorithm_edits(plan), *config.connectors.edits_of(plan.module_id, "learner")]
     with _errors_of(plan):
         learner = learner_pipeline(
             acting_parts.env_to_module.held_observation_space,
             acting_parts.module_to_env.action_space,
             device,
-            edits,
+            _edits(config, plan, "learner"),
             make_piece,
-            acting_parts.recorded,
+            (*acting_parts.recorded, *(REPLAYED if plan.algorithm.replay_buffers else ())),
             plan.module.max_seq_len if acting_parts.module.is_stateful else None,
         )
     loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
@@ -78,7 +79,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
-    check_reads((*loss.reads, *acting_parts.module.inputs), learner.check_order(()), plan.algorithm.loss, where)
+    module = acting_parts.module
+    reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
+    check_reads(reads, learner.check_order(()), plan.algorithm.loss, where)
     _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
     learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
     acting_parts.module.to(device)
@@ -101,7 +104,12 @@ def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnecto
         raise ConfigError([problem])
 
 
-def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
+def _edits(config: ExperimentConfig, plan: ModulePlan, pipeline: str) -> list[Mapping[str, Any]]:
+    """Return the edits of a pipeline: first the algorithm makes its own, then `connectors` do."""
+    return [*_algorithm_edits(plan, pipeline), *config.connectors.edits_of(plan.module_id, pipeline)]
+
+
+def _algorithm_edits(plan: ModulePlan, pipeline: str) -> Iterator[Mapping[str, Any]]:
     """Yield the algorithm's edits; a piece's argument with the name of an overridden field (gamma, for example) takes
     this module's value.
     """
@@ -114,7 +122,8 @@ def _algorithm_edits(plan: ModulePlan) -> Iterator[Mapping[str, Any]]:
             else value
         )
 
-    for edit in plan.algorithm.learner_pipeline:
+    field = OF_ALGORITHM.get(pipeline)
+    for edit in () if field is None else getattr(plan.algorithm, field):
         yield {key: with_overridden(value) for key, value in edit.items()}
 
 

@@ -10,7 +10,7 @@ import gymnasium as gym
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
-from runner.config.edit_lists import added_up
+from runner.config.edit_lists import OF_ALGORITHM, added_up
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.optimizer import with_overrides
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
@@ -134,10 +134,11 @@ def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, 
 
 
 def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
-    """Return a module's overrides, those of learner pipeline and optimiser added to what all modules have."""
+    """Return a module's overrides; pipelines and optimiser add to what all modules have."""
     fields = dict(_algorithm_overrides(config, module_id))
-    if "learner_pipeline" in fields:
-        fields["learner_pipeline"] = added_up(config.algorithm.learner_pipeline, fields["learner_pipeline"])
+    for name in OF_ALGORITHM.values():
+        if name in fields:
+            fields[name] = added_up(getattr(config.algorithm, name), fields[name])
     if "optimizer" in fields:
         fields["optimizer"] = with_overrides(config.algorithm.optimizer, fields["optimizer"])
     return fields

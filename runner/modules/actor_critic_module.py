@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.modules.action_masks import check_mask_space
 from runner.modules.gaussian import DiagGaussian
-from runner.modules.memory import Memory, memory_for
+from runner.modules.memory import memory_for, through_memory
 from runner.modules.mlp import MLP, LayerOptions, initializer
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
@@ -93,9 +93,9 @@ class ActorCriticModule(RLModule):
         if self.memory is None:
             features = encoder.forward(batch["obs"])
         elif self.vf_memory is None:
-            features, _ = _through(encoder, self.memory, batch["obs"], batch["state_in"])
+            features, _ = through_memory(encoder, self.memory, batch["obs"], batch["state_in"])
         else:
-            features, _ = _through(encoder, self.vf_memory, batch["obs"], batch["state_in"]["vf"])
+            features, _ = through_memory(encoder, self.vf_memory, batch["obs"], batch["state_in"]["vf"])
         return self.vf.forward(features).squeeze(-1)
 
     def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
@@ -103,10 +103,10 @@ class ActorCriticModule(RLModule):
         assert self.memory is not None
         obs, state_in = batch["obs"], batch["state_in"]
         if self.vf_encoder is None or self.vf_memory is None:
-            features, state_out = _through(self.encoder, self.memory, obs, state_in)
+            features, state_out = through_memory(self.encoder, self.memory, obs, state_in)
             return features, features, state_out
-        features, pi_state = _through(self.encoder, self.memory, obs, state_in["pi"])
-        vf_features, vf_state = _through(self.vf_encoder, self.vf_memory, obs, state_in["vf"])
+        features, pi_state = through_memory(self.encoder, self.memory, obs, state_in["pi"])
+        vf_features, vf_state = through_memory(self.vf_encoder, self.vf_memory, obs, state_in["vf"])
         return features, vf_features, {"pi": pi_state, "vf": vf_state}
 
     def _add_log_stds(self) -> int:
@@ -148,14 +148,6 @@ class ActorCriticModule(RLModule):
 
     _is_log_std: Tensor
     _column_order: Tensor
-
-
-def _through(
-    encoder: ObservationEncoder, memory: Memory, obs: Any, state_in: dict[str, Tensor]
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """Return (S, L, H) features of `obs` (S, L, ...), and the state after them."""
-    features = encoder.forward(obs)  # (S * L, F)
-    return memory.forward(features.reshape(state_in["h"].shape[0], -1, encoder.num_outputs), state_in)
 
 
 def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:

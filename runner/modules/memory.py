@@ -6,6 +6,7 @@ Dimension letters: S sequences (N when acting), L their length, F input width, H
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -130,6 +131,12 @@ class GRU(Memory):
             batch_first=True,
         )
         return outputs, {"h": h.squeeze(0)}
+
+
+def through_memory(encoder: nn.Module, memory: Memory, obs: Any, state_in: State) -> tuple[Tensor, State]:
+    """Return (S, L, H) features of `obs` (S, L, ...), and the state after them."""
+    features = encoder.forward(obs)  # (S * L, F)
+    return memory.forward(features.reshape(state_in["h"].shape[0], -1, features.shape[-1]), state_in)
 
 
 def memory_for(num_inputs: int, config: ModuleConfig) -> Memory | None:

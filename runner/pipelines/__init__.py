@@ -23,6 +23,7 @@ _EXPORTS: dict[str, str] = {
     "ConnectorPipeline": "pipeline",
     "EnvToModulePiece": "piece_kinds",
     "EnvToModulePipeline": "pipeline",
+    "EpsilonGreedyActions": "module_to_env_pieces",
     "FlattenObservations": "observation_pieces",
     "FrameStacking": "history_pieces",
     "GeneralAdvantageEstimation": "advantages",

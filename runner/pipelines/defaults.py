@@ -97,7 +97,7 @@ def learner_pipeline(
     memory: list[ConnectorPiece] = []
     if max_seq_len is not None:
         time_dim = AddTimeDimToBatchAndZeroPad(max_seq_len, as_learner_connector=True)
-        memory = [time_dim, AddStatesFromEpisodesToBatch(max_seq_len)]
+        memory = [time_dim, AddStatesFromEpisodesToBatch(max_seq_len, as_learner_connector=True)]
     pieces = [
         AddObservationsFromEpisodesToBatch(),
         AddColumnsFromEpisodesToTrainBatch(recorded_columns),

@@ -13,9 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import Column, ColumnBlock
+from runner.episodes.columns import BURN_IN, Column, ColumnBlock
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import LOSS_MASK, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
+from runner.pipelines.piece import LOSS_MASK, NEW_STATE_IN, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
 from runner.pipelines.piece_graph import AddStatesGraph, AddTimeGraph, PieceGraph
 from runner.rows.running_episodes import RunningEpisodes
 
@@ -63,7 +63,8 @@ class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
     """Gives every column a time axis: (N, ...) -> (N, 1, ...) for acting, (B, ...) -> (S, L, ...) for learning.
 
     Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,) and, where none is
-    there, `loss_mask`, which is false in the padding.
+    there, `loss_mask`, which is false in the padding. Steps of `is_burn_in` stay
+    in their sequences, and are masked, too.
 
     Args:
         max_seq_len: L.
@@ -84,7 +85,8 @@ class AddTimeDimToBatchAndZeroPad(ConnectorPiece):
             return batch
         sequences = sequences_of(episodes, batch, self._max_seq_len)
         has_bootstrap_rows = LOSS_MASK in batch
-        batch.setdefault(LOSS_MASK, np.ones(episodes.num_rows, np.bool_))
+        mask, is_burn_in = batch.get(LOSS_MASK, np.ones(episodes.num_rows, np.bool_)), batch.pop(BURN_IN, None)
+        batch[LOSS_MASK] = mask if is_burn_in is None else mask & ~is_burn_in
         for column, rows in batch.items():
             if not isinstance(rows, list):
                 batch[column] = nested.map_leaves(sequences.padded, _as_arrays(rows, has_bootstrap_rows))
@@ -103,17 +105,22 @@ def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False) -> Column
 class AddStatesFromEpisodesToBatch(ConnectorPiece):
     """Adds `state_in`: the memory before each row that acts (N, ...), or before each sequence to learn from (S, ...).
 
-    It is the `state_out` of the step before, and the module's initial state at the start of an episode.
+    It is the `state_out` of the step before, and the module's initial state at the start of an episode. In a learner
+    pipeline also `new_state_in`: the memory after the first step of each sequence, with which `new_obs` begins.
 
     Args:
         max_seq_len: rows of a sequence, as `AddTimeDimToBatchAndZeroPad` makes them.
+        as_learner_connector: the piece is in a learner pipeline.
     """
 
-    writes = (STATE_IN,)
+    writes: tuple[str, ...] = (STATE_IN,)
     num_lookback = 1
 
-    def __init__(self, max_seq_len: int = 20) -> None:
+    def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
         self._max_seq_len = max_seq_len
+        if as_learner_connector:
+            self.writes = (STATE_IN, NEW_STATE_IN)
+            self.belongs_in = ("learner",)
 
     def __call__(
         self,
@@ -130,6 +137,10 @@ class AddStatesFromEpisodesToBatch(ConnectorPiece):
                 episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
             )
             batch[STATE_IN] = _states_of_sequences(episodes, sequences, initial)
+            # The last step stands in for a bootstrap row that is a sequence by itself: nothing is learned from it.
+            first_rows = np.minimum(sequences.start, episodes.lengths[sequences.chunk] - 1)
+            first_rows += episodes.offsets[sequences.chunk]
+            batch[NEW_STATE_IN] = nested.take(episodes.columns[STATE_OUT], first_rows)
         else:
             batch[STATE_IN] = _states_of_running(episodes, _initial_state(cast(RLModule, rl_module)))
         return batch
@@ -171,13 +182,20 @@ def _states_of_sequences(block: ColumnBlock, sequences: Sequences, initial: Colu
         return states
 
     states = nested.map_leaves(gather, block.columns[STATE_OUT], initial)
-    for sequence in np.flatnonzero(is_at_start & (block.t_started[sequences.chunk] > 0)):
-        chunk = int(sequences.chunk[sequence])
-        if block.lookback is None or block.lookback.num_steps_before(chunk) == 0:
-            raise ValueError(
-                f"AddStatesFromEpisodesToBatch: chunk {block.episode_ids[chunk]} starts at time step "
-                f"{int(block.t_started[chunk])} without the state before it; keep a lookback of at least 1"
-            )
-        past = block.lookback.columns_before(chunk)[STATE_OUT]
-        nested.assign(states, int(sequence), nested.take(past, -1))
+    continuing = np.flatnonzero(is_at_start & (block.t_started[sequences.chunk] > 0))
+    if len(continuing):
+        chunks = sequences.chunk[continuing]
+        _check_lookback(block, chunks)
+        assert block.lookback is not None
+        nested.assign(states, continuing, block.lookback.rows_before(STATE_OUT, chunks, np.ones_like(chunks)))
     return states
+
+
+def _check_lookback(block: ColumnBlock, chunks: IntArray) -> None:
+    """Check that the state before these chunks, which continue an episode, is there."""
+    lacking = chunks if block.lookback is None else chunks[block.lookback.num_before[chunks] == 0]
+    if len(lacking):
+        raise ValueError(
+            f"AddStatesFromEpisodesToBatch: chunk {block.episode_ids[lacking[0]]} starts at time step "
+            f"{int(block.t_started[lacking[0]])} without the state before it; keep a lookback of at least 1"
+        )

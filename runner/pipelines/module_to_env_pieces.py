@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 import torch
 
+from runner.config.algorithms import Schedule
+from runner.config.schedules import check_schedule, scheduled_value
 from runner.episodes import nested
+from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import (
     ACTION_DIST_INPUTS,
@@ -29,65 +33,31 @@ from runner.streams import restore_stream, stream_state
 _NOISE_STEPS = 256
 
 
-class GetActions(ModuleToEnvPiece):
-    """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode when not exploring.
-
-    The noise of 256 vector steps is drawn at once from the piece's own stream. `action_logp` is added once per
-    fragment, from `action_dist_inputs` and `actions`.
-    """
-
-    reads = (ACTION_DIST_INPUTS,)
-    writes = (ACTIONS,)
-    writes_per_fragment = (ACTION_LOGP,)
+class _DrawsNoise(ModuleToEnvPiece):
+    """Base of pieces that sample actions: they draw the noise of 256 vector steps at once, each from its stream."""
 
     def __init__(self) -> None:
         self._stream = np.random.default_rng(0)
-        self._noise: tuple[torch.Tensor, ...] = ()
+        self._noise: Any = ()
         self._position = 0
         self._resume_at = 0
         self._drawn_from: dict[str, Any] = {}
 
-    def __call__(
-        self,
-        *,
-        rl_module: RLModule,
-        batch: Batch,
-        episodes: RunningEpisodes,
-        explore: bool | None = None,
-        **kwargs: Any,
-    ) -> Batch:
-        """Add the actions, on the module's device."""
-        dist_inputs = batch[ACTION_DIST_INPUTS]
-        dist = rl_module.action_dist
-        if not explore:
-            batch[ACTIONS] = dist.mode(dist_inputs)
-            return batch
-        num_rows = dist_inputs.shape[0]
+    def _next_noise(self, num_rows: int, most_rows: int, draw: Callable[[tuple[int, int]], Any]) -> Any:
+        """Return noise (K, ...) for the K rows of a vector step.
+
+        Args:
+            num_rows: K.
+            most_rows: the largest K there can be.
+            draw: returns noise (vector steps, rows, ...) of this leading shape.
+        """
         if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
-            self._draw_noise(dist, dist_inputs, max(num_rows, episodes.max_rows))
+            self._drawn_from = stream_state(self._stream)
+            self._noise = draw((_NOISE_STEPS, max(num_rows, most_rows)))
+            self._position, self._resume_at = self._resume_at, 0
         noise = self._noise[self._position]
-        if noise.shape[0] != num_rows:  # fewer rows act than could
-            noise = noise[:num_rows]
-        batch[ACTIONS] = dist.sample(dist_inputs, noise)
         self._position += 1
-        return batch
-
-    def _draw_noise(self, dist: Any, dist_inputs: torch.Tensor, num_rows: int) -> None:
-        self._drawn_from = stream_state(self._stream)
-        noise = dist.draw_noise(self._stream, (_NOISE_STEPS, num_rows))
-        self._noise = torch.from_numpy(noise).to(dist_inputs.device).unbind(0)
-        self._position, self._resume_at = self._resume_at, 0
-
-    def to_graph(self) -> PieceGraph | None:
-        """Return the mode; who runs the graph samples from `action_dist_inputs`."""
-        return GreedyActionsGraph()
-
-    def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
-        """Add `action_logp` (R,) float32 to the fragment's columns."""
-        dist_inputs = torch.from_numpy(columns[ACTION_DIST_INPUTS])
-        actions = nested.map_leaves(torch.from_numpy, columns[ACTIONS])
-        logp = rl_module.action_dist.log_prob(dist_inputs, actions)
-        columns[ACTION_LOGP] = logp.numpy()
+        return noise if noise.shape[0] == num_rows else noise[:num_rows]  # fewer rows act than could
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Draw noise from `stream`."""
@@ -104,6 +74,112 @@ class GetActions(ModuleToEnvPiece):
         """Go on from a state; the noise is drawn again at the next call."""
         restore_stream(self._stream, state["stream"])
         self._noise, self._position, self._resume_at = (), 0, int(state["position"])
+
+
+class GetActions(_DrawsNoise):
+    """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode when not exploring.
+
+    `action_logp` is added once per fragment, from `action_dist_inputs` and `actions`.
+    """
+
+    reads = (ACTION_DIST_INPUTS,)
+    writes = (ACTIONS,)
+    writes_per_fragment = (ACTION_LOGP,)
+
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule,
+        batch: Batch,
+        episodes: RunningEpisodes,
+        explore: bool | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the actions, on the module's device."""
+        dist_inputs = batch[ACTION_DIST_INPUTS]
+        dist = rl_module.action_dist
+        if not explore:
+            batch[ACTIONS] = dist.mode(dist_inputs)
+            return batch
+
+        def draw(leading: tuple[int, int]) -> Any:
+            return torch.from_numpy(dist.draw_noise(self._stream, leading)).to(dist_inputs.device).unbind(0)
+
+        noise = self._next_noise(dist_inputs.shape[0], episodes.max_rows, draw)
+        batch[ACTIONS] = dist.sample(dist_inputs, noise)
+        return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """Return the mode; who runs the graph samples from `action_dist_inputs`."""
+        return GreedyActionsGraph()
+
+    def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
+        """Add `action_logp` (R,) float32 to the fragment's columns."""
+        dist_inputs = torch.from_numpy(columns[ACTION_DIST_INPUTS])
+        actions = nested.map_leaves(torch.from_numpy, columns[ACTIONS])
+        logp = rl_module.action_dist.log_prob(dist_inputs, actions)
+        columns[ACTION_LOGP] = logp.numpy()
+
+
+class EpsilonGreedyActions(_DrawsNoise):
+    """Adds `actions` (N, ...): the best ones by `action_dist_inputs`, and with probability epsilon random ones.
+
+    Random actions are uniform over what no mask forbids. The Q values are taken out of the batch: they are no
+    distribution, and nothing is learned from the ones of old networks.
+
+    Args:
+        epsilon: share of random actions; a number, or [[env steps, value], ...] over the env steps of all runners.
+
+    Raises:
+        ValueError: a share below 0 or above 1, or no schedule.
+    """
+
+    reads = (ACTION_DIST_INPUTS,)
+    writes = (ACTIONS,)
+    drops = (ACTION_DIST_INPUTS,)
+
+    def __init__(self, epsilon: Schedule) -> None:
+        super().__init__()
+        check_schedule("epsilon", epsilon, 0, 1)
+        self._schedule = epsilon
+        self.at_env_steps(0)
+
+    def at_env_steps(self, num_env_steps: int) -> None:
+        """Set epsilon for the next fragment."""
+        self.epsilon = scheduled_value(self._schedule, num_env_steps)
+
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule,
+        batch: Batch,
+        episodes: RunningEpisodes,
+        explore: bool | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the actions, on the module's device, and take `action_dist_inputs` away."""
+        q = batch.pop(ACTION_DIST_INPUTS)
+        if explore:
+            num_rows, num_values = q.shape
+            noise = self._next_noise(
+                num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, 1 + num_values), np.float32)
+            )
+            explores = noise[:, :1] < self.epsilon
+            if explores.any():
+                q = _random_where(explores, noise[:, 1:], q)
+        batch[ACTIONS] = rl_module.action_dist.mode(q)
+        return batch
+
+    def to_graph(self) -> PieceGraph | None:
+        """Return the best action."""
+        return GreedyActionsGraph()
+
+
+def _random_where(explores: npt.NDArray[np.bool_], random: npt.NDArray[np.float32], q: torch.Tensor) -> torch.Tensor:
+    """Return Q (N, K) with random values (N, K) in rows that explore (N, 1), but for forbidden actions."""
+    values = q.cpu().numpy()
+    mixed = np.where(explores & (values != np.float32(MASKED_LOGIT)), random, values)
+    return torch.from_numpy(mixed).to(q.device)
 
 
 class TensorToNumpy(ConnectorPiece):

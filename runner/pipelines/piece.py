@@ -34,6 +34,7 @@ OBS_OF_AGENTS = "obs_of_agents"
 AGENTS_MASK = "agents_mask"
 LOSS_MASK = "loss_mask"
 STATE_IN = "state_in"
+NEW_STATE_IN = "new_state_in"
 STATE_OUT = "state_out"
 SEQ_LENS = "seq_lens"
 # In minibatches of sequences: (V,) rows of the env steps in (S * L).
@@ -68,6 +69,8 @@ class ConnectorPiece:
 
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
+    # Columns that this piece takes out of the batch.
+    drops: tuple[str, ...] = ()
     # Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes.
     writes_per_fragment: tuple[str, ...] = ()
 
@@ -158,6 +161,9 @@ class ConnectorPiece:
             allowed=f"a method {name}.to_graph, or a run without the piece: docs/policy-artifact.md",
         )
         raise ConfigError([problem])
+
+    def at_env_steps(self, num_env_steps: int) -> None:
+        """Take how many env steps all runners have sampled; told before each fragment, for schedules."""
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Take the agents of a run with several: agent id -> space of the observations that its episodes hold."""

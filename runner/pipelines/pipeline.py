@@ -59,6 +59,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def _bind(self) -> None:
         """Prepare the calls of the pieces, with `metrics` for the ones that report."""
+        self._named = named_pieces(self._pieces)
         for piece in self._pieces:
             if isinstance(piece, ConnectorPipeline) and piece.belongs_in is None:
                 piece.name = self.name
@@ -113,7 +114,9 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         for piece in self._pieces:
             reads += [column for column in piece.reads if column not in (*reads, *writes)]
             writes += [column for column in piece.writes if column not in writes]
+            writes = [column for column in writes if column not in piece.drops]
         self.reads, self.writes = tuple(reads), tuple(writes)
+        self.drops = tuple(column for piece in self._pieces for column in piece.drops if column not in writes)
         self.writes_obs_to_episodes = any(piece.writes_obs_to_episodes for piece in self._pieces)
         self.reads_module = any(piece.reads_module for piece in self._pieces)
         self.needs_trajectories = any(piece.needs_trajectories for piece in self._pieces)
@@ -157,6 +160,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
                 if column not in columns:
                     raise PipelineError([self._order_problem(position, column, columns)])
             columns += [column for column in piece.writes if column not in columns]
+            columns = [column for column in columns if column not in piece.drops]
         return tuple(columns)
 
     def _order_problem(self, position: int, column: str, columns: Sequence[str]) -> Problem:
@@ -187,13 +191,18 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def to_graph(self) -> PipelineGraph:
         """Return the graphs of all pieces, one after the other."""
-        graphs = {name: piece.to_graph() for name, piece in named_pieces(self._pieces).items()}
+        graphs = {name: piece.to_graph() for name, piece in self._named.items()}
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
     def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
         """Give each piece its own random stream, `make_stream(pipeline name, position)`."""
         for position, piece in enumerate(self._pieces):
             piece.use_stream(make_stream(self.name, position))
+
+    def at_env_steps(self, num_env_steps: int) -> None:
+        """Let each piece know how many env steps all runners have sampled."""
+        for piece in self._pieces:
+            piece.at_env_steps(num_env_steps)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Let each piece know the agents of the run."""
@@ -216,12 +225,12 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def get_state(self) -> dict[str, Any]:
         """Return piece name -> its state, for pieces that have one."""
-        states = {name: piece.get_state() for name, piece in named_pieces(self._pieces).items()}
+        states = {name: piece.get_state() for name, piece in self._named.items()}
         return {name: state for name, state in states.items() if state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`; states of pieces that are not here are an error."""
-        pieces = named_pieces(self._pieces)
+        pieces = self._named
         for name, piece_state in state.items():
             if name not in pieces:
                 raise PipelineError(
@@ -243,7 +252,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """Merge the states of several runners, piece by piece (by name); only pieces that share something."""
-        pieces = named_pieces(self._pieces)
+        pieces = self._named
         merged = {name: pieces[name].merge_states([state[name] for state in states]) for name in states[0]}
         return {name: state for name, state in merged.items() if state}
 

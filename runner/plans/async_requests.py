@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runner.env_runners.env_runner_group import EnvRunnerGroup, RunnerTicket
 from runner.env_runners.sample import Sample
+from runner.plans.run_metrics import RunMetrics
 
 
 class AsyncRequests:
@@ -16,29 +17,29 @@ class AsyncRequests:
 
     Args:
         env_runners: that are asked.
+        metrics: of the run, which say how many env steps were sampled.
         method: of a runner; gives a sample.
         num_in_flight: requests of each runner.
         explore: whether actions are sampled.
         num_env_steps: of a request at least.
         sample_class: of the answers.
-        more_arguments: returns what the method takes besides.
     """
 
     def __init__(
         self,
         env_runners: EnvRunnerGroup,
+        metrics: RunMetrics,
         method: str,
         num_in_flight: int,
         num_env_steps: int,
         explore: bool,
         sample_class: type[Sample] = Sample,
-        more_arguments: Callable[[], tuple[Any, ...]] = tuple,
     ) -> None:
         self._env_runners = env_runners
-        self._arguments = (num_env_steps, explore, method)
+        self._metrics = metrics
+        self._num_env_steps, self._explore, self._method = num_env_steps, explore, method
         self._num_in_flight = num_in_flight
         self._sample_class = sample_class
-        self._more_arguments = more_arguments
         self._tickets: list[RunnerTicket] = []
         self._num_left = self._num_at_once
 
@@ -55,7 +56,7 @@ class AsyncRequests:
         for _ in range(self._num_in_flight):
             for index in range(self._env_runners.num_runners):
                 if sum(ticket.index == index for ticket in self._tickets) < self._num_in_flight:
-                    self._tickets.append(self._env_runners.request(index, *self._arguments, *self._more_arguments()))
+                    self._tickets.append(self._request(index))
         oldest = {
             ticket.index: ticket for ticket in reversed(self._tickets)
         }  # of each runner, whose answers are in order
@@ -67,6 +68,10 @@ class AsyncRequests:
         self._num_left -= 1
         self._tickets.remove(ticket)
         return self._env_runners.collect(ticket)
+
+    def _request(self, index: int) -> RunnerTicket:
+        num_sampled = self._metrics.num_env_steps_sampled_lifetime
+        return self._env_runners.request(index, self._num_env_steps, self._explore, num_sampled, self._method)
 
     def get_state(self) -> dict[str, Any]:
         """Wait for all answers and return them, in the order of the requests."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.operators import EXPERIENCES, GRADIENTS, RECORDED_BATCHES, TRAIN_RESULT
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
-from runner.plans.items import Experiences, Gradients, Item, Origin, TrainResult
+from runner.plans.items import Experiences, Gradients, Item, Origin, ReplayRows, TrainResult
 from runner.plans.recorded_batches import RecordedBatches
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
     """Invert `item_to_state`."""
     kind = state["kind"]
     if kind == EXPERIENCES:
-        rollout, replay_rows = rollout_from_state(state["rollout"]), state.get("replay_rows", {})
+        rollout, replay_rows = rollout_from_state(state["rollout"]), _known_rows(state, resources)
         return Experiences(rollout, _origins_from_state(state), replay_rows)
     if kind == GRADIENTS:
         from runner.learners.gradients import GroupGradients
@@ -51,7 +51,14 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
         return Gradients(gradients, int(state["num_env_steps"]), _origins_from_state(state))
     if kind == RECORDED_BATCHES:
         return RecordedBatches(resources.recorded_data, state["left"])
-    return TrainResult(**{name: state[name] for name in _TRAIN_RESULT if name in state})
+    known = {name: state[name] for name in _TRAIN_RESULT if name in state}
+    return TrainResult(**known | {"replay_rows": _known_rows(state, resources)})
+
+
+def _known_rows(state: Mapping[str, Any], resources: Resources) -> ReplayRows:
+    """Return the rows of buffers that have not begun anew."""
+    held = {name for name, buffer in resources.replay_buffers.items() if len(buffer)}
+    return {name: rows for name, rows in state.get("replay_rows", {}).items() if name in held}
 
 
 def _origins_to_state(item: Experiences | Gradients) -> list[dict[str, int]]:

@@ -6,19 +6,21 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.learners.remote_learner_group import Learners
-from runner.offline.training.offline_data import OfflineData
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Item
 from runner.plans.run_metrics import Result, RunMetrics
 from runner.replay import ReplayBuffer
+
+if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
+    from runner.offline.training.offline_data import OfflineData
 
 
 class Resource(Protocol):
@@ -190,7 +192,8 @@ class Resources:
         }
 
     def _replay_state(self) -> dict[str, Any]:
-        return {name: buffer.get_state() for name, buffer in self.replay_buffers.items()}
+        has_experiences = self.config.checkpoint.replay == "full"
+        return {name: buffer.get_state(has_experiences) for name, buffer in self.replay_buffers.items()}
 
     @property
     def _settings(self) -> dict[str, Any]:
@@ -198,11 +201,14 @@ class Resources:
         plan = {"plan": algorithm.plan, "operators": list(self.operators), REPLAY_BUFFERS: algorithm.replay_buffers}
         return {**plan, **{name: source.settings for name, source in self.sources.items()}}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Mapping[str, Any]) -> list[str]:
         """Go on from a state of `get_state`.
 
         A source with other settings begins anew, and so do the operators that need it. What operators and queues kept
         for another plan is dropped.
+
+        Returns:
+            The replay buffers that begin empty, because they have other arguments than the ones of the state.
         """
         saved, settings = state["plan"]["settings"], self._settings
         self.metrics.set_state(state["metrics"])
@@ -213,11 +219,15 @@ class Resources:
             else:
                 source.set_state(state[name])
         saved_buffers = saved.get(REPLAY_BUFFERS, {})
-        for name, buffer in self.replay_buffers.items():  # one with other arguments begins empty
+        emptied = []
+        for name, buffer in self.replay_buffers.items():
             if saved_buffers.get(name) == settings[REPLAY_BUFFERS][name]:
                 buffer.set_state(state[REPLAY_BUFFERS][name])
+            elif name in saved_buffers:
+                emptied.append(name)
         if all(saved.get(name) == settings[name] for name in ("plan", "operators")):
             self._set_state_of_plan(state["plan"], anew)
+        return emptied
 
     def _set_state_of_plan(self, state: Mapping[str, Any], anew: Collection[str]) -> None:
         for name, operator_state in state["operators"].items():

@@ -129,6 +129,7 @@ class RunMetrics:
             "num_env_steps_sampled": self.num_env_steps_sampled,
             "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
             "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "training_intensity": self._training_intensity,
             "num_episodes_lifetime": self.num_episodes_lifetime,
             "time_this_iter_s": seconds,
             "time_total_s": self.time_total_s,
@@ -149,6 +150,12 @@ class RunMetrics:
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
         return result | dict(more)
 
+    @property
+    def _training_intensity(self) -> float | None:
+        """Env steps trained on for each one sampled; None where none was sampled."""
+        num_sampled = self.num_env_steps_sampled_lifetime
+        return self.num_env_steps_trained_lifetime / num_sampled if num_sampled else None
+
     def get_state(self) -> dict[str, Any]:
         """Return counters and running means, as plain values."""
         return {
@@ -157,6 +164,7 @@ class RunMetrics:
             "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
             "num_episodes_lifetime": self.num_episodes_lifetime,
             "time_total_s": self.time_total_s,
+            "reported": {name: reduced.reduction for name, reduced in self._reported.items()},
             "returns": list(self._returns),
             "lengths": list(self._lengths),
             "own_returns": {
@@ -172,6 +180,7 @@ class RunMetrics:
             values.extend(saved)
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
+        self._reported = {name: ReducedValue(reduction) for name, reduction in state.get("reported", {}).items()}
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])

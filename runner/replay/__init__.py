@@ -1,6 +1,7 @@
 """Buffers of experiences that train batches are sampled from."""
 
 from runner.replay.episode_replay_buffer import EpisodeReplayBuffer
-from runner.replay.replay_buffer import PrioritizedReplayBuffer, ReplayBuffer, Replayed
+from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
+from runner.replay.replay_buffer import ReplayBuffer, Replayed
 
 __all__ = ["EpisodeReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "Replayed"]

@@ -1,54 +1,79 @@
-"""A buffer of whole episodes, sampled as fragments."""
+"""A buffer of recorded episodes, sampled as fragments that know where they are from."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from runner.episodes.columns import ColumnBlock, concat_blocks, take_chunks, take_fragments
+from runner.episodes.columns import ColumnBlock, InfoRows, Rollout
+from runner.replay.replay_buffer import REPLAYED, ReplayBuffer
+
+# Columns of the ring: number of the chunk that a step is of, and its place in the chunk.
+_CHUNK, _STEP = "$chunk", "$step"
+
+
+@dataclass(frozen=True)
+class _Origin:
+    """Where the steps of a chunk are from; `end` is the row after its last observation."""
+
+    block: ColumnBlock
+    index: int
+    end: int
 
 
 class EpisodeReplayBuffer:
-    """The newest episodes up to so many env steps; sampled are fragments of them, uniformly over their first steps.
+    """The newest env steps of episodes; sampled are fragments, uniformly over their first steps.
 
-    Subclass it to sample otherwise (`offline.prelearner_buffer_class`).
+    A `ReplayBuffer` whose samples have the ids, time steps and infos of their episodes, which pieces of learner
+    pipelines may read. Chunks are not joined with earlier ones of the same episode. Subclass it to sample otherwise
+    (`offline.prelearner_buffer_class`).
 
     Args:
-        capacity: env steps that are kept; whole episodes leave, the oldest first, but never the newest.
-        batch_length_T: env steps of a fragment; one that reaches its episode's end is shorter.
+        capacity: env steps that are kept; the last observation of a chunk takes the place of one.
+        batch_length_T: env steps of a fragment; one that reaches its chunk's end is shorter.
 
     Raises:
-        ValueError: a number below 1.
+        ValueError: a capacity below 2, or a length below 1.
     """
 
     def __init__(self, capacity: int = 10_000, batch_length_T: int = 1) -> None:  # noqa: N803 - RLlib's name
-        for name, value in (("capacity", capacity), ("batch_length_T", batch_length_T)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer of 1 or more, got {value!r}")
-        self.capacity = capacity
-        self.fragment_length = batch_length_T
-        self._blocks: deque[ColumnBlock] = deque()
-        self._num_left_out = 0  # of the oldest block's episodes
+        self._replay = ReplayBuffer(capacity, batch_length_T)
+        self.capacity, self.fragment_length = capacity, batch_length_T
+        self._origins: dict[int, _Origin] = {}  # of the chunks with rows in the ring, by number, oldest first
+        self._num_chunks = self._num_rows = 0
 
     @property
     def num_env_steps(self) -> int:
         """Env steps in the buffer."""
-        if not self._blocks:
-            return 0
-        return sum(block.num_rows for block in self._blocks) - int(self._blocks[0].lengths[: self._num_left_out].sum())
+        return len(self._replay)
 
     def add(self, block: ColumnBlock) -> None:
         """Add the episode chunks of a block."""
-        self._blocks.append(block)
-        excess = self.num_env_steps - self.capacity
-        while excess > 0 and (len(self._blocks) > 1 or self._num_left_out < len(self._blocks[0]) - 1):
-            excess -= int(self._blocks[0].lengths[self._num_left_out])
-            self._num_left_out += 1
-            if self._num_left_out == len(self._blocks[0]):
-                self._blocks.popleft()
-                self._num_left_out = 0
+        numbers = np.arange(self._num_chunks, self._num_chunks + len(block))
+        columns = {
+            **block.columns,
+            _CHUNK: np.repeat(numbers, block.lengths),
+            _STEP: np.arange(block.num_rows) - np.repeat(block.offsets[:-1], block.lengths),
+        }
+        names, start = [str(number) for number in numbers.tolist()], np.zeros(len(block), np.int64)
+        own = replace(block, columns=columns, episode_ids=names, t_started=start, lookback=None, infos=None)
+        self._replay.add(Rollout({block.module_id: own}, block.num_rows))
+        ends = self._num_rows + np.cumsum(block.lengths + 1)
+        origin = replace(block, columns={}, lookback=None)
+        for index, (number, end) in enumerate(zip(numbers.tolist(), ends.tolist(), strict=True)):
+            self._origins[number] = _Origin(origin, index, end)
+        self._num_chunks, self._num_rows = self._num_chunks + len(block), int(ends[-1])
+        self._forget_chunks()
+
+    def _forget_chunks(self) -> None:
+        """Forget the chunks of which no row is held any more."""
+        oldest = self._num_rows - self.capacity
+        gone = [number for number, origin in self._origins.items() if origin.end <= oldest]
+        for number in gone:
+            del self._origins[number]
 
     def sample(self, num_env_steps: int, stream: np.random.Generator) -> ColumnBlock:
         """Fragments with exactly so many env steps in all, with replacement.
@@ -60,19 +85,29 @@ class EpisodeReplayBuffer:
         Raises:
             ValueError: the buffer is empty.
         """
-        if not self._blocks:
-            raise ValueError("an empty buffer cannot be sampled")
-        oldest, *others = self._blocks
-        block = concat_blocks([take_chunks(oldest, self._num_left_out), *others])
-        offsets = block.offsets
-        fragments: list[npt.NDArray[np.int64]] = []  # (3, F): chunk, first step, length
-        missing = num_env_steps
-        while missing > 0:
-            rows = stream.integers(block.num_rows, size=-(-missing // self.fragment_length))
-            chunks = np.searchsorted(offsets, rows, side="right") - 1
-            starts = rows - offsets[chunks]
-            lengths = np.minimum(self.fragment_length, block.lengths[chunks] - starts)
-            lengths = np.minimum(lengths, missing - np.cumsum(lengths) + lengths)
-            fragments.append(np.stack([chunks, starts, lengths])[:, lengths > 0])
-            missing -= int(fragments[-1][2].sum())
-        return take_fragments(block, *np.concatenate(fragments, axis=1))
+        self._replay.use_stream(stream)
+        (block,) = self._replay.sample(num_env_steps).rollout.blocks.values()
+        columns = {name: column for name, column in block.columns.items() if name not in (_CHUNK, _STEP, *REPLAYED)}
+        first_rows = block.offsets[:-1]
+        origins = [self._origins[number] for number in block.columns[_CHUNK][first_rows].tolist()]
+        starts = block.columns[_STEP][first_rows]
+        return replace(
+            block,
+            columns=columns,
+            episode_ids=[origin.block.episode_ids[origin.index] for origin in origins],
+            t_started=starts + np.array([origin.block.t_started[origin.index] for origin in origins]),
+            infos=_InfosOfFragments(origins, starts.tolist()),
+        )
+
+
+class _InfosOfFragments(InfoRows):
+    """Infos of fragments, asked of the blocks that they are from."""
+
+    def __init__(self, origins: Sequence[_Origin], starts: Sequence[int]) -> None:
+        self._origins, self._starts = origins, starts
+
+    def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
+        origin, start = self._origins[chunk], self._starts[chunk]
+        infos = origin.block.infos
+        rows = None if infos is None else infos.rows_of(origin.index, 0, start + num_rows)
+        return None if rows is None else [{}] * num_before + rows[start:]

@@ -25,6 +25,7 @@ class PriorityTree:
     def __init__(self, num_leaves: int) -> None:
         self.num_leaves = num_leaves
         self._levels: list[Floats] = []  # (nodes, 16) each, the leaves first
+        self._is_changed = np.zeros(num_leaves, np.bool_)
         self._top = np.zeros(num_leaves)
         while not self._levels or len(self._top) > _MOST_AT_TOP:
             num_nodes = -(-len(self._top) // _WIDTH)
@@ -37,6 +38,11 @@ class PriorityTree:
         return self._levels[0].reshape(-1)[: self.num_leaves]
 
     @property
+    def num_bytes(self) -> int:
+        """The memory of all sums, and of a mark for each number."""
+        return sum(array.nbytes for array in (*self._levels, self._top, self._is_changed))
+
+    @property
     def total(self) -> float:
         """The sum of all priorities."""
         return float(self._top.sum())
@@ -44,9 +50,21 @@ class PriorityTree:
     def set(self, numbers: Numbers, priorities: Floats | float) -> None:
         """Set priorities (B,), 0 or more; of a number that comes twice the last one counts."""
         self.priorities[numbers] = priorities
+        self._is_changed[numbers] = True
         for below, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
             numbers = numbers // _WIDTH
             above.reshape(-1)[numbers] = below[numbers].sum(1)
+
+    def sum_up(self) -> None:
+        """Compute all sums, after priorities were written through the view."""
+        for below, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
+            above.reshape(-1)[: len(below)] = below.sum(1)
+
+    def take_changed(self) -> Numbers:
+        """Return the numbers, ascending, whose priorities were set since the last call."""
+        changed: Numbers = np.flatnonzero(self._is_changed)
+        self._is_changed[changed] = False
+        return changed
 
     def draw(self, num: int, stream: np.random.Generator) -> Numbers:
         """Draw `num` numbers in proportion to their priorities, one from each of `num` equal parts of the total sum.

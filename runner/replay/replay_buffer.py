@@ -6,25 +6,26 @@ Dimension letters: B sampled rows.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from weakref import ref
 
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.algorithms import Schedule
-from runner.config.errors import Problem, RunFailure
-from runner.config.schedules import scheduled_value
-from runner.episodes.columns import ColumnBlock, Rollout
-from runner.replay.priority_tree import PriorityTree
-from runner.replay.row_ring import RowRing, Rows
+from runner.episodes.columns import BURN_IN, ColumnBlock, Rollout
+from runner.replay.env_steps import EnvSteps
+from runner.replay.row_ring import N_STEP, RowRing, Rows
+from runner.segments import Segment, find_segments
 from runner.streams import restore_stream, stream_state
 
-# Column of prioritised samples: importance weights, at most 1.
+# Column of samples: importance weights, at most 1; all 1 where sampling is uniform.
 WEIGHTS = "weights"
-_SMALLEST_ERROR = 1e-6
+# Columns that samples have besides what was recorded.
+REPLAYED = (N_STEP, WEIGHTS)
 _MARKS = 256
+MEASURED_ROWS = 4096
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Replayed:
 
     Attributes:
         rollout: the steps.
-        rows: module id -> (B,) the rows of the buffer in which its chunks begin.
+        rows: module id -> (B,) the row of the buffer that was drawn for each of its env steps: where the chunk's
+            training begins.
     """
 
     rollout: Rollout
@@ -46,9 +48,13 @@ class ReplayBuffer:
     Args:
         capacity: env steps of each module that are kept; last observations of episodes count, too.
         batch_length_T: env steps of a sampled chunk, fewer where its episode ends.
+        burn_in_len: most env steps of a chunk before its first trained one, for the memory of modules to warm up on;
+            fewer where its episode begins.
         n_step: env steps that the reward of a sampled transition sums up, or the lowest and the highest such number,
             between which each transition draws its own; chunks of several steps have 1.
         gamma: discount within this sum.
+        replay_mode: `independent` samples each module by itself; `lockstep` samples env steps, and of each of them the
+            transitions of all agents that acted.
 
     Raises:
         ValueError: a number out of its bounds.
@@ -60,11 +66,14 @@ class ReplayBuffer:
         batch_length_T: int = 1,  # noqa: N803 - RLlib's name
         n_step: int | Sequence[int] = 1,
         gamma: float = 1.0,
+        burn_in_len: int = 0,
+        replay_mode: str = "independent",
     ) -> None:
         steps = [n_step] if isinstance(n_step, int) else list(n_step)
         for name, value, least in [
             ("capacity", capacity, 2),  # a step has two observations
             ("batch_length_T", batch_length_T, 1),
+            ("burn_in_len", burn_in_len, 0),
             *(("n_step", n, 1) for n in steps),
         ]:
             if not isinstance(value, int) or value < least:
@@ -73,40 +82,73 @@ class ReplayBuffer:
             raise ValueError(f"gamma must be a number from 0 to 1, got {gamma!r}")
         if not 1 <= len(steps) <= 2 or steps[0] > steps[-1]:
             raise ValueError(f"n_step must be a number, or the lowest and the highest one, got {n_step!r}")
-        if batch_length_T > 1 and steps != [1]:
-            raise ValueError(f"chunks of batch_length_T {batch_length_T} have n_step 1, got {n_step!r}")
-        self.capacity, self.fragment_length = capacity, batch_length_T
-        self._n_step, self._gamma = (steps[0], steps[-1]), gamma
+        gives_chunks = batch_length_T > 1 or burn_in_len > 0
+        lengths = f"batch_length_T {batch_length_T}, burn_in_len {burn_in_len}"
+        if gives_chunks and steps != [1]:
+            raise ValueError(f"chunks of several steps ({lengths}) have n_step 1, got {n_step!r}")
+        if replay_mode not in ("independent", "lockstep"):
+            raise ValueError(f"replay_mode must be independent or lockstep, got {replay_mode!r}")
+        if replay_mode == "lockstep" and gives_chunks:
+            raise ValueError(f"replay_mode lockstep has batch_length_T 1 and no burn-in, got {lengths}")
+        self.capacity, self.fragment_length, self.burn_in_len = capacity, batch_length_T, burn_in_len
+        self.gives_chunks = gives_chunks
+        self._num_lookback: Mapping[str, int] = {}
+        self.n_step, self._gamma = (steps[0], steps[-1]), gamma
         self._rings: dict[str, RowRing] = {}
+        self.env_steps = EnvSteps(self._rings, capacity) if replay_mode == "lockstep" else None
         self._num_samples = 0
         self._marks: deque[tuple[int, int]] = deque()  # rows written by the end of an addition, and samples before it
         self._stream = np.random.default_rng(0)
+        self._shown: list[ref[Segment]] = []  # of states since the last change
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Draw from `stream` from now on; a run gives each buffer its own."""
         self._stream = stream
 
+    def use_lookback(self, num_lookback: Mapping[str, int]) -> None:
+        """Give the steps before each sampled chunk, so many by module id; to be called before the first experiences."""
+        self._num_lookback = num_lookback
+
     # -- experiences -------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the env steps that can be sampled, of the module with the fewest."""
+        """Return the env steps that can be sampled, of the module with the fewest, or of all agents in step."""
+        if self.env_steps is not None:
+            return len(self.env_steps)
         return min((ring.num_env_steps for ring in self._rings.values()), default=0)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a module has as many rows as the buffer keeps, last observations of episodes among them."""
+        return any(len(ring) == ring.capacity for ring in self._rings.values()) and len(self) > 0
 
     def add(self, rollout: Rollout) -> None:
         """Write the experiences of all modules."""
+        if self._shown:
+            self._keep_shown()
+        rows = {}
         for module_id, block in rollout.blocks.items():
             if module_id not in self._rings:
                 self._add_module(module_id)
-            self._write(module_id, block)
+            rows[module_id] = self._write(module_id, block)
+        if self.env_steps is not None:
+            self.env_steps.add(rollout.blocks, rows)
         written = sum(ring.num_written for ring in self._rings.values())
         if not self._marks or written - self._marks[-1][0] >= self.capacity // _MARKS:
             self._marks.append((written, self._num_samples))
+            self._drop_old_marks()
 
     def _add_module(self, module_id: str) -> None:
-        self._rings[module_id] = RowRing(self.capacity, module_id)
+        self._rings[module_id] = self._new_ring(module_id, self.capacity)
 
-    def _write(self, module_id: str, block: ColumnBlock) -> None:
-        self._rings[module_id].add(block)
+    def _new_ring(self, module_id: str, capacity: int) -> RowRing:
+        # Memory goes through burn-in from the state before it.
+        num_lookback = max(self._num_lookback.get(module_id, 0), min(self.burn_in_len, 1))
+        return RowRing(capacity, module_id, num_lookback)
+
+    def _write(self, module_id: str, block: ColumnBlock) -> Rows:
+        """Write a block; returns the rows (R,) of its env steps, also of ones that are not held."""
+        return self._rings[module_id].add(block)
 
     def sample(self, num_env_steps: int, num_env_steps_sampled: int = 0) -> Replayed:
         """Sample chunks with so many env steps of each module, with replacement.
@@ -121,6 +163,8 @@ class ReplayBuffer:
         if not self._rings:
             raise ValueError("an empty buffer cannot be sampled")
         self._num_samples += 1
+        if self.env_steps is not None:
+            return self._sample_in_step(self.env_steps, num_env_steps)
         blocks, rows = {}, {}
         for module_id, ring in self._rings.items():
             if ring.num_env_steps:
@@ -131,167 +175,144 @@ class ReplayBuffer:
 
     def _sample_module(self, module_id: str, num_env_steps: int, num_sampled: int) -> tuple[ColumnBlock, Rows]:
         ring = self._rings[module_id]
-        if self.fragment_length == 1:
-            rows = ring.draw(num_env_steps, self._stream)
-            return self._transitions(ring, rows), rows
-        return self._fragments(ring, num_env_steps)
+        block, rows = self._sampled(ring, num_env_steps, lambda missing: ring.draw(missing, self._stream))
+        return with_weights(block, np.ones(block.num_rows, np.float32)), rows
 
-    def _fragments(self, ring: RowRing, num_env_steps: int) -> tuple[ColumnBlock, Rows]:
+    def _sample_in_step(self, env_steps: EnvSteps, num_env_steps: int) -> Replayed:
+        lowest, highest = self.n_step
+        steps = env_steps.draw(num_env_steps, self._stream)
+        n_steps = self._stream.integers(lowest, highest + 1, num_env_steps)
+        blocks, rows = {}, {}
+        for module_id, ring in self._rings.items():
+            found = env_steps.rows_of(module_id, steps)
+            if len(found.rows):
+                n_step = n_steps[found.draw]
+                block = ring.transitions(found.rows, n_step, self._gamma)
+                agents = env_steps.agents_of(module_id, found, ring.successors(ring.n_steps(found.rows, n_step).last))
+                block = with_weights(replace(block, agents=agents), np.ones(len(block), np.float32))
+                blocks[module_id], rows[module_id] = block, found.rows
+        return Replayed(Rollout(blocks, num_env_steps), rows)
+
+    def _sampled(self, ring: RowRing, num_env_steps: int, draw: Callable[[int], Rows]) -> tuple[ColumnBlock, Rows]:
+        """Return a block of drawn chunks, and the row (B,) that was drawn for each of its B env steps to train on."""
+        if not self.gives_chunks:
+            rows = draw(num_env_steps)
+            return self._transitions(ring, rows), rows
+        rows, lengths = self._drawn_chunks(ring, num_env_steps, draw)
+        drawn = np.repeat(rows, lengths)
+        if self.burn_in_len == 0:
+            return ring.fragments(rows, lengths), drawn
+        first, num_burn_in = ring.step_back(rows, self.burn_in_len)
+        block = ring.fragments(first, num_burn_in + lengths)
+        is_burn_in = np.arange(block.num_rows) < np.repeat(block.offsets[:-1] + num_burn_in, block.lengths)
+        return replace(block, columns={**block.columns, BURN_IN: is_burn_in}), drawn
+
+    def _drawn_chunks(self, ring: RowRing, num_env_steps: int, draw: Callable[[int], Rows]) -> tuple[Rows, Rows]:
+        """Draw chunks until they have so many steps; returns their first rows, and the steps of each."""
         parts: list[Rows] = []  # (2, F): first row, steps
         missing = num_env_steps
         while missing > 0:
-            rows = ring.draw(-(-missing // self.fragment_length), self._stream)
+            rows = draw(-(-missing // self.fragment_length))
             lengths = ring.n_steps(rows, self.fragment_length).num_steps
             lengths = np.minimum(lengths, missing - np.cumsum(lengths) + lengths)
             parts.append(np.stack((rows, lengths))[:, lengths > 0])
             missing -= int(parts[-1][1].sum())
         rows, lengths = np.concatenate(parts, 1)
-        return ring.fragments(rows, lengths), rows
+        return rows, lengths
 
     def _transitions(self, ring: RowRing, rows: Rows) -> ColumnBlock:
-        lowest, highest = self._n_step
+        lowest, highest = self.n_step
         if lowest == highest:
             return ring.transitions(rows, highest, self._gamma)
         return ring.transitions(rows, self._stream.integers(lowest, highest + 1, len(rows)), self._gamma)
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
+    def row_bytes(self, module_id: str, block: ColumnBlock) -> float:
+        """Return the memory that an env step of a module takes, in bytes; nothing is kept.
+
+        Args:
+            module_id: of the module.
+            block: experiences of it, whose columns count.
+        """
+        ring = self._new_ring(module_id, MEASURED_ROWS)
+        ring.allocate(block.columns)
+        of_index = 0 if self.env_steps is None else self.env_steps.step_bytes(block)
+        return ring.num_bytes / MEASURED_ROWS + of_index
+
     def metrics(self) -> dict[str, float | int | None]:
-        """Return what the buffer holds."""
+        """Return what the buffer holds, of all modules together."""
         rings = self._rings.values()
         return {
-            "capacity": self.capacity,
+            "capacity": self.capacity * max(1, len(rings)),
             "num_env_steps": sum(ring.num_env_steps for ring in rings),
-            "num_bytes": sum(ring.num_bytes for ring in rings),
+            "num_bytes": self._num_bytes(),
             "age_of_oldest": self._age_of_oldest(),
         }
 
+    def _num_bytes(self) -> int:
+        of_index = 0 if self.env_steps is None else self.env_steps.num_bytes
+        return sum(ring.num_bytes for ring in self._rings.values()) + of_index
+
     def _age_of_oldest(self) -> int:
         """Return how many samples were drawn since the oldest row was written, to 1 part in 256 of the capacity."""
+        self._drop_old_marks()
+        return self._num_samples - self._marks[0][1] if self._marks else 0
+
+    def _drop_old_marks(self) -> None:
         oldest = sum(ring.oldest for ring in self._rings.values())
         while len(self._marks) > 1 and self._marks[0][0] <= oldest:
             self._marks.popleft()
-        return self._num_samples - self._marks[0][1] if self._marks else 0
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the experiences, the stream and counters, as plain values and arrays."""
+    def get_state(self, has_experiences: bool = True) -> dict[str, Any]:
+        """Return the experiences, the stream and counters, as plain values, arrays and segments.
+
+        Args:
+            has_experiences: false: without the experiences, and what goes on from the state begins with none.
+        """
+        modules = {module_id: self._module_state(module_id) for module_id in self._rings} if has_experiences else {}
+        self._shown += [ref(segment) for segment in find_segments(modules)]
         return {
-            "modules": {module_id: self._module_state(module_id) for module_id in self._rings},
+            "has_experiences": has_experiences,
+            "modules": modules,
             "stream": stream_state(self._stream),
             "num_samples": self._num_samples,
-            "marks": [list(mark) for mark in self._marks],
+            "marks": [list(mark) for mark in self._marks] if has_experiences else [],
+            "env_steps": self.env_steps.get_state() if self.env_steps is not None and has_experiences else None,
         }
 
     def _module_state(self, module_id: str) -> dict[str, Any]:
         return {"ring": self._rings[module_id].get_state()}
 
+    def _keep_shown(self) -> None:
+        """Let states that somebody still holds keep what is about to change."""
+        for reference in self._shown:
+            segment = reference()
+            if segment is not None:
+                segment.keep()
+        self._shown = []
+
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state` of a buffer with the same arguments."""
+        self._forget_modules()
         for module_id, of_module in state["modules"].items():
             self._add_module(module_id)
             self._load_module(module_id, of_module)
+        if self.env_steps is not None and state["env_steps"] is not None:
+            self.env_steps.set_state(state["env_steps"])
         restore_stream(self._stream, state["stream"])
         self._num_samples = int(state["num_samples"])
         self._marks = deque((int(written), int(samples)) for written, samples in state["marks"])
 
-    def _load_module(self, module_id: str, state: Mapping[str, Any]) -> None:
-        self._rings[module_id].load(state["ring"])
-
-
-class PrioritizedReplayBuffer(ReplayBuffer):
-    """Samples transitions in proportion to their priorities (Schaul et al., 2016, https://arxiv.org/abs/1511.05952).
-
-    Priorities are p^alpha with p = |TD error| (3.3, proportional); new transitions have the highest priority so far.
-    Samples have a column `weights` (B,) float32: (N P(i))^-beta over the largest one of the sample (3.4).
-
-    Args:
-        capacity, n_step, gamma: see `ReplayBuffer`.
-        alpha: how much priorities count; 0 samples uniformly.
-        beta: how much of the bias is corrected; a number, or a schedule over env steps.
-
-    Raises:
-        ValueError: a number out of its bounds.
-    """
-
-    def __init__(
-        self,
-        capacity: int = 10_000,
-        n_step: int | Sequence[int] = 1,
-        gamma: float = 1.0,
-        alpha: float = 0.6,
-        beta: Schedule = 0.4,
-    ) -> None:
-        super().__init__(capacity, 1, n_step, gamma)
-        if not isinstance(alpha, (int, float)) or alpha < 0:
-            raise ValueError(f"alpha must be a number of 0 or more, got {alpha!r}")
-        try:
-            values = [scheduled_value(beta, int(step)) for step in (0, *(step for step, _ in _points_of(beta)))]
-        except (TypeError, ValueError):
-            values = [-1.0]
-        if min(values) < 0:
-            raise ValueError(f"beta must be 0 or more, or [[env steps, value], ...], got {beta!r}")
-        self._alpha, self._beta = alpha, beta
-        self._trees: dict[str, PriorityTree] = {}
-        self._highest: dict[str, float] = {}
-
-    def _add_module(self, module_id: str) -> None:
-        super()._add_module(module_id)
-        self._trees[module_id], self._highest[module_id] = PriorityTree(self.capacity), 1.0
-
-    def _write(self, module_id: str, block: ColumnBlock) -> None:
-        ring = self._rings[module_id]
-        before = ring.num_written
-        rows = ring.add(block)
-        written = np.arange(max(before, ring.oldest), ring.num_written)  # not all have a step
-        priorities = np.zeros(len(written) + len(rows))
-        priorities[len(written) :] = self._highest[module_id]
-        self._trees[module_id].set(ring.place(np.concatenate((written, rows))), priorities)
-
-    def _sample_module(self, module_id: str, num_env_steps: int, num_sampled: int) -> tuple[ColumnBlock, Rows]:
-        ring, tree = self._rings[module_id], self._trees[module_id]
-        places = tree.draw(num_env_steps, self._stream)
-        rows = ring.row_at(places)
-        block = self._transitions(ring, rows)
-        shares = tree.priorities[places] * (ring.num_env_steps / tree.total)
-        weights = shares ** -scheduled_value(self._beta, num_sampled)
-        columns = {**block.columns, WEIGHTS: (weights / weights.max()).astype(np.float32)}
-        return replace(block, columns=columns), rows
-
-    def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
-        """Set the priorities of rows (B,) that were sampled; rows that others have taken the place of are left out.
-
-        Raises:
-            RunFailure: there are not as many errors as rows.
-        """
-        if rows.shape != td_errors.shape:
-            what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
-            raise RunFailure(
-                Problem(what, "algorithm.plan", allowed="an error for each replayed row, and no other rows")
-            )
-        ring = self._rings[module_id]
-        has_step = ring.has_step(rows)
-        rows, errors = rows[has_step], np.abs(td_errors[has_step].astype(np.float64))
-        if len(rows):
-            priorities = (errors + _SMALLEST_ERROR) ** self._alpha
-            self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))
-            self._trees[module_id].set(ring.place(rows), priorities)
-
-    def metrics(self) -> dict[str, float | int | None]:
-        """Return what the buffer holds, and the mean priority."""
-        total = sum(tree.total for tree in self._trees.values())
-        num_rows = sum(ring.num_env_steps for ring in self._rings.values())
-        return super().metrics() | {"mean_priority": total / num_rows if num_rows else None}
-
-    def _module_state(self, module_id: str) -> dict[str, Any]:
-        priorities = self._trees[module_id].priorities[: len(self._rings[module_id])].copy()
-        return super()._module_state(module_id) | {"priorities": priorities, "highest": self._highest[module_id]}
+    def _forget_modules(self) -> None:
+        self._rings.clear()
+        if self.env_steps is not None:
+            self.env_steps = EnvSteps(self._rings, self.capacity)
 
     def _load_module(self, module_id: str, state: Mapping[str, Any]) -> None:
-        super()._load_module(module_id, state)
-        priorities = np.asarray(state["priorities"])
-        self._trees[module_id].set(np.arange(len(priorities)), priorities)
-        self._highest[module_id] = float(state["highest"])
+        self._rings[module_id].set_state(state["ring"])
 
 
-def _points_of(schedule: Schedule) -> Sequence[Sequence[float]]:
-    return schedule if isinstance(schedule, list) else []
+def with_weights(block: ColumnBlock, weights: npt.NDArray[np.float32]) -> ColumnBlock:
+    """Return the block with column `weights` (R,)."""
+    return replace(block, columns={**block.columns, WEIGHTS: weights})

@@ -4,27 +4,35 @@ A row holds one observation and, as soon as it is known, the step that was taken
 the order in which their observations came; row r lies at place r % capacity, over row r - capacity. Each row knows how
 far its successor in the same episode is, so that chunks of any number of sub-environments, agents and simulators may
 come in turns, every observation is held once, and next observations and n-step returns are made when rows are sampled.
+Where pieces look back, each row also knows how far its predecessor is.
 
 Dimension letters: C capacity, R env steps, E episode chunks, B sampled rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, overload
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
-from runner.episodes.columns import DEFAULT_MODULE_ID, OBS, REWARDS, Column, ColumnBlock
+from runner.episodes.columns import DEFAULT_MODULE_ID, OBS, REWARDS, Column, ColumnBlock, LookbackRows
+from runner.segments import Segment, SegmentFile, read_ahead
 
 Rows = npt.NDArray[np.int64]
 
 # Column of sampled transitions: the steps that their rewards are the discounted sum of.
 N_STEP = "n_step"
+
+# Distance to a predecessor that was never held, or has left: beyond the oldest row of any ring.
+_GONE = np.iinfo(np.int32).max
+# A checkpoint writes the segments in which something has changed, and links to the files of the others.
+MOST_SEGMENTS, LEAST_ROWS_OF_SEGMENT = 512, 1024
 
 # How the step on a row ended; rows that wait for their step, and last observations of episodes, have none.
 NO_STEP, GOES_ON, TERMINATED, TRUNCATED = range(4)
@@ -45,6 +53,48 @@ class NStepRows:
     num_steps: Rows
 
 
+@dataclass(frozen=True)
+class PastRows:
+    """What is held before some rows.
+
+    Attributes:
+        rows: (B, K + 1) the row itself, its predecessor, and so on; the earliest one again and again where there are
+            fewer.
+        num_before: (B,) predecessors that are held, at most K.
+        is_cut: (B,) fewer than K because the next one has left the ring, or was never in it; not at an episode's start.
+    """
+
+    rows: Rows
+    num_before: Rows
+    is_cut: npt.NDArray[np.bool_]
+
+
+class _ChunkIds(Sequence[str]):
+    """Ids of sampled chunks, made when they are asked for; they differ where a row was drawn twice, too.
+
+    Args:
+        first: (B,) row with which each chunk begins.
+    """
+
+    def __init__(self, first: Rows) -> None:
+        self._first = first
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[str]: ...
+    def __getitem__(self, index: int | slice) -> str | Sequence[str]:
+        numbers = range(len(self))[index]
+        return (
+            [self[number] for number in numbers]
+            if isinstance(numbers, range)
+            else f"row-{self._first[numbers]}-{numbers}"
+        )
+
+
 class RowRing:
     """Holds the newest C rows of episode chunks.
 
@@ -54,6 +104,8 @@ class RowRing:
     Args:
         capacity: C; the last observation of an episode, which has no step, takes a row, too.
         module_id: of the module that acted.
+        num_lookback: steps before a chunk that are sampled with it. A chunk begins only where as many are held, or all
+            since its episode's start; its `t_started` is how many there are.
 
     Attributes:
         columns: name -> (C, ...) arrays, nested where the blocks' are; empty before the first block.
@@ -61,18 +113,23 @@ class RowRing:
         num_env_steps: env steps that are held.
     """
 
-    def __init__(self, capacity: int, module_id: str = DEFAULT_MODULE_ID) -> None:
+    def __init__(self, capacity: int, module_id: str = DEFAULT_MODULE_ID, num_lookback: int = 0) -> None:
         self.capacity = capacity
         self.module_id = module_id
+        self.num_lookback = num_lookback
         self.columns: dict[str, Column] = {}
         self.num_written = 0
         self.num_env_steps = 0
         self._ending = np.zeros(capacity, np.uint8)
         self._to_successor = np.zeros(capacity, np.int32)
+        # 0 at an episode's start; no places without lookback.
+        self._to_predecessor = np.zeros(capacity if num_lookback else 0, np.int32)
         self._waiting: dict[str, tuple[int, int]] = {}  # episode id -> row and time step of its newest observation
         self._most_waiting = 64
-        self._late: list[Rows] = []  # rows whose steps were written after `segment` had given the rows
-        self._given = 0  # rows that `segment` has given
+        self._late: list[Rows] = []  # rows whose steps were written after `get_state` had given the rows
+        self._given = 0  # rows that `get_state` has given
+        self._rows_of_segment = max(LEAST_ROWS_OF_SEGMENT, -(-capacity // MOST_SEGMENTS))
+        self._files: list[SegmentFile] = []  # of each segment of the places that are in use
 
     def __len__(self) -> int:
         """Return how many rows are held."""
@@ -93,14 +150,14 @@ class RowRing:
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the arrays, which is taken with the first block."""
+        """The memory of the arrays, most of which is taken with the first block."""
         arrays = [leaf for column in self.columns.values() for leaf in nested.leaves(column)]
-        return sum(array.nbytes for array in (*arrays, self._ending, self._to_successor))
+        return sum(array.nbytes for array in (*arrays, self._ending, self._to_successor, self._to_predecessor))
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, block: ColumnBlock) -> Rows:
-        """Write the chunks of a block; returns the rows (<= R,) of its env steps that are held, in their order.
+        """Write the chunks of a block; returns the rows (R,) of its env steps; ones before `oldest` are not held.
 
         Raises:
             RunFailure: the block has other columns than the ones before.
@@ -111,10 +168,15 @@ class RowRing:
                 Problem(what, "algorithm.replay_buffers", ", ".join(block.columns), ", ".join(self.columns))
             )
         if not self.columns:
-            self.columns = {name: nested.map_leaves(self._like, column) for name, column in block.columns.items()}
+            self.allocate(block.columns)
+        if block.num_rows == len(block) == 1:
+            return self._add_step(block)
         rows, is_new = self._rows_of_observations(block)
         end = self.num_written + int(np.count_nonzero(is_new))
-        self._write_observations(block.columns[OBS], np.flatnonzero(is_new), end)
+        new = np.flatnonzero(is_new)[-self.capacity :]
+        self._write_observations(block.columns[OBS], new, end)
+        if self.num_lookback:
+            self._link_back(block, rows, new)
         is_step = np.ones(len(rows), np.bool_)
         is_step[block.first_obs_rows + block.lengths] = False
         rows_of_steps, successors = rows[is_step], rows[1:][is_step[:-1]]
@@ -122,31 +184,76 @@ class RowRing:
         last_steps = block.offsets[1:] - 1
         ending[last_steps[block.is_terminated]] = TERMINATED
         ending[last_steps[block.is_truncated & ~block.is_terminated]] = TRUNCATED
-        self._wait(block, rows)
-        return self._write_steps(block.columns, rows_of_steps, successors, ending)
+        self._write_steps(block.columns, rows_of_steps, successors, ending)
+        return rows_of_steps
+
+    def _add_step(self, block: ColumnBlock) -> Rows:
+        """Write a chunk of one step; arrays of one row each would take ten times as long."""
+        obs, id_, t_started = block.columns[OBS], block.episode_ids[0], int(block.t_started[0])
+        row, t = self._waiting.pop(id_, (-1, -1))
+        if t != t_started or row < self.oldest:
+            row = self._append(obs, 0, _GONE if t_started else 0)
+        successor = self._append(obs, 1, self.num_written - row)
+        is_terminated, is_truncated = bool(block.is_terminated[0]), bool(block.is_truncated[0])
+        if not (is_terminated or is_truncated):
+            self._wait_at(id_, successor, t_started + 1)
+        rows = np.array([row])
+        if row < self.oldest:
+            return rows
+        place = row % self.capacity
+        self._ending[place] = TERMINATED if is_terminated else TRUNCATED if is_truncated else GOES_ON
+        self._to_successor[place] = successor - row
+        for name, targets in self.columns.items():
+            if name != OBS:
+                _assign_row(targets, place, block.columns[name], 0)
+        self.num_env_steps += 1
+        if row < self._given:
+            self._late.append(rows)
+        return rows
+
+    def _append(self, obs: Column, number: int, to_predecessor: int) -> int:
+        """Write the observation with this number to the next row; returns the row."""
+        row = self.num_written
+        place = row % self.capacity
+        self.num_env_steps -= int(self._ending[place] != NO_STEP)
+        self._ending[place] = NO_STEP
+        _assign_row(self.columns[OBS], place, obs, number)
+        if self.num_lookback:
+            self._to_predecessor[place] = to_predecessor
+        self.num_written += 1
+        return row
+
+    def allocate(self, columns: Mapping[str, Column]) -> None:
+        """Make the arrays for columns like these."""
+        self.columns = {name: nested.map_leaves(self._like, column) for name, column in columns.items()}
 
     def _like(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.zeros((self.capacity, *column.shape[1:]), column.dtype)
 
     def _rows_of_observations(self, block: ColumnBlock) -> tuple[Rows, npt.NDArray[np.bool_]]:
-        """Return the row of each observation (R + E,), and whether it is a new one."""
+        """Return the row of each observation (R + E,), and whether it is a new one; keep where episodes may go on."""
         is_new = np.ones(block.num_rows + len(block), np.bool_)
         continued, known = [], []
-        for first, id_, t_started in zip(
-            block.first_obs_rows.tolist(), block.episode_ids, block.t_started.tolist(), strict=True
+        goes_on = (~(block.is_terminated | block.is_truncated)).tolist()
+        first, end = 0, self.num_written  # the chunk's first observation, and the row after the ones before it
+        for id_, t_started, length, is_open in zip(
+            block.episode_ids, block.t_started.tolist(), block.lengths.tolist(), goes_on, strict=True
         ):
             row, t = self._waiting.pop(id_, (-1, -1))
-            if t == t_started and row >= self.oldest:  # no chunk between the two was left out
+            is_known = t == t_started and row >= self.oldest  # no chunk between the two was left out
+            if is_known:
                 continued.append(first)
                 known.append(row)
+            first, end = first + length + 1, end + length + (not is_known)
+            if is_open:
+                self._wait_at(id_, end - 1, t_started + length)
         is_new[continued] = False
         rows = self.num_written + np.cumsum(is_new) - 1
         rows[continued] = known
         return rows, is_new
 
     def _write_observations(self, obs: Column, numbers: Rows, end: int) -> None:
-        """Write the observations with these numbers to rows up to `end`, the newest C of them."""
-        numbers = numbers[max(0, len(numbers) - self.capacity) :]
+        """Write the observations with these numbers, at most C, to rows up to `end`."""
         first = (end - len(numbers)) % self.capacity
         until_seam = min(len(numbers), self.capacity - first)
         targets = self.columns[OBS]
@@ -157,7 +264,13 @@ class RowRing:
             nested.map_leaves(lambda target, leaf, p=places, n=part: leaf.take(n, 0, target[p], "clip"), targets, obs)
         self.num_written = end
 
-    def _write_steps(self, columns: Mapping[str, Column], rows: Rows, successors: Rows, ending: Any) -> Rows:
+    def _link_back(self, block: ColumnBlock, rows: Rows, new: Rows) -> None:
+        """Write how far the predecessors of the new observations, which have these numbers, are."""
+        distances = np.diff(rows, prepend=0)
+        distances[block.first_obs_rows] = np.where(block.t_started > 0, _GONE, 0)
+        self._to_predecessor[self.place(rows[new])] = distances[new]
+
+    def _write_steps(self, columns: Mapping[str, Column], rows: Rows, successors: Rows, ending: Any) -> None:
         steps: Any = slice(None)
         if len(rows) and rows.min() < self.oldest:
             steps = rows >= self.oldest
@@ -171,16 +284,10 @@ class RowRing:
         self.num_env_steps += len(rows)
         if len(rows) and rows.min() < self._given:
             self._late.append(rows[rows < self._given])
-        return rows
 
-    def _wait(self, block: ColumnBlock, rows: Rows) -> None:
-        """Keep the newest row of each episode that may go on."""
-        last = rows[block.first_obs_rows + block.lengths].tolist()
-        ends = (block.t_started + block.lengths).tolist()
-        is_done = (block.is_terminated | block.is_truncated).tolist()
-        for id_, row, t, done in zip(block.episode_ids, last, ends, is_done, strict=True):
-            if not done:
-                self._waiting[id_] = row, t
+    def _wait_at(self, id_: str, row: int, t: int) -> None:
+        """Keep the newest row of an episode that may go on."""
+        self._waiting[id_] = row, t
         if len(self._waiting) > self._most_waiting:  # some will never go on, of runners that were lost
             self._waiting = {id_: one for id_, one in self._waiting.items() if one[0] >= self.oldest}
             self._most_waiting = 64 + 2 * len(self._waiting)
@@ -188,18 +295,41 @@ class RowRing:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def draw(self, num_rows: int, stream: np.random.Generator) -> Rows:
-        """Draw rows with a step, uniformly and with replacement.
+        """Draw rows that a chunk may begin with, uniformly and with replacement.
 
         Raises:
-            ValueError: there is none.
+            ValueError: no row has a step.
+            RunFailure: no row that has one has the steps before it.
         """
         if self.num_env_steps == 0:
             raise ValueError("an empty buffer cannot be sampled")
+        return self.drawn(num_rows, lambda missing: stream.integers(self.oldest, self.num_written, missing))
+
+    def drawn(self, num_rows: int, draw: Callable[[int], Rows]) -> Rows:
+        """Return rows that a chunk may begin with, of the ones that `draw` gives when asked for a number of them.
+
+        Raises:
+            RunFailure: there is none.
+        """
         rows = np.empty(0, np.int64)
         while len(rows) < num_rows:
-            drawn = stream.integers(self.oldest, self.num_written, num_rows - len(rows))
-            rows = np.concatenate((rows, drawn[self._ending[self.place(drawn)] != NO_STEP]))
+            found = draw(num_rows - len(rows))
+            found = found[self.can_begin(found)]
+            if len(rows) == len(found) == 0:
+                self._check_lookback()
+            rows = np.concatenate((rows, found))
         return rows
+
+    def can_begin(self, rows: Rows) -> npt.NDArray[np.bool_]:
+        """Return which of the rows, which are held, have a step, and what is looked back at before it."""
+        can_begin: npt.NDArray[np.bool_] = self._ending[self.place(rows)] != NO_STEP
+        return can_begin & ~self.past(rows, self.num_lookback).is_cut if self.num_lookback else can_begin
+
+    def _check_lookback(self) -> None:
+        if not self.can_begin(np.arange(self.oldest, self.num_written)).any():
+            what = f"no step of module {self.module_id} in the replay buffer has the steps before it that are needed"
+            got = f"{len(self)} rows, {self.num_lookback} steps of lookback"
+            raise RunFailure(Problem(what, "algorithm.replay_buffers", got, "a larger capacity, or less lookback"))
 
     def has_step(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return which rows are held and have a step."""
@@ -223,6 +353,37 @@ class RowRing:
         """Return the row of the observation after each row's step."""
         return rows + self._to_successor[self.place(rows)]
 
+    def past(self, rows: Rows, num_steps: int) -> PastRows:
+        """Follow each row back for `num_steps`, or to where its episode begins or what is held of it does."""
+        path, num_before = [rows], np.zeros(len(rows), np.int64)
+        is_held, is_cut = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
+        for _ in range(num_steps):
+            distance = self._to_predecessor[self.place(path[-1])]
+            is_here = path[-1] - distance >= self.oldest
+            is_cut |= is_held & ~is_here
+            is_held &= is_here & (distance > 0)
+            path.append(path[-1] - np.where(is_held, distance, 0))
+            num_before += is_held
+        return PastRows(np.stack(path, 1), num_before, is_cut)
+
+    def step_back(self, rows: Rows, num_steps: int) -> tuple[Rows, Rows]:
+        """Return (B,) the rows up to `num_steps` before rows that a chunk may begin with, and how many steps before.
+
+        Fewer where the episode begins, or where a chunk may not begin earlier.
+        """
+        past = self.past(rows, num_steps + self.num_lookback)
+        num_back = np.minimum(past.num_before - np.where(past.is_cut, self.num_lookback, 0), num_steps)
+        return past.rows[np.arange(len(rows)), num_back], num_back
+
+    def _lookback(self, rows: Rows) -> LookbackRows:
+        """Return the steps before chunks that begin with these rows."""
+        past = self.past(rows, self.num_lookback)
+        before = past.rows[:, :0:-1]  # the oldest first
+        places = self.place(before[np.arange(self.num_lookback, 0, -1) <= past.num_before[:, None]])
+        return LookbackRows(
+            {name: nested.take(column, places) for name, column in self.columns.items()}, past.num_before
+        )
+
     def transitions(self, rows: Rows, n_step: int | Rows = 1, gamma: float = 1.0) -> ColumnBlock:
         """Return n-step transitions as B chunks of one step each.
 
@@ -244,7 +405,10 @@ class RowRing:
         columns[OBS] = nested.take(self.columns[OBS], both)
         columns[REWARDS] = self._discounted(found, gamma)
         columns[N_STEP] = found.num_steps
-        return self._chunks(columns, np.ones(len(rows), np.int64), found.last)
+        chunks = self._chunks(columns, rows, np.ones(len(rows), np.int64), found.last)
+        if self.num_lookback and np.max(n_step) > 1:
+            return replace(chunks, last_lookback=self._lookback(self.successors(found.last)))
+        return chunks
 
     def fragments(self, rows: Rows, length: int | Rows) -> ColumnBlock:
         """Return chunks of up to `length` steps that begin at these rows; shorter where the episode ends or waits.
@@ -271,7 +435,8 @@ class RowRing:
         columns = {
             name: nested.take(column, observations if name == OBS else steps) for name, column in self.columns.items()
         }
-        return self._chunks(columns, lengths, last)
+        columns[N_STEP] = np.ones(len(steps), np.int64)
+        return self._chunks(columns, rows, lengths, last)
 
     def _is_followed(self, rows: Rows, successors: Rows) -> npt.NDArray[np.bool_]:
         """Return whether the episode goes on after the steps of these rows with a step that is known."""
@@ -279,16 +444,18 @@ class RowRing:
         followed: npt.NDArray[np.bool_] = np.logical_and(goes_on, self._ending[self.place(successors)] != NO_STEP)
         return followed
 
-    def _chunks(self, columns: Mapping[str, Column], lengths: Rows, last: Rows) -> ColumnBlock:
-        """Return chunks of these lengths, whose last steps are in rows `last`."""
+    def _chunks(self, columns: Mapping[str, Column], first: Rows, lengths: Rows, last: Rows) -> ColumnBlock:
+        """Return chunks of these lengths, whose first and last steps are in rows `first` and `last`."""
         ending = self._ending[self.place(last)]
+        lookback = self._lookback(first) if self.num_lookback else None
         return ColumnBlock(
             columns=columns,
             lengths=lengths,
             is_terminated=ending == TERMINATED,
             is_truncated=ending == TRUNCATED,
-            t_started=np.zeros(len(last), np.int64),
-            episode_ids=[""] * len(last),
+            t_started=np.zeros(len(last), np.int64) if lookback is None else lookback.num_before,
+            episode_ids=_ChunkIds(first),
+            lookback=lookback,
             module_id=self.module_id,
         )
 
@@ -303,44 +470,79 @@ class RowRing:
 
     # -- state -------------------------------------------------------------------------------------------------------
 
-    def segment(self) -> dict[str, Any]:
-        """Return what has been written since the last segment, as plain values and arrays.
-
-        All segments since the one that holds the oldest row, loaded in their order, make the same ring again.
-        """
-        late = np.concatenate([np.empty(0, np.int64), *self._late])
-        new = np.arange(max(self._given, self.oldest), self.num_written)
-        rows = np.concatenate((late[late >= self.oldest], new))
-        self._late, self._given = [], self.num_written
-        return self._rows_to_state(rows)
-
     def get_state(self) -> dict[str, Any]:
-        """Return everything that is held, as one segment; the next segment is none the shorter."""
-        return self._rows_to_state(np.arange(self.oldest, self.num_written))
+        """Return everything that is held, as plain values and segments.
 
-    def _rows_to_state(self, rows: Rows) -> dict[str, Any]:
-        places = self.place(rows)
+        Each segment reads a stretch of the arrays, and has the same file as in the state before if nothing was written
+        there since. Its values are to be read, or kept, before the next block is added.
+        """
+        self._forget_changed_files()
         return {
-            "rows": rows,
             "num_written": self.num_written,
-            "columns": {name: nested.take(column, places) for name, column in self.columns.items()},
-            "ending": self._ending[places],
-            "to_successor": self._to_successor[places],
-            "waiting": dict(self._waiting),
+            "waiting": [[id_, row, t] for id_, (row, t) in self._waiting.items() if row >= self.oldest],
+            "segments": [Segment(file, partial(self._values, number)) for number, file in enumerate(self._files)],
         }
 
-    def load(self, segment: Mapping[str, Any]) -> None:
-        """Take over a segment that follows the ones that were loaded before."""
-        rows, columns = np.asarray(segment["rows"]), segment["columns"]
-        if not self.columns:
-            self.columns = {name: nested.map_leaves(self._like, column) for name, column in columns.items()}
-        self.num_written = self._given = int(segment["num_written"])
-        is_held = rows >= self.oldest
-        places = self.place(rows[is_held])
-        for name, targets in self.columns.items():
-            nested.assign(targets, places, nested.take(columns[name], is_held))
-        self._ending[places] = segment["ending"][is_held]
-        self._to_successor[places] = segment["to_successor"][is_held]
-        self._waiting = {id_: (int(row), int(t)) for id_, (row, t) in segment["waiting"].items()}
-        self._late = []
+    def _forget_changed_files(self) -> None:
+        new = np.arange(max(self._given, self.oldest), self.num_written)
+        changed = self.place(np.concatenate([new, *self._late])) // self._rows_of_segment
+        self._late, self._given = [], self.num_written
+        self._files += [SegmentFile() for _ in range(self._num_segments - len(self._files))]
+        for number in np.unique(changed).tolist():
+            self._files[number] = SegmentFile()
+
+    @property
+    def _num_segments(self) -> int:
+        return -(-len(self) // self._rows_of_segment)
+
+    def _stretch(self, number: int) -> slice:
+        """Return the places of a segment."""
+        first = number * self._rows_of_segment
+        return slice(first, min(first + self._rows_of_segment, len(self)))
+
+    def _values(self, number: int) -> dict[str, Any]:
+        places = self._stretch(number)
+        return {
+            "columns": {name: nested.map_leaves(lambda a: a[places].copy(), col) for name, col in self.columns.items()},
+            "ending": self._ending[places].copy(),
+            "to_successor": self._to_successor[places].copy(),
+            **({"to_predecessor": self._to_predecessor[places].copy()} if self.num_lookback else {}),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Hold what a ring of the same capacity held; states from here on have its files.
+
+        Raises:
+            ValueError: the state is of another ring.
+        """
+        segments: Sequence[Segment] = state["segments"]
+        self.num_written = self._given = int(state["num_written"])
+        if len(segments) != self._num_segments:
+            raise ValueError(f"{len(self)} rows are in {self._num_segments} segments, got {len(segments)}")
+        for number, values in enumerate(read_ahead(segments)):
+            self._set_values(number, values)
+        self._files = [segment.file for segment in segments]
+        self._waiting = {str(id_): (int(row), int(t)) for id_, row, t in state["waiting"]}
         self.num_env_steps = int(np.count_nonzero(self._ending[: len(self)]))
+
+    def _set_values(self, number: int, values: Mapping[str, Any]) -> None:
+        places, columns = self._stretch(number), values["columns"]
+        num_rows = places.stop - places.start
+        if len(values["ending"]) != num_rows:
+            raise ValueError(f"segment {number} has {num_rows} rows, got {len(values['ending'])}")
+        if not self.columns:
+            self.allocate(columns)
+        for name, targets in self.columns.items():
+            nested.assign(targets, places, columns[name])
+        self._ending[places], self._to_successor[places] = values["ending"], values["to_successor"]
+        if self.num_lookback:
+            # Where nothing looked back when the segment was written, no row before its first one is known.
+            self._to_predecessor[places] = values.get("to_predecessor", _GONE)
+
+
+def _assign_row(targets: Column, place: int, column: Column, number: int) -> None:
+    """Write a row of a column to a place of arrays."""
+    if type(targets) is np.ndarray:
+        targets[place] = column[number]
+    else:
+        nested.map_leaves(lambda target, leaf: target.__setitem__(place, leaf[number]), targets, column)

@@ -18,6 +18,7 @@ from runner.tracking.headline import (
     RETURN,
     STEPS_PER_S,
     TOTAL_S,
+    bytes_text,
     count_text,
     duration_text,
     number_text,
@@ -28,7 +29,14 @@ from runner.tracking.summary import resume_command
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
 _ITERATION_S = "time_this_iter_s"
 _LEARNERS = "learners/"
-_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, "timers/")
+_REPLAY, _INTENSITY = "replay_buffers/", "training_intensity"
+# Chart -> metrics of a buffer, with the names of their lines.
+_OF_BUFFERS = {
+    "env steps kept": {"num_env_steps": "kept", "capacity": "capacity"},
+    "age of the oldest row, in updates": {"age_of_oldest": ""},
+    "mean priority": {"mean_priority": ""},
+}
+_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, "timers/")
 # Axes, and what only counts iterations in other words.
 _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
@@ -59,6 +67,7 @@ def run_page(record: RunRecord) -> Page:
         Section("Learning curves", list(_learning_curves(record))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
         Section("Learner", list(_learner(record))),
+        Section("Replay", list(_replay(record))),
         Section("Time", list(_time(record))),
         Section("Episodes", list(_metrics(record, "env_runners/", but=_main_metrics(record)))),
         Section("Other metrics", list(_others(record))),
@@ -224,8 +233,41 @@ def _metrics(record: RunRecord, prefix: str, but: Mapping[str, str]) -> Iterator
     )
 
 
+def _replay(record: RunRecord) -> Iterator[Block]:
+    """Yield what each buffer keeps, how old it is, and how often env steps are trained on."""
+    buffers = _buffers(record)
+    if not buffers:
+        return
+    last = last_values(record.columns)
+    sizes = [f"{name} {bytes_text(int(last[f'{_REPLAY}{name}/num_bytes']))}" for name in buffers]
+    yield Text(f"Memory: {', '.join(sizes)}.")
+    lines: dict[str, list[_Line]] = {}
+    for title, metrics in _OF_BUFFERS.items():
+        found = {
+            (name, label): record.columns.get(f"{_REPLAY}{name}/{metric}")
+            for name in buffers
+            for metric, label in metrics.items()
+        }
+        panel = [
+            _Line(label if len(buffers) == 1 else ", ".join(filter(None, (name, label))), column)
+            for (name, label), column in found.items()
+            if column is not None
+        ]
+        lines |= {title: panel} if panel else {}
+    if _INTENSITY in record.columns:
+        lines["env steps trained on / sampled"] = [_Line("", record.columns[_INTENSITY])]
+    yield from _small_charts(record, lines)
+
+
+def _buffers(record: RunRecord) -> list[str]:
+    """Return the names of the replay buffers."""
+    names = [name.removeprefix(_REPLAY) for name in record.columns if name.startswith(_REPLAY)]
+    return [name.removesuffix("/num_bytes") for name in names if name.endswith("/num_bytes")]
+
+
 def _others(record: RunRecord) -> Iterator[Block]:
-    names = [name for name in record.columns if not name.startswith(_SHOWN) and name not in _COUNTS]
+    drawn = (*_COUNTS, *([_INTENSITY] if _buffers(record) else []))
+    names = [name for name in record.columns if not name.startswith(_SHOWN) and name not in drawn]
     lines = {name: [_Line(name, record.columns[name])] for name in names}
     yield from _small_charts(record, lines)
 

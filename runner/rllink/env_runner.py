@@ -152,6 +152,7 @@ class ExternalEnvRunner:
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
+        num_env_steps_sampled: int = 0,
     ) -> Sample:
         """Wait until simulators have sent enough env steps; see `EnvRunner.sample`.
 
@@ -161,6 +162,8 @@ class ExternalEnvRunner:
         shared_state = self._shared_state = self._shared_state if shared_state is None else shared_state
         for module_id, intake in self._intakes.items():
             intake.take_over(shared_state.get(module_id, {}))
+        for parts in self._acting_parts.values():
+            parts.module_to_env.at_env_steps(num_env_steps_sampled)
         version = None
         weights = self._weights if weights is None else weights
         if self._published is None or _differ(weights, self._published):

@@ -24,7 +24,7 @@ from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.common_pieces import step_rows_of_obs
 from runner.pipelines.defaults import default_module_to_env_pieces
-from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
+from runner.pipelines.module_to_env_pieces import EpsilonGreedyActions, NormalizeAndClipActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
@@ -82,7 +82,8 @@ class ModuleIntake:
     def _completed(self, joined: JoinedChunks) -> ColumnBlock:
         """Return the block with the columns that clients did not send."""
         lacks_outputs = not joined.given.issuperset(self._outputs)
-        if not lacks_outputs and not self._seen.env_to_module.writes_obs_to_episodes and ACTION_LOGP in joined.given:
+        lacks_logp = ACTION_LOGP in self._seen.recorded and ACTION_LOGP not in joined.given
+        if not (lacks_outputs or lacks_logp or self._seen.env_to_module.writes_obs_to_episodes):
             return joined.block
         numbers = np.unique(joined.weights_seq_no)
         computed = [self._as_version(joined.block, self._version(int(number)), lacks_outputs) for number in numbers]
@@ -94,7 +95,7 @@ class ModuleIntake:
                 rows = is_obs if name == OBS else steps
                 nested.assign(columns[name], rows, nested.take(column, rows))
         columns = {**joined.block.columns, **columns}
-        if ACTION_LOGP not in joined.given:
+        if lacks_logp:
             self._seen.module_to_env.complete_fragment(columns, self._seen.module)
         for name, (rows, column) in joined.partly_given.items():
             nested.assign(columns[name], rows, nested.take(column, rows))
@@ -156,10 +157,9 @@ class ModuleIntake:
         initial = self._seen.module.get_initial_state()
         state = nested.map_leaves(lambda leaf: leaf.expand(len(block), *leaf.shape).clone(), initial)
         if block.lookback is not None:
-            for chunk in range(len(block)):
-                if block.lookback.num_steps_before(chunk):
-                    before = nested.take(block.lookback.columns_before(chunk)[STATE_OUT], -1)
-                    nested.map_leaves(lambda leaf, last: leaf[chunk].copy_(torch.from_numpy(last)), state, before)  # noqa: B023
+            for chunk in np.flatnonzero(block.lookback.num_before).tolist():
+                before = nested.take(block.lookback.columns_before(chunk)[STATE_OUT], -1)
+                nested.map_leaves(lambda leaf, last: leaf[chunk].copy_(torch.from_numpy(last)), state, before)  # noqa: B023
         return state
 
 
@@ -169,9 +169,8 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
     Raises:
         ConfigError: a piece changes actions in a way that cannot be undone.
     """
-    known = tuple(
-        type(piece) for piece in default_module_to_env_pieces(True, True, has_memory=True, has_several_agents=True)
-    )
+    defaults = default_module_to_env_pieces(True, True, has_memory=True, has_several_agents=True)
+    known: tuple[type[ConnectorPiece], ...] = (EpsilonGreedyActions, *(type(piece) for piece in defaults))
     for piece in pipeline.single_pieces():
         if not isinstance(piece, known):
             what = f"the piece {type(piece).__name__} changes actions for simulators, and this cannot be undone"

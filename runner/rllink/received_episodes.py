@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock
+from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock, Lookback
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 
 BoolArray = npt.NDArray[np.bool_]
@@ -298,15 +298,12 @@ class _RowOrder:
         )
 
 
-class _StoredLookback:
+class _StoredLookback(Lookback):
     """Lookback at the steps that episodes have stored."""
 
     def __init__(self, episodes: Sequence[OpenEpisode]) -> None:
         self._pasts = [episode.past for episode in episodes]
-
-    def num_steps_before(self, chunk: int) -> int:
-        past = self._pasts[chunk]
-        return 0 if past is None else len(past[REWARDS])
+        self.num_before = np.array([0 if past is None else len(past[REWARDS]) for past in self._pasts], np.int64)
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
         return self._pasts[chunk] or {}

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.episodes.columns import Column
+from runner.episodes.columns import Column, Lookback
 from runner.rows.array_namespace import Array, ArrayNamespace
 
 BoolArray = npt.NDArray[np.bool_]
@@ -90,7 +90,7 @@ def flattened(array: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class PastRows:
+class PastRows(Lookback):
     """The lookback of a cut fragment: `columns` are (H, S, ...), the newest past step last.
 
     Attributes:
@@ -101,11 +101,11 @@ class PastRows:
     slot: IntArray
     num_before: IntArray
 
-    def num_steps_before(self, chunk: int) -> int:
-        """Return how many steps before the chunk can be seen."""
-        return int(self.num_before[chunk])
-
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
         """Return these steps, column by column."""
         rows = slice(-int(self.num_before[chunk]), None)
         return {name: nested.take(column, (rows, int(self.slot[chunk]))) for name, column in self.columns.items()}
+
+    def rows_before(self, column: str, chunks: IntArray, steps_back: IntArray) -> Column:
+        """Return rows (K, ...) of a column by one gather."""
+        return nested.take(self.columns[column], (-steps_back, self.slot[chunks]))

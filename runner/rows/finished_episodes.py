@@ -26,6 +26,9 @@ class OutsideObservations:
         return cls(sum(part.count for part in parts), next((part.first for part in parts if part.first), None))
 
 
+NONE_OUTSIDE = OutsideObservations()
+
+
 @dataclass(frozen=True)
 class FinishedEpisodes:
     """Episodes that ended in a fragment, in the order of their ends: (F,) returns, lengths, sub-environments.
@@ -39,7 +42,7 @@ class FinishedEpisodes:
     env_of: npt.NDArray[np.int64]
     by_agent: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     by_module: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    outside: OutsideObservations = field(default_factory=OutsideObservations)
+    outside: OutsideObservations = NONE_OUTSIDE
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import SingleAgentEpisode, nested
-from runner.episodes.columns import REWARDS, Column
+from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
+from runner.rows.chunks import Chunks, flattened
 from runner.rows.finished_episodes import FinishedEpisodes, RunningReturns
 from runner.rows.fragments import AddColumns, Fragment
 from runner.rows.infos import Infos
@@ -189,12 +190,47 @@ class LockStepRows(RowStore):
 
     def cut(self, complete: AddColumns = lambda columns: None) -> EnvFragment:
         """See `RowStore`; the fragment says which episodes have ended, too."""
-        fragment = super().cut(complete)
-        block, chunks, host = fragment.block, fragment.chunks, self._xp.to_host
+        if self.t == 1 and self.num_env_steps == self.max_rows and self._past == 0 and not self._infos:
+            fragment = self._cut_single_step(complete)
+            sums = fragment.block.columns[REWARDS]
+        else:
+            fragment = super().cut(complete)
+            sums = self._xp.segment_sums(fragment.block.columns[REWARDS], fragment.chunks.lengths)
+        chunks, host = fragment.chunks, self._xp.to_host
         env_of = host(chunks.slot)
-        sums = host(self._xp.segment_sums(block.columns[REWARDS], chunks.lengths))
-        finished = self._returns.finish(block, sums, env_of, host(chunks.t_end))
-        return EnvFragment(**vars(fragment), env_of=env_of, finished=finished)
+        finished = self._returns.finish(fragment.block, host(sums), env_of, host(chunks.t_end))
+        return EnvFragment(fragment.block, fragment.raw_obs, chunks, fragment.episode_numbers, env_of, finished)
+
+    def _cut_single_step(self, complete: AddColumns) -> Fragment:
+        """Return a fragment of one vector step without a gap or a lookback, as `cut` does, with a copy a column.
+
+        Updates after each step would spend more time on a general cut than on the step.
+        """
+        arrays, copy, host = self._arrays, self._xp.copy, self._xp.to_host
+
+        def both(array: Array) -> Array:
+            return copy(flattened(array[:2].swapaxes(0, 1)))
+
+        raw_obs = nested.map_leaves(both, arrays.obs)
+        obs = raw_obs if arrays.written_obs is None else nested.map_leaves(both, arrays.written_obs)
+        steps = {name: nested.map_leaves(lambda array: copy(array[0]), column) for name, column in arrays.steps.items()}
+        columns: dict[str, Column] = {OBS: obs, **steps}
+        complete(columns)
+        chunks, numbers = Chunks.of(self._is_step(), self._xp), host(self._number_at_start)
+        self._terminated_at_start = copy(arrays.is_terminated[0])
+        self._truncated_at_start = copy(arrays.is_truncated[0])
+        block = ColumnBlock(
+            columns=columns,
+            lengths=host(chunks.lengths),
+            is_terminated=host(self._terminated_at_start),
+            is_truncated=host(self._truncated_at_start),
+            t_started=host(self._t_at_start),
+            episode_ids=[self._episode_id(*key) for key in enumerate(numbers.tolist())],
+            module_id=self.module_id,
+        )
+        super()._begin_next_fragment()
+        self._begin_counting()
+        return Fragment(block, raw_obs, chunks, numbers)
 
     def _begin_next_fragment(self) -> None:
         if self.t:
@@ -203,6 +239,9 @@ class LockStepRows(RowStore):
             self._truncated_at_start = copy(self._arrays.is_truncated[newest])
             self._number_at_start = self._number_at_start + self._gaps.sum(0)
         super()._begin_next_fragment()
+        self._begin_counting()
+
+    def _begin_counting(self) -> None:
         self.awaits_reset = self._arrays.is_gap[self._row]
         self.num_env_steps = 0
 

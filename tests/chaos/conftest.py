@@ -49,6 +49,11 @@ class Scenario:
         print(f"injected: {what}")
         self._injections.append(what)
 
+    @property
+    def num_injections(self) -> int:
+        """How many faults were injected."""
+        return len(self._injections)
+
     def ends(self, outcome: str) -> None:
         """Note what came of it."""
         self._outcome = outcome

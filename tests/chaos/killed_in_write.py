@@ -1,7 +1,8 @@
 """`python -m tests.chaos.killed_in_write N ARGUMENTS`: runner, with SIGKILL at its N-th file operation on a checkpoint.
 
-Counted are the operations on hidden folders in `checkpoints/`: making them, opening and deleting files in them,
-renaming them. So each N is one point of a write, of the exchange of folders or of the removal of an old checkpoint.
+Counted are the operations on hidden folders in `checkpoints/`: making them, opening, linking and deleting files in
+them, renaming them. So each N is one point of a write, of the exchange of folders or of the removal of an old
+checkpoint. A segment that would be opened is left half written.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
-_EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
+from runner.checkpoints.segment_files import SUFFIX
+
+_EVENTS = {"open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 _HIDDEN = f"{os.sep}checkpoints{os.sep}."
 
 
@@ -25,6 +29,8 @@ def kill_at(number: int) -> None:
             return
         count += 1
         if count == number:
+            if event == "open" and os.fspath(arguments[0]).endswith(SUFFIX):
+                Path(arguments[0]).write_bytes(b"half a segment")
             os.write(2, f"SIGKILL before {event} {arguments[0]}\n".encode())
             os.kill(os.getpid(), signal.SIGKILL)
 

@@ -17,6 +17,8 @@ from tests.conftest import result_of
 
 # File operations of a process on unfinished and removed checkpoints: the first write has 12, later ones 20 and more.
 FIRST_WRITE, LATER_WRITES = range(1, 13), range(13, 31)
+# With replay, of up to three checkpoints: segments and links come on top.
+WRITES_OF_SEGMENTS = range(1, 61)
 
 
 class KilledRun:
@@ -29,6 +31,7 @@ class KilledRun:
         chance: of the moments.
         scenario: told of each kill.
         resume_with: overrides of each `resume`.
+        num_iterations: at its end.
     """
 
     def __init__(
@@ -39,8 +42,9 @@ class KilledRun:
         chance: random.Random,
         scenario: Scenario,
         resume_with: Sequence[str] = (),
+        num_iterations: int = NUM_ITERATIONS,
     ) -> None:
-        self.run_dir = run_dir
+        self.run_dir, self._num_iterations = run_dir, num_iterations
         self._start, self._begin, self._resume_with = start, begin, resume_with
         self._chance, self._scenario = chance, scenario
 
@@ -64,7 +68,7 @@ class KilledRun:
         """Let it reach its end."""
         command = self._go_on(RUNNER)
         assert command.wait() == 0, command.output
-        assert_each_iteration_once(self.run_dir, NUM_ITERATIONS)
+        assert_each_iteration_once(self.run_dir, self._num_iterations)
         assert result_of(self.run_dir)["status"] == "finished"
 
     def _go_on(self, program: Sequence[str]) -> Command:

@@ -10,6 +10,7 @@ import numpy as np
 
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
+from runner.segments import Segment
 from tests.conftest import progress_of, without_times
 
 NUM_ITERATIONS = 15
@@ -50,10 +51,26 @@ _QUEUE = (
 )
 _ASYNC = "{ParallelRollouts: {mode: async, num_async: 2}}"
 
+# Replay whose ring of 2,500 rows, three segments, is written over before the end.
+_REPLAY = (
+    *_SHORT,
+    "algorithm.min_sample_timesteps_per_iteration=300",
+    "algorithm.num_steps_sampled_before_learning_starts=400",
+    "algorithm.replay_capacity=2500",
+    "algorithm.train_batch_size_per_learner=16",
+    "algorithm.training_intensity=1",
+    "algorithm.epsilon=[[0,1.0],[6000,0.05]]",
+    "env_runners.num_envs_per_env_runner=4",
+    "evaluation.evaluation_interval=4",
+    "evaluation.evaluation_duration=2",
+    "stop.env_runners.episode_return_mean=10000",
+)
+
 # Experiment -> overrides that shorten it.
 SAMPLED = {
     "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
+    "dqn_cartpole": _REPLAY,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_cartpole": _SAMPLED,
     "ppo_catch": _SAMPLED,
@@ -119,6 +136,8 @@ def differences(first: Any, second: Any, name: str = "") -> Iterator[str]:
         for key in sorted(first.keys() | second.keys()):
             if key != "time_total_s":
                 yield from differences(first.get(key), second.get(key), f"{name}/{key}")
+    elif isinstance(first, Segment) and isinstance(second, Segment):
+        yield from differences(first.values(), second.values(), name)
     elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)) and len(first) == len(second):
         for index, (one, other) in enumerate(zip(first, second, strict=True)):
             yield from differences(one, other, f"{name}/{index}")

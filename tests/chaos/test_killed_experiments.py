@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.chaos.conftest import Scenario
-from tests.chaos.killed_run import LATER_WRITES, KilledRun
+from tests.chaos.killed_run import LATER_WRITES, WRITES_OF_SEGMENTS, KilledRun
 from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import (
     EXTERNAL,
@@ -27,12 +27,12 @@ from tests.conftest import ROOT, progress_of
 
 Start = Callable[..., Command]
 CLIENTS = ROOT / "examples" / "external"
-IN_TEST_SUITE = "ppo_cartpole"
+IN_TEST_SUITE = ("dqn_cartpole", "ppo_cartpole")
 
 
-def long_except(names: Sequence[str], short: str = "") -> list[Any]:
-    """Return parameters of which all but one run in `make chaos` only."""
-    return [pytest.param(name, marks=[] if name == short else pytest.mark.chaos) for name in names]
+def long_except(names: Sequence[str], short: Sequence[str] = ()) -> list[Any]:
+    """Return parameters of which all but a few run in `make chaos` only."""
+    return [pytest.param(name, marks=[] if name in short else pytest.mark.chaos) for name in names]
 
 
 def test_every_experiment_is_killed() -> None:
@@ -66,6 +66,25 @@ def test_killed_experiment(
 @pytest.mark.parametrize("plan", [*PLANS])
 def test_killed_plan(plan: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
     assert_killed_is_straight(["+experiment=a2c_cartpole", *PLANS[plan]], start, tmp_path, chance, scenario)
+
+
+@pytest.mark.chaos
+def test_replay_killed_twenty_times(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+    """Every second kill is within a checkpoint's write: of a segment, of a link, of the rest."""
+    num_kills, num_iterations = 20, 180
+    begin = ["+experiment=dqn_cartpole", *SAMPLED["dqn_cartpole"], f"stop.training_iteration={num_iterations}"]
+    run = KilledRun(start, tmp_path / "killed", begin, chance, scenario, num_iterations=num_iterations)
+    for number in range(num_kills):
+        if number % 2:
+            run.kill_in_write(WRITES_OF_SEGMENTS)
+        else:
+            run.kill_at_any_moment()
+    run.finish()
+    straight = start(*RUNNER, *begin, f"hydra.run.dir={tmp_path / 'straight'}")
+    assert straight.wait() == 0, straight.output
+    assert_equal_ends(tmp_path / "straight", run.run_dir)
+    assert scenario.num_injections == num_kills
+    scenario.ends("resumed each time; weights, replay, priorities and the last checkpoint equal bit for bit")
 
 
 @pytest.fixture(scope="session")

@@ -66,8 +66,15 @@ MISTAKES: Mapping[str, list[Any]] = {
     "weights of other plans": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1])],
     "weights that are none": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, "+"])],
     "weights without turns": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, 2], mode="async")],
+    "shares of plans that do not sample and train": [
+        several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights="auto")
+    ],
+    "shares without turns": [several([ROLLOUTS], [ROLLOUTS, TRAIN], round_robin_weights="auto", mode="async")],
     "a plan that is always ready": [
         several([ROLLOUTS, "DebugPrint"], [ROLLOUTS, TRAIN], round_robin_weights=["*", 1], output_indexes=[1])
+    ],
+    "replay that is always ready": [
+        several([ROLLOUTS, "StoreToReplayBuffer"], ["Replay", TRAIN], round_robin_weights=[1, "*"], output_indexes=[1])
     ],
     "a queue that nobody fills": [
         several([ROLLOUTS, {"Enqueue": {"queue": "q"}}], [{"Dequeue": {"queue": "p"}}, TRAIN])
@@ -222,6 +229,7 @@ EXPERIMENTS = {
     "ppo": "ppo_cartpole",
     "a2c": "a2c_cartpole",
     "a2c_replay": "a2c_replay_cartpole",
+    "dqn": "dqn_cartpole",
     "a3c": "a2c_cartpole",
     "pg": "pg_cartpole",
     "bc": "bc_cartpole",
@@ -259,7 +267,7 @@ DRAWN = {
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
     for name, experiment in EXPERIMENTS.items():
-        others = [] if name in ("ppo", "a2c", "a2c_replay", "a3c", "pg") else ["offline.input_=somewhere"]
+        others = [] if name in ("ppo", "a2c", "a2c_replay", "dqn", "a3c", "pg") else ["offline.input_=somewhere"]
         if name == "a3c":
             others = ["algorithm=a3c"]
         outcome = run_main("show", "--plan", f"+experiment={experiment}", *others)

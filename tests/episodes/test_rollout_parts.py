@@ -10,17 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runner.episodes.columns import Agents, ColumnBlock, Rollout
+from runner.episodes.columns import Agents, ColumnBlock, Lookback, Rollout
 from runner.episodes.rollout_parts import split_rollout, take_rows
 
 LENGTHS = st.lists(st.integers(1, 7), min_size=1, max_size=8)
 
 
-class Past:
+class Past(Lookback):
     """Two steps before each even chunk, numbered below 0."""
 
-    def num_steps_before(self, chunk: int) -> int:
-        return 2 if chunk % 2 == 0 else 0
+    num_before = np.array([2, 0] * 4)
 
     def columns_before(self, chunk: int) -> dict[str, Any]:
         numbers = -np.arange(2, 0, -1) - 10 * chunk
@@ -107,11 +106,11 @@ def _check_lookback(
     part: ColumnBlock, number: int, block: ColumnBlock, chunk: int, skipped: int, num_lookback: int
 ) -> None:
     past, first_row = Past(), int(block.offsets[chunk])
-    before = past.columns_before(chunk)["actions"].tolist() if past.num_steps_before(chunk) else []
+    before = past.columns_before(chunk)["actions"].tolist() if past.num_before[chunk] else []
     if skipped:
         before = [*before, *range(first_row, first_row + skipped)]
         before = before[-num_lookback:] if num_lookback else []
-    num_before = part.lookback.num_steps_before(number) if part.lookback else 0
+    num_before = part.lookback.num_before[number] if part.lookback else 0
     assert num_before == len(before)
     if num_before:
         assert part.lookback is not None

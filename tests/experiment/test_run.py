@@ -257,16 +257,16 @@ def test_a_full_disk_keeps_the_last_checkpoint(run_main: Run, tmp_path: Path, mo
     from runner.checkpoints import checkpoint, load_checkpoint
 
     written = 0
-    write = checkpoint._write
+    write = checkpoint.write_file
 
-    def full_after_the_first(path: Path, content: bytes) -> dict[str, str]:
+    def full_after_the_first(path: Path, content: bytes) -> str:
         nonlocal written
         written += path.name == "manifest.json"
         if written > 1:
             raise OSError(28, "No space left on device", str(path))
         return write(path, content)
 
-    monkeypatch.setattr(checkpoint, "_write", full_after_the_first)
+    monkeypatch.setattr(checkpoint, "write_file", full_after_the_first)
     outcome = run_main(*TRAIN, "stop.training_iteration=4", "checkpoint.every_iterations=2")
     assert outcome.code == 1
     assert "No space left on device" in outcome.err

@@ -78,6 +78,8 @@ def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str,
         "rewards": rows["r"],
         "terminateds": torch.zeros(num_rows, dtype=torch.bool),
         "truncateds": torch.zeros(num_rows, dtype=torch.bool),
+        "n_step": torch.from_numpy(stream.integers(1, 4, num_rows)),
+        "weights": torch.from_numpy(stream.random(num_rows, np.float32)),
         "new_obs": torch.from_numpy(stream.normal(size=(num_rows, 3)).astype(np.float32)),
     }
 

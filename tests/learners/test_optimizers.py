@@ -165,6 +165,11 @@ ENVS = {"Corridor": Corridor, "Line": Line}
         (["algorithm=marwil", "module=double_q"], "Corridor", r"MARWILLoss needs vf_preds .*DoubleQModule has none"),
         (["algorithm=cql", "module=sac"], "Corridor", r"Discrete\(2\).*a Box of floats, bounded"),
         (["algorithm=cql_discrete", "module=double_q"], "Line", r"DoubleQModule has a Q for each action.*Discrete"),
+        (
+            ["algorithm=cql_discrete", "module=double_q", "module.use_gru=true"],
+            "Corridor",
+            r"DiscreteCQLLoss reads single steps, and DoubleQModule has memory.*module\.use_gru=false",
+        ),
         (["algorithm=iql", "module=iql", "module.use_lstm=true"], "Line", r"IQLModule has no memory: module\.use_lstm"),
         (["algorithm=iql", "module=iql", "module.vf_share_layers=true"], "Line", r"module\.vf_share_layers is true"),
         (["algorithm=cql", "module=sac", "module.free_log_std=true"], "Line", r"module\.free_log_std is set"),

@@ -65,7 +65,7 @@ def check_call_signature(case: PieceCase) -> None:
 def check_columns(case: PieceCase) -> None:
     """It writes what it declares, and nothing else changes or appears."""
     piece, stage = _placed(case)
-    for name in ("reads", "writes", "writes_per_fragment"):
+    for name in ("reads", "writes", "drops", "writes_per_fragment"):
         columns = getattr(piece, name)
         assert isinstance(columns, tuple), f"{name} is no tuple: {columns!r}"
         assert all(isinstance(column, str) and column.isidentifier() for column in columns), f"{name}: {columns!r}"
@@ -78,8 +78,8 @@ def check_columns(case: PieceCase) -> None:
     undeclared = set(after) - set(before) - set(piece.writes) - set(stage.recorded)
     assert not undeclared, f"written but not declared in `writes`: {sorted(undeclared)}"
     gone = set(before) - set(after)
-    assert not gone, f"columns are gone: {sorted(gone)}"
-    for column in set(before) - set(piece.writes):
+    assert gone == set(piece.drops), f"columns are gone: {sorted(gone)}; declared in `drops`: {sorted(piece.drops)}"
+    for column in set(before) - set(piece.writes) - gone:
         same = np.array_equal(_values(before[column]), _values(after[column]))
         assert same, f"column {column!r} is changed, but not declared in `writes`"
     if piece.writes_per_fragment:

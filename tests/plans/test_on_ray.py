@@ -20,6 +20,7 @@ from runner.env_runners.tickets import wait_any
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
 from runner.plans.async_requests import AsyncRequests
+from runner.plans.run_metrics import RunMetrics
 from runner.rows.finished_episodes import FinishedEpisodes
 from tests.conftest import without_times
 
@@ -210,9 +211,9 @@ def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
 class SlowClerk(Clerk):
     """A runner whose requests say when they are answered."""
 
-    def sample(self, num_env_steps: int, explore: bool, weights: Any, shared: Any, seq_no: int, gate: Any) -> Sample:
-        """Answer once there is a file of this name."""
-        while not os.path.exists(gate):
+    def sample(self, num_env_steps: int, explore: bool, weights: Any, shared: Any, *_: Any) -> Sample:
+        """Answer once there is a file with this number."""
+        while not os.path.exists(f"{shared['gates']}/{num_env_steps}"):
             time.sleep(0.01)
         return Sample(Rollout({}, num_env_steps), FinishedEpisodes(*[np.zeros(0)] * 3), {})
 
@@ -220,13 +221,11 @@ class SlowClerk(Clerk):
 @pytest.mark.ray
 def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluster: None, tmp_path: Path) -> None:
     """Two plans of the same runners; the answer of the first one is ready, and the second one holds its turn."""
-    gates = [tmp_path / "first", tmp_path / "second"]
+    gates = [tmp_path / "1", tmp_path / "2"]
     group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_slow_clerk, i, g, 0.1, 0.0, WAIT_S), 1, {}, 0)
     group.set_weights({})
-    first, second = (
-        AsyncRequests(group, "sample", 1, 1, True, more_arguments=lambda gate=gate: (str(gate),))  # type: ignore[misc]
-        for gate in gates
-    )
+    group.shared_state = {"gates": str(tmp_path)}
+    first, second = (AsyncRequests(group, RunMetrics(1), "sample", 1, int(gate.name), True) for gate in gates)
     assert first.next_ready() is None
     assert second.next_ready() is None
     gates[0].touch()

@@ -48,12 +48,15 @@ def test_what_is_stored_is_given_on_and_replayed_once_it_is_enough() -> None:
     assert replay.get_state() == {"has_started": True}
 
 
-def test_a_resumed_replay_does_not_wait_again() -> None:
+def test_a_resumed_replay_waits_only_for_a_buffer_that_begins_anew() -> None:
     resources = with_buffer()
     resources.replay_buffers["replay"].add(experiences_of(0, [3]).rollout)
     replay = Replay(resources, learning_starts=8)
     replay.set_state({"has_started": True})
     assert isinstance(next(replay), Experiences)
+    waiting = Replay(with_buffer(), learning_starts=8)
+    waiting.set_state({"has_started": True})
+    assert raw(waiting, 1) == [Waiting.FOR_QUEUE]
 
 
 def test_fractions_of_replayed_items_add_up() -> None:
@@ -66,7 +69,7 @@ def test_fractions_of_replayed_items_add_up() -> None:
 
 def priorities_of(resources: Resources) -> Any:
     buffer = resources.replay_buffers["replay"]
-    return buffer.get_state()["modules"][ID]["priorities"]
+    return buffer.get_state()["modules"][ID]["priorities"][0].values()["priorities"]
 
 
 def test_errors_become_priorities_of_their_rows() -> None:
@@ -102,6 +105,8 @@ def test_items_keep_their_rows_in_checkpoints() -> None:
     again = item_from_state(item_to_state(item), resources)
     assert isinstance(again, Experiences)
     np.testing.assert_array_equal(again.replay_rows["replay"][ID], item.replay_rows["replay"][ID])
+    of_another = item_from_state(item_to_state(item), with_buffer())
+    assert of_another.replay_rows == {}, "of a buffer that has begun anew"  # type: ignore[attr-defined, union-attr]
 
 
 @pytest.mark.parametrize("item", [experiences_of(0, [3]), TrainResult([], 3)])

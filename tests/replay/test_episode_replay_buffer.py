@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -41,18 +43,14 @@ class _Infos:
 blocks = st.lists(st.lists(st.integers(1, 12), min_size=1, max_size=4), min_size=1, max_size=6)
 
 
-@given(lengths=blocks, capacity=st.integers(1, 40))
-def test_the_newest_episodes_that_fit_are_kept(lengths: list[list[int]], capacity: int) -> None:
-    buffer, added = EpisodeReplayBuffer(capacity), []
+@given(lengths=blocks, capacity=st.integers(2, 40))
+def test_the_newest_steps_are_kept(lengths: list[list[int]], capacity: int) -> None:
+    """Each chunk takes a row for each step and one for its last observation."""
+    buffer, rows = EpisodeReplayBuffer(capacity), []
     for number, own in enumerate(lengths):
-        buffer.add(block_of(own, len(added)))
-        added += own
-        kept = [added[-1]]
-        for length in added[-2::-1]:
-            if sum(kept) + length > capacity:
-                break
-            kept.append(length)
-        assert buffer.num_env_steps == sum(kept), number
+        buffer.add(block_of(own, number))
+        rows += [is_step for length in own for is_step in [True] * length + [False]]
+        assert buffer.num_env_steps == sum(rows[-capacity:]), number
 
 
 @given(lengths=blocks, num_env_steps=st.integers(1, 60), fragment=st.integers(1, 15), seed=st.integers(0, 99))
@@ -65,6 +63,7 @@ def test_a_sample_has_so_many_steps_of_the_episodes(
         all_lengths += own
     sample = buffer.sample(num_env_steps, random_stream(seed, "test"))
     assert sample.num_rows == num_env_steps
+    assert set(sample.columns) == {"obs", "actions", "rewards"}
     for episode in sample:
         id_, start, length = int(episode.id_), episode.t_started, len(episode)
         assert length <= fragment
@@ -88,8 +87,16 @@ def test_every_step_is_equally_likely() -> None:
     assert counts.max() < 2150
 
 
+def test_time_steps_go_on_from_the_start_of_a_chunk() -> None:
+    buffer, block = EpisodeReplayBuffer(batch_length_T=3), block_of([5], 0)
+    buffer.add(replace(block, t_started=np.array([100]), infos=None))
+    for episode in buffer.sample(60, random_stream(0, "test")):
+        assert episode.t_started == 100 + episode.get_rewards()[0]
+        assert episode.get_infos() == [{}] * (len(episode) + 1)
+
+
 def test_what_is_refused() -> None:
-    with pytest.raises(ValueError, match="capacity must be an integer of 1 or more, got 0"):
+    with pytest.raises(ValueError, match="capacity must be an integer of 2 or more, got 0"):
         EpisodeReplayBuffer(0)
     with pytest.raises(ValueError, match="an empty buffer cannot be sampled"):
         EpisodeReplayBuffer().sample(3, random_stream(0, "test"))

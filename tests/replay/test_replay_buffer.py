@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -56,9 +57,10 @@ def test_a_sample_has_so_many_steps(length: int) -> None:
         replayed = buffer.sample(num_env_steps)
         block = replayed.rollout.blocks[ID]
         assert block.num_rows == replayed.rollout.num_env_steps == num_env_steps
-        assert len(replayed.rows[ID]) == len(block)
+        assert len(replayed.rows[ID]) == num_env_steps
         assert max(block.lengths) <= length
-        for row, chunk in zip(replayed.rows[ID].tolist(), block, strict=True):
+        assert (replayed.rows[ID] == np.repeat(replayed.rows[ID][block.offsets[:-1]], block.lengths)).all()
+        for row, chunk in zip(replayed.rows[ID][block.offsets[:-1]].tolist(), block, strict=True):
             assert chunk.get_observations()[0, 0] == 100 * (row // 6) + row % 6
             assert (np.diff(chunk.get_observations()[:, 0]) == 1).all()
 
@@ -185,7 +187,7 @@ def test_what_is_reported() -> None:
     assert buffer.metrics() == {
         "capacity": 12,
         "num_env_steps": 10,
-        "num_bytes": 12 * (4 + 8 + 4 + 1 + 4),
+        "num_bytes": 12 * (4 + 8 + 4 + 1 + 4 + 1) + 8 * 17,  # of priorities a mark each; a node of 16, and its sum
         "age_of_oldest": 3,
         "mean_priority": 1.0,
     }
@@ -202,7 +204,7 @@ def test_what_is_reported() -> None:
         (lambda: ReplayBuffer(10, gamma=7), "gamma must be a number from 0 to 1, got 7"),
         (lambda: PrioritizedReplayBuffer(10, beta=-3), "beta must be 0 or more"),
         (lambda: PrioritizedReplayBuffer(10, beta="x"), "beta must be 0 or more"),  # type: ignore[arg-type]
-        (lambda: ReplayBuffer(10, batch_length_T=4, n_step=2), "chunks of batch_length_T 4 have n_step 1"),
+        (lambda: ReplayBuffer(10, batch_length_T=4, n_step=2), r"chunks of several steps .* have n_step 1, got 2"),
         (lambda: PrioritizedReplayBuffer(10, alpha=-1), "alpha must be a number of 0 or more, got -1"),
         (lambda: with_stream(ReplayBuffer()).sample(1), "an empty buffer cannot be sampled"),
     ],
@@ -210,3 +212,16 @@ def test_what_is_reported() -> None:
 def test_what_is_refused(make: Callable[[], object], message: str) -> None:
     with pytest.raises(ValueError, match=message.replace("[", r"\[")):
         make()
+
+
+@pytest.mark.parametrize(("buffer_class", "tolerance"), [(ReplayBuffer, 0.0), (PrioritizedReplayBuffer, 0.01)])
+def test_memory_is_known_before_it_is_taken(buffer_class: type[ReplayBuffer], tolerance: float) -> None:
+    rollout = rollout_of("a", "b", module_ids=("left", "right"))
+    block = rollout.blocks["left"]
+    nested = {**block.columns, "state_out": {"h": np.zeros((10, 3), np.float32), "c": np.zeros((10, 2, 2), np.int16)}}
+    rollout = replace(rollout, blocks={**rollout.blocks, "right": replace(block, columns=nested)})
+    buffer = buffer_class(50_000)
+    expected = 50_000 * sum(buffer.row_bytes(module_id, one) for module_id, one in rollout.blocks.items())
+    assert buffer.metrics()["num_bytes"] == 0
+    buffer.add(rollout)
+    assert buffer.metrics()["num_bytes"] == pytest.approx(expected, rel=tolerance)

@@ -14,18 +14,20 @@ from runner.episodes.columns import ColumnBlock
 from runner.replay.row_ring import RowRing
 from runner.streams import random_stream
 
-# Of one add: for each of some slots the steps of its chunk, and how it ends.
+# Of one add: chunks, each of a slot, with its steps and how it ends; several of one slot follow each other.
 ENDINGS = ("goes on", "terminated", "truncated")
-chunks = st.tuples(st.integers(1, 7), st.sampled_from(ENDINGS))
-adds = st.lists(st.dictionaries(st.integers(0, 3), chunks, min_size=1), min_size=1, max_size=12)
+Chunk = tuple[int, tuple[int, str]]
+chunks = st.tuples(st.integers(0, 3), st.tuples(st.integers(1, 7), st.sampled_from(ENDINGS)))
+adds = st.lists(st.lists(chunks, min_size=1, max_size=5), min_size=1, max_size=12)
 
 
 @dataclass
 class Row:
-    """One observation: number `t` of episode `episode`; its step, as soon as it is known."""
+    """One observation: number `t` of episode `episode`; the row before it; its step, as soon as it is known."""
 
     episode: int
     t: int
+    before: int | None = None
     ending: str | None = None
 
 
@@ -42,11 +44,11 @@ class Everything:
         found = [number for number, row in enumerate(self.rows) if (row.episode, row.t) == (episode, t)]
         return found[-1] if found else None
 
-    def add(self, of_slots: dict[int, tuple[int, str]], capacity: int) -> ColumnBlock:
-        """Write a chunk in each of these slots; returns them as a block."""
+    def add(self, chunks: list[Chunk], capacity: int) -> ColumnBlock:
+        """Write chunks one after the other; returns them as a block."""
         obs, actions, endings, lengths, ids, t_started = [], [], [], [], [], []
         oldest = len(self.rows) - capacity
-        for slot, (length, ending) in of_slots.items():
+        for slot, (length, ending) in chunks:
             episode, first = self.episode_of[slot], self.t_of[slot]
             steps = range(first, first + length)
             last_seen = self.find(episode, first)
@@ -56,7 +58,7 @@ class Everything:
                 found = self.find(episode, t)
                 assert found is not None
                 self.rows[found].ending = ending if t == steps[-1] else "goes on"
-                self.rows.append(Row(episode, t + 1))
+                self.rows.append(Row(episode, t + 1, found))
             obs += [[episode, t] for t in range(first, first + length + 1)]
             actions += [100 * episode + t for t in steps]
             endings.append(ending)
@@ -85,6 +87,16 @@ class Everything:
         oldest = max(0, len(self.rows) - capacity)
         return [number for number, row in enumerate(self.rows) if number >= oldest and row.ending is not None]
 
+    def past(self, number: int, num_steps: int, capacity: int) -> tuple[list[int], bool]:
+        """Up to so many rows before a row, the oldest first; whether the next one was not held."""
+        oldest, found = max(0, len(self.rows) - capacity), [number]
+        while len(found) <= num_steps:
+            row = self.rows[found[0]]
+            if row.before is None or row.before < oldest:
+                return found[:-1], row.t > 0
+            found.insert(0, row.before)
+        return found[:-1], False
+
     def transition(self, number: int, n_step: int) -> tuple[list[int], int, float, int, str]:
         """Observation and action of a row, its return over n steps, and the observation and ending after them."""
         row = self.rows[number]
@@ -102,16 +114,17 @@ class Everything:
 
 @given(adds=adds, capacity=st.integers(2, 40), n_step=st.integers(1, 5), seed=st.integers(0, 9))
 def test_a_ring_holds_the_newest_rows_and_their_transitions(
-    adds: list[dict[int, tuple[int, str]]], capacity: int, n_step: int, seed: int
+    adds: list[list[Chunk]], capacity: int, n_step: int, seed: int
 ) -> None:
     everything, ring = Everything(), RowRing(capacity)
-    for of_slots in adds:
-        block = everything.add(of_slots, capacity)
+    for added in adds:
+        block = everything.add(added, capacity)
         rows = ring.add(block)
         assert ring.num_written == len(everything.rows)
         held = everything.held(capacity)
         assert ring.num_env_steps == len(held)
-        assert set(rows.tolist()) <= set(held)
+        assert len(rows) == block.num_rows
+        assert set(rows[rows >= ring.oldest].tolist()) <= set(held)
     if not held:
         return
     drawn = ring.draw(60, random_stream(seed, "test"))
@@ -129,40 +142,11 @@ def test_a_ring_holds_the_newest_rows_and_their_transitions(
         assert episode.get_extra_model_outputs("n_step").tolist() == [t_after - first[1]]
 
 
-@given(adds=adds, capacity=st.integers(2, 40), cuts=st.lists(st.booleans(), min_size=12, max_size=12))
-def test_segments_make_the_same_ring_again(
-    adds: list[dict[int, tuple[int, str]]], capacity: int, cuts: list[bool]
-) -> None:
-    everything, ring, segments, after = Everything(), RowRing(capacity), [], []
-    for of_slots, is_cut in zip(adds, cuts, strict=False):
-        block = everything.add(of_slots, capacity)
-        ring.add(block)
-        after.append(block)
-        if is_cut:
-            segments.append(ring.segment())
-            after = []
-    if not segments:
-        return
-    again = RowRing(capacity)
-    for segment in segments:
-        again.load(segment)
-    for block in after:  # a ring goes on as the one that was never left
-        again.add(block)
-    assert (again.num_written, again.num_env_steps) == (ring.num_written, ring.num_env_steps)
-    held = np.array(everything.held(capacity), np.int64)
-    for n_step in (1, 3) if len(held) else ():
-        ours, theirs = again.transitions(held, n_step, 0.5), ring.transitions(held, n_step, 0.5)
-        np.testing.assert_equal(dict(ours.columns), dict(theirs.columns))
-        np.testing.assert_array_equal(ours.is_terminated, theirs.is_terminated)
-    new = [segment["num_written"] for segment in segments]
-    assert all(len(one["rows"]) <= 4 + end - start for one, start, end in zip(segments, [0, *new], new, strict=False))
-
-
 @given(adds=adds, capacity=st.integers(2, 40), length=st.integers(1, 6))
-def test_fragments_follow_an_episode(adds: list[dict[int, tuple[int, str]]], capacity: int, length: int) -> None:
+def test_fragments_follow_an_episode(adds: list[list[Chunk]], capacity: int, length: int) -> None:
     everything, ring = Everything(), RowRing(capacity, "m")
-    for of_slots in adds:
-        ring.add(everything.add(of_slots, capacity))
+    for added in adds:
+        ring.add(everything.add(added, capacity))
     held = everything.held(capacity)
     if not held:
         return
@@ -177,9 +161,115 @@ def test_fragments_follow_an_episode(adds: list[dict[int, tuple[int, str]]], cap
         assert (chunk.is_terminated, chunk.is_truncated) == (ending == "terminated", ending == "truncated")
 
 
+def seen_before(everything: Everything, number: int, length: int, capacity: int) -> tuple[list[list[int]], list[int]]:
+    """What a history shows at a row: (episode, t) of observations up to its own, and the actions before it; zeros where
+    there is none."""
+    rows = [everything.rows[one] for one in everything.past(number, length, capacity)[0]]
+    lacking = length - len(rows)
+    observed = [[row.episode, row.t] for row in (*rows, everything.rows[number])]
+    return ([[0, 0]] * lacking + observed)[1:], [0] * lacking + [100 * row.episode + row.t for row in rows]
+
+
+def check_history(everything: Everything, block: ColumnBlock, numbers: list[int], length: int, capacity: int) -> None:
+    """Compare the histories of a block's observations, which are in these rows."""
+    observed, _ = block.history("obs", length)
+    acted, _ = block.history("actions", length)
+    for row, number in enumerate(numbers):
+        frames, actions = seen_before(everything, number, length, capacity)
+        assert observed["x"][row].tolist() == frames
+        assert observed["y"][0][row].tolist() == [t for _, t in frames]
+        assert acted[row].tolist() == actions
+
+
+@given(
+    adds=adds,
+    capacity=st.integers(2, 40),
+    num_lookback=st.integers(1, 4),
+    n_step=st.integers(1, 4),
+    num_back=st.integers(0, 4),
+    seed=st.integers(0, 9),
+)
+def test_what_is_before_a_chunk_comes_with_it(
+    adds: list[list[Chunk]], capacity: int, num_lookback: int, n_step: int, num_back: int, seed: int
+) -> None:
+    everything, ring = Everything(), RowRing(capacity, num_lookback=num_lookback)
+    for added in adds:
+        ring.add(everything.add(added, capacity))
+    again = RowRing(capacity, num_lookback=num_lookback)
+    again.set_state(ring.get_state())
+    held = everything.held(capacity)
+    whole = [number for number in held if not everything.past(number, num_lookback, capacity)[1]]
+    if not whole:
+        with pytest.raises(RunFailure if held else ValueError, match="has the steps before it" if held else "empty"):
+            again.draw(1, random_stream(seed, "test"))
+        return
+    for one in (ring, again):
+        assert set(one.draw(40, random_stream(seed, "test")).tolist()) <= set(whole)
+        assert one.drawn(len(whole), lambda missing: np.array(held)).tolist() == whole
+    rows = np.array(whole)
+
+    transitions = again.transitions(rows, n_step, 0.5)
+    after = []
+    for number, episode in zip(whole, transitions, strict=True):
+        past = [everything.rows[one].t for one in everything.past(number, num_lookback, capacity)[0]]
+        assert episode.t_started == episode.rewards.lookback == len(past)
+        assert episode.get_observations(slice(-len(past), 0), neg_index_as_lookback=True)["x"][:, 1].tolist() == past
+        after.append(everything.find(everything.rows[number].episode, everything.transition(number, n_step)[3]) or 0)
+    both = np.stack((whole, after), 1).reshape(-1).tolist()
+    check_history(everything, transitions, both, num_lookback, capacity)
+
+    first, num_burn_in = again.step_back(rows, num_back)
+    for number, start, steps in zip(whole, first.tolist(), num_burn_in.tolist(), strict=True):
+        past, is_cut = everything.past(number, num_back + num_lookback, capacity)
+        assert steps == min(len(past) - num_lookback * is_cut, num_back)
+        assert start == [*past, number][len(past) - steps]
+    fragments = again.fragments(first, num_burn_in + n_step)
+    path = [
+        everything.past(number, int(steps), capacity)[0] + follow(everything, number, n_step)
+        for number, steps in zip(whole, num_burn_in, strict=True)
+    ]
+    assert fragments.lengths.tolist() == [len(one) - 1 for one in path]
+    check_history(everything, fragments, [number for one in path for number in one], num_lookback, capacity)
+
+
+def follow(everything: Everything, number: int, num_steps: int) -> list[int]:
+    """The rows of a row's observation and of the ones after it, up to so many steps."""
+    row = everything.rows[number]
+    t_after = everything.transition(number, num_steps)[3]
+    return [number, *(everything.find(row.episode, t) or 0 for t in range(row.t + 1, t_after + 1))]
+
+
+def test_two_chunks_of_an_episode_in_one_block_follow_each_other() -> None:
+    everything, ring = Everything(), RowRing(30, num_lookback=5)
+    ring.add(everything.add([(0, (2, "goes on")), (1, (1, "terminated")), (0, (3, "truncated"))], 30))
+    assert ring.num_written == 8, "each observation once"
+    episode = ring.fragments(np.array([0]), 9)[0]
+    assert episode.get_observations()["x"][:, 1].tolist() == [0, 1, 2, 3, 4, 5]
+    assert episode.is_truncated
+
+
+def test_a_ring_without_links_back_goes_on_with_some() -> None:
+    everything, ring = Everything(), RowRing(30)
+    ring.add(everything.add([(0, (4, "goes on"))], 30))
+    again = RowRing(30, num_lookback=1)
+    again.set_state(ring.get_state())
+    with pytest.raises(RunFailure, match="no step of module default_policy in the replay buffer has the steps before"):
+        again.draw(1, random_stream(0, "test"))
+    again.add(everything.add([(0, (4, "goes on"))], 30))
+    assert set(again.draw(40, random_stream(0, "test")).tolist()) == {5, 6, 7}
+
+
+def test_sampled_chunks_have_ids_of_their_own() -> None:
+    everything, ring = Everything(), RowRing(30)
+    ring.add(everything.add([(0, (4, "goes on"))], 30))
+    ids = ring.transitions(np.array([2, 1, 2])).episode_ids
+    assert list(ids) == ["row-2-0", "row-1-1", "row-2-2"]
+    assert list(ids[1:]) == ["row-1-1", "row-2-2"]
+
+
 def test_each_row_may_have_a_range_of_its_own() -> None:
     everything, ring = Everything(), RowRing(20)
-    ring.add(everything.add({0: (6, "terminated")}, 20))
+    ring.add(everything.add([(0, (6, "terminated"))], 20))
     transitions = ring.transitions(np.array([0, 0, 4]), np.array([1, 3, 3]), 0.5)
     assert transitions.columns["n_step"].tolist() == [1, 3, 2]
     assert transitions.columns["rewards"].tolist() == [1.0, 1 + 2 / 2 + 3 / 4, 5 + 6 / 2]
@@ -188,7 +278,7 @@ def test_each_row_may_have_a_range_of_its_own() -> None:
 def test_every_step_is_equally_likely() -> None:
     everything, ring = Everything(), RowRing(12)
     for length in (3, 7, 4):
-        ring.add(everything.add({0: (length, "terminated")}, 12))
+        ring.add(everything.add([(0, (length, "terminated"))], 12))
     counts = np.bincount(ring.draw(20_000, random_stream(0, "test")))
     held = everything.held(12)
     assert np.flatnonzero(counts).tolist() == held
@@ -197,9 +287,9 @@ def test_every_step_is_equally_likely() -> None:
 
 def test_a_chunk_that_was_left_out_is_a_seam() -> None:
     everything, ring = Everything(), RowRing(30)
-    ring.add(everything.add({0: (3, "goes on")}, 30))
-    everything.add({0: (2, "goes on")}, 30)  # never stored
-    rows = ring.add(everything.add({0: (4, "terminated")}, 30))
+    ring.add(everything.add([(0, (3, "goes on"))], 30))
+    everything.add([(0, (2, "goes on"))], 30)  # never stored
+    rows = ring.add(everything.add([(0, (4, "terminated"))], 30))
     every = np.array([0, 1, 2, *rows.tolist()])
     for episode in ring.transitions(every, 5):
         first, last = episode.get_observations()["x"][:, 1].tolist()
@@ -209,8 +299,8 @@ def test_a_chunk_that_was_left_out_is_a_seam() -> None:
 
 def test_other_columns_are_refused() -> None:
     everything, ring = Everything(), RowRing(30)
-    ring.add(everything.add({0: (3, "goes on")}, 30))
-    block = everything.add({0: (3, "goes on")}, 30)
+    ring.add(everything.add([(0, (3, "goes on"))], 30))
+    block = everything.add([(0, (3, "goes on"))], 30)
     with pytest.raises(RunFailure, match="other columns"):
         ring.add(replace(block, columns={**block.columns, "more": np.zeros(3)}))
     assert ring.num_env_steps == 3

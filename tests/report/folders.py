@@ -32,6 +32,19 @@ def progress_line(iteration: int, **more: Any) -> dict[str, Any]:
     } | {name.replace("__", "/"): value for name, value in more.items()}
 
 
+def replay_line(iteration: int, *buffers: str, capacity: int = 10_000) -> dict[str, Any]:
+    """An iteration of a small run with replay buffers, which are full after ten."""
+    metrics = {
+        "capacity": capacity,
+        "num_env_steps": min(capacity, 1000 * iteration),
+        "num_bytes": 41 * capacity,
+        "age_of_oldest": min(iteration, 10) * 32,
+        "mean_priority": 1.0 + 1.0 / iteration,
+    }
+    of_buffers = {f"replay_buffers/{name}/{metric}": value for name in buffers for metric, value in metrics.items()}
+    return progress_line(iteration, training_intensity=8.0 * iteration / (iteration + 1)) | of_buffers
+
+
 def write_run(
     run_dir: Path, lines: Sequence[Mapping[str, Any]], result: Mapping[str, Any] | None = None, overrides: str = "[]"
 ) -> Path:

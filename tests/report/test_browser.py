@@ -15,7 +15,7 @@ from runner.report.run_record import read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
-from tests.report.folders import progress_line, write_everything, write_run
+from tests.report.folders import progress_line, replay_line, write_everything, write_run
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 BROWSER = next((found for found in map(shutil.which, _NAMES) if found), None)
@@ -48,7 +48,7 @@ def test_every_chart_is_drawn(kind: str, tmp_path: Path) -> None:
     if kind == "sweep":
         page = sweep_page(read_sweep(SweepFolder.open(write_everything(tmp_path / "s"))))
     else:
-        page = run_page(read_run(write_run(tmp_path / "r", [progress_line(number) for number in range(1, 30)])))
+        page = run_page(read_run(write_run(tmp_path / "r", [replay_line(number, "a", "b") for number in range(1, 30)])))
     dom, complaints = visit(render(page), tmp_path)
     assert complaints == []
     assert 'data-charts="drawn"' in dom

@@ -24,7 +24,7 @@ from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
 from runner.tracking.known_run import write_known_run
 from tests.conftest import QUICK, Outcome
-from tests.report.folders import EVIL, METRIC, progress_line, write_everything, write_run, write_sweep
+from tests.report.folders import EVIL, METRIC, progress_line, replay_line, write_everything, write_run, write_sweep
 
 Run = Callable[..., Outcome]
 
@@ -201,6 +201,46 @@ def test_several_agents(tmp_path: Path) -> None:
     assert {row["series"] for row in agents.points["points"]} == {"left", "right"}
     (losses_figure,) = [block for block in blocks(page, "Learner") if getattr(block, "title", "") == "total_loss"]
     assert {row["series"] for row in losses_figure.points["points"]} == {"default_policy", "p0", "p1"}
+
+
+@pytest.mark.parametrize(
+    ("buffers", "names"), [(["near"], ["kept", "capacity"]), (["near", "far"], ["near, kept", "far, capacity"])]
+)
+def test_replay(buffers: list[str], names: list[str], tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path, [replay_line(number, *buffers) for number in range(1, 21)]))
+    figures = {block.title: block for block in blocks(page, "Replay") if isinstance(block, Figure)}
+    assert list(figures) == [
+        "env steps kept",
+        "age of the oldest row, in updates",
+        "mean priority",
+        "env steps trained on / sampled",
+    ]
+    lines = [
+        [row["y"] for row in figures["env steps kept"].points["points"] if row["series"] == name] for name in names
+    ]
+    assert lines == [[1000.0 * min(number, 10) for number in range(1, 21)], [10_000.0] * 20]
+    assert "near 410.0 kB" in texts(page, "Replay")
+    assert [row["y"] for row in figures["env steps trained on / sampled"].points["points"]][:2] == pytest.approx(
+        [4.0, 16 / 3], rel=1e-4
+    )
+    assert blocks(page, "Other metrics") == []
+
+
+def test_runs_without_replay_have_no_such_section(tmp_path: Path) -> None:
+    page = page_of(write_run(tmp_path, [progress_line(number, training_intensity=1.0) for number in range(1, 4)]))
+    assert blocks(page, "Replay") == []
+    assert "training_intensity 1" in texts(page, "Other metrics")
+
+
+def test_uniform_replay_of_a_full_buffer(tmp_path: Path) -> None:
+    lines = [replay_line(number, "replay", capacity=80) for number in range(1, 4)]
+    for line in lines:
+        del line["replay_buffers/replay/mean_priority"]
+        del line["training_intensity"]
+    page = page_of(write_run(tmp_path, lines))
+    titles = [block.title for block in blocks(page, "Replay") if isinstance(block, Figure)]
+    assert titles == ["age of the oldest row, in updates"]
+    assert "env steps kept 80" in texts(page, "Replay")
 
 
 def test_a_run_on_recorded_data(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -255,3 +256,37 @@ def test_running_episodes_see_their_infos() -> None:
         buffer.add_step(np.zeros((2, 1)), np.zeros(2), done, no, [{"k": t}, {"m": -t}], {"actions": np.zeros(2)})
     assert buffer[0].get_infos() == [{"k": 2}]
     assert buffer[1].get_infos() == [{}, {"m": -1}, {"m": -2}]
+
+
+@pytest.mark.parametrize("lengths", [[50], [1, 2, 3], [4, 1]])
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_cuts_after_each_step_are_parts_of_one_cut(num_envs: int, lengths: list[int]) -> None:
+    """Fragments of one vector step without a gap are cut in a way of their own."""
+    whole, by_step = (Driver(num_envs, lengths, num_lookback=0) for _ in range(2))
+    expected = whole.steps(12).cut()
+    cuts = [by_step.steps(1).cut() for _ in range(12)]
+    by_id: dict[str, list[Any]] = {}
+    for cut in cuts:
+        for chunk, id_ in enumerate(cut.block.episode_ids):
+            by_id.setdefault(id_, []).append((cut.block, chunk))
+    assert set(by_id) == set(expected.block.episode_ids)
+    for chunk, id_ in enumerate(expected.block.episode_ids):
+        episode = expected.block[chunk]
+        steps = [block[one] for block, one in by_id[id_]]
+        assert [step.t_started for step in steps] == list(range(episode.t_started, episode.t))
+        joined = [*places(steps[0])[:1], *(place for step in steps for place in places(step)[1:])]
+        assert joined == places(episode)
+        assert [step.get_rewards(0) for step in steps] == episode.get_rewards().tolist()
+        assert [step.get_extra_model_outputs("number", 0) for step in steps] == episode.get_extra_model_outputs(
+            "number"
+        ).tolist()
+        assert [step.is_terminated for step in steps] == [False] * (len(steps) - 1) + [episode.is_terminated]
+        assert [step.is_truncated for step in steps] == [False] * (len(steps) - 1) + [episode.is_truncated]
+    returns = np.concatenate([cut.finished.returns for cut in cuts])
+    np.testing.assert_allclose(returns, expected.finished.returns)
+    assert np.concatenate([cut.finished.lengths for cut in cuts]).tolist() == expected.finished.lengths.tolist()
+    assert np.concatenate([cut.finished.env_of for cut in cuts]).tolist() == expected.finished.env_of.tolist()
+    for before, after in pairwise(cuts):  # what was given stays as it was
+        assert not np.shares_memory(before.block.columns["obs"], after.block.columns["obs"])
+    for key, value in whole.buffer.get_state().items():
+        np.testing.assert_equal(by_step.buffer.get_state()[key], value)

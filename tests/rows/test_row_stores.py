@@ -93,7 +93,7 @@ def check_block(block: ColumnBlock, xp: ArrayNamespace, episodes: Sequence[Episo
 
 
 def check_lookback(block: ColumnBlock, xp: ArrayNamespace, number: int, episode: Episode, lookback: int) -> None:
-    num_before = 0 if block.lookback is None else block.lookback.num_steps_before(number)
+    num_before = 0 if block.lookback is None else int(block.lookback.num_before[number])
     assert num_before == min(lookback, episode.num_cut)
     if block.lookback is not None and num_before:
         before = episode.columns(slice(episode.num_cut - num_before, episode.num_cut))

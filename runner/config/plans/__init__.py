@@ -1,6 +1,7 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
-from runner.config.plans.buffer_checks import find_buffer_problems
+from runner.config.plans.branch_checks import find_useless_intensity
+from runner.config.plans.buffer_checks import find_buffer_problems, modules_stored_in
 from runner.config.plans.checks import find_asynchrony_problems, find_plan_problems
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
@@ -16,7 +17,9 @@ __all__ = [
     "find_asynchrony_problems",
     "find_buffer_problems",
     "find_plan_problems",
+    "find_useless_intensity",
     "items_after",
+    "modules_stored_in",
     "names_recorded_data",
     "needs_of",
     "read_options",

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import Problem, show_value
 from runner.config.operators import (
     ASYNC,
+    AUTO,
+    ROUND_ROBIN,
+    ApplyGradientsConfig,
+    AsyncGradientsConfig,
     BranchesConfig,
     ConcurrentlyConfig,
     DuplicateConfig,
     EnqueueConfig,
     ParallelRolloutsConfig,
     ReadRecordedConfig,
+    ReplayConfig,
+    TrainOneStepConfig,
 )
+from runner.config.plans.reading import read_plan
 from runner.config.plans.steps import Step, Where, steps_of
+
+_SAMPLES = (ParallelRolloutsConfig, AsyncGradientsConfig)
+_TRAINS = (TrainOneStepConfig, ApplyGradientsConfig)
 
 
 def find_branch_problems(step: Step, config: BranchesConfig, where: Where) -> Iterator[Problem]:
@@ -29,6 +40,9 @@ def find_branch_problems(step: Step, config: BranchesConfig, where: Where) -> It
         what = f"{step.key}: output_indexes name plan {outside[0]}, and the last plan is {num_plans - 1}"
         yield Problem(what, here, str(indexes), f"indexes from 0 to {num_plans - 1}")
     if weights is None:
+        return
+    if isinstance(weights, str):
+        yield from _find_no_shares(step, config, where)
         return
     if config.mode == ASYNC:
         what = f"{step.key}: round_robin_weights have no effect with mode async"
@@ -48,6 +62,31 @@ def find_branch_problems(step: Step, config: BranchesConfig, where: Where) -> It
         yield Problem(what, here, show_value(weights), "integers of 1 or more, or '*'")
 
 
+def _find_no_shares(step: Step, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+    """Find why `round_robin_weights: auto` has no plan that samples and one that trains."""
+    samples, trains = (
+        [any(issubclass(inner.base or type(inner.config), kinds) for inner in steps_of(plan)) for plan in step.plans]
+        for kinds in (_SAMPLES, _TRAINS)
+    )
+    if (samples, trains) == ([True, False], [False, True]) and config.mode == ROUND_ROBIN:
+        return
+    what = f"{step.key}: round_robin_weights: auto shares turns between a plan that samples and one that trains"
+    allowed = "mode: round_robin, and two plans: the first one samples, the second one trains"
+    yield Problem(what, where(step.key), f"mode: {config.mode}, {len(step.plans)} plans", allowed)
+
+
+def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+    """Find a training intensity that no operator of the plan keeps to."""
+    plan = read_plan(algorithm.plan)
+    if algorithm.training_intensity is None or any(step.is_function for step in plan):
+        return
+    branching = [step.config for step in steps_of(plan) if isinstance(step.config, BranchesConfig)]
+    if not any(config.round_robin_weights == AUTO for config in branching):
+        what = "algorithm.training_intensity has no effect: the plan does not share turns by it"
+        allowed = "null; or a plan with Concurrently and round_robin_weights: auto"
+        yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), allowed)
+
+
 def _waits(step: Step, index: int) -> bool:
     """Whether a plan of an operator gives no item while it has none ready."""
     if not step.plans[index]:
@@ -59,4 +98,4 @@ def _waits(step: Step, index: int) -> bool:
         return begin.config.mode == ASYNC
     if isinstance(begin.config, ConcurrentlyConfig):
         return all(_waits(begin, inner) for inner in range(len(begin.plans)))
-    return not isinstance(begin.config, ReadRecordedConfig)
+    return not isinstance(begin.config, (ReadRecordedConfig, ReplayConfig))

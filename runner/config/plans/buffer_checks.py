@@ -12,6 +12,7 @@ from runner.config.operators import (
     BufferConfig,
     MixInReplayConfig,
     ReplayConfig,
+    SelectExperiencesConfig,
     StoreToReplayBufferConfig,
     UpdatePrioritiesConfig,
 )
@@ -44,6 +45,24 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
         for name in buffers:
             yield from _find_unused(name, plan, where)
+
+
+def modules_stored_in(buffer: str, config: ExperimentConfig, module_ids: Sequence[str]) -> list[str]:
+    """Return which of these modules' experiences the plan may store in a buffer."""
+    selections = list(_selections(buffer, read_plan(config.algorithm.plan), frozenset(module_ids)))
+    stored = frozenset().union(*selections) if selections else module_ids  # an operator of one's own may store all
+    return [module_id for module_id in module_ids if module_id in stored]
+
+
+def _selections(buffer: str, plan: Plan, selected: frozenset[str]) -> Iterator[frozenset[str]]:
+    """Yield for each step that stores to a buffer the modules that are selected before it."""
+    for step in plan:
+        if isinstance(step.config, SelectExperiencesConfig):
+            selected &= frozenset(step.config.modules)
+        elif isinstance(step.config, _STORES) and _buffer_of(step) == buffer:
+            yield selected
+        for branch in step.plans:
+            yield from _selections(buffer, branch, selected)
 
 
 def _buffer_of(step: Step) -> str | None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from runner.config.errors import nearest_match
@@ -44,15 +45,11 @@ _FLAGS = ("is_terminated", "is_truncated")
 
 
 @dataclass(frozen=True)
-class PastSteps:
+class PastSteps(Lookback):
     """The steps before the chunks of a block, as they were stored with them."""
 
     columns: Sequence[Mapping[str, Column]]  # of each chunk
-    lengths: Sequence[int]
-
-    def num_steps_before(self, chunk: int) -> int:
-        """See `Lookback`."""
-        return self.lengths[chunk]
+    num_before: npt.NDArray[np.int64]
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
         """See `Lookback`."""
@@ -315,7 +312,8 @@ def _is_like(a: Any, b: Any) -> bool:
 def _lookback_of(episodes: Sequence[_Episode]) -> Lookback | None:
     if not any(episode.num_before for episode in episodes):
         return None
-    return PastSteps([episode.past for episode in episodes], [episode.num_before for episode in episodes])
+    num_before = np.array([episode.num_before for episode in episodes], np.int64)
+    return PastSteps([episode.past for episode in episodes], num_before)
 
 
 def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.operators import ASYNC, ConcurrentlyConfig, DequeueConfig, EnqueueConfig
+from runner.config.operators import ASYNC, AUTO, ConcurrentlyConfig, DequeueConfig, EnqueueConfig
 from runner.plans.flow import Flow, Operator, Source, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.resources import Resources
@@ -39,17 +39,49 @@ class Concurrently(Source):
             raise ConfigError([problem])
         self._turn = 0  # number of the flow whose turn it is
         self._num_given = 0  # items that it has given in this turn
+        # Env steps that were sampled and trained on before the share counts; None: it has not begun.
+        self._before: tuple[int, int] | None = None
 
     def make_items(self) -> Iterator[Any]:
         """Yield the items of the flows that are given on."""
-        return self._whichever_is_ready() if self.options.mode == ASYNC else self._in_turn()
+        if self.options.mode == ASYNC:
+            return self._whichever_is_ready()
+        if self.options.round_robin_weights != AUTO or self._intensity is None:
+            return self._in_turn()
+        return self._in_proportion(self._intensity)
+
+    @property
+    def _intensity(self) -> float | None:
+        intensity: float | None = self.resources.config.algorithm.training_intensity
+        return intensity
+
+    def _in_proportion(self, intensity: float) -> Iterator[Any]:
+        """Take from the second flow while it has trained on fewer than `intensity` env steps for each one sampled.
+
+        Nothing is owed for env steps that were sampled while it waited for a queue or a replay buffer, or before a
+        resumed run was given another intensity.
+        """
+        metrics = self.resources.metrics
+        while True:
+            counts = metrics.num_env_steps_sampled_lifetime, metrics.num_env_steps_trained_lifetime
+            self._before = before = self._before or counts
+            num_sampled, num_trained = counts[0] - before[0], counts[1] - before[1]
+            turn = 1 if num_trained < intensity * num_sampled else 0
+            item = next(self._flows[turn], _END)
+            if item is _END:
+                return
+            if turn == 1 and item is Waiting.FOR_QUEUE:
+                self._before = counts
+            elif isinstance(item, Waiting) or turn in self._outputs:
+                yield item
 
     def _in_turn(self) -> Iterator[Any]:
         """Take from each flow as many items as its weight says; '*': until it waits.
 
         A flow that waits for env runners holds its turn, so that shares are kept; one that waits for a queue loses it.
         """
-        weights = self.options.round_robin_weights or [1] * len(self._flows)
+        given = self.options.round_robin_weights
+        weights = given if isinstance(given, list) else [1] * len(self._flows)
         num_idle = 0  # turns in a row without an item
         waits = Waiting.FOR_QUEUE
         while True:
@@ -95,11 +127,15 @@ class Concurrently(Source):
 
     def get_state(self) -> dict[str, Any]:
         """Return whose turn it is."""
-        return {"turn": self._turn, "num_given": self._num_given}
+        before = None if self._before is None else list(self._before)
+        return {"turn": self._turn, "num_given": self._num_given, "before": before, "intensity": self._intensity}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         self._turn, self._num_given = int(state["turn"]), int(state["num_given"])
+        if state["before"] is not None and state["intensity"] == self._intensity:
+            num_sampled, num_trained = state["before"]
+            self._before = int(num_sampled), int(num_trained)
 
 
 class Duplicate(Operator):

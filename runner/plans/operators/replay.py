@@ -39,8 +39,8 @@ class Replay(Source):
         asked = self.options.num_env_steps
         num_env_steps = train_batch_size(self.resources.config) if isinstance(asked, str) else asked  # auto
         while not self._has_started:
-            held = len(self.resources.replay_buffers[self.options.buffer])
-            self._has_started = held >= max(1, self.options.learning_starts)
+            buffer = self.resources.replay_buffers[self.options.buffer]
+            self._has_started = len(buffer) >= max(1, self.options.learning_starts) or buffer.is_full
             if not self._has_started:
                 yield Waiting.FOR_QUEUE
         while True:
@@ -51,8 +51,8 @@ class Replay(Source):
         return {"has_started": self._has_started}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._has_started = bool(state["has_started"])
+        """Go on from a state of `get_state`; a buffer that begins empty is waited for again."""
+        self._has_started = bool(state["has_started"]) and len(self.resources.replay_buffers[self.options.buffer]) > 0
 
 
 class MixInReplay(Operator):

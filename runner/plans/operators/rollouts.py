@@ -31,6 +31,7 @@ class ParallelRollouts(Source):
         if self.options.mode == ASYNC:
             self._requests = AsyncRequests(
                 resources.env_runners,
+                resources.metrics,
                 "sample",
                 self.options.num_async,
                 env_steps_per_request(resources.config),
@@ -60,8 +61,8 @@ class ParallelRollouts(Source):
             yield Waiting.FOR_RUNNERS if sample is None else _experiences([sample], started)
 
     def _sample(self) -> list[Sample]:
-        config = self.resources.config
-        return self.resources.env_runners.sample(env_steps_per_round(config), config.env_runners.explore)
+        config, num_sampled = self.resources.config, self.resources.metrics.num_env_steps_sampled_lifetime
+        return self.resources.env_runners.sample(env_steps_per_round(config), config.env_runners.explore, num_sampled)
 
     def get_state(self) -> dict[str, Any]:
         """Return what runners have answered and no other operator has taken."""
@@ -94,12 +95,12 @@ class AsyncGradients(Source):
             raise ConfigError([Problem(what, "algorithm.plan", loss, allowed)])
         self._requests = AsyncRequests(
             resources.env_runners,
+            resources.metrics,
             "sample_gradients",
             self.options.num_async,
             env_steps_per_request(resources.config),
             resources.config.env_runners.explore,
             GradientSample,
-            lambda: (resources.metrics.num_env_steps_sampled_lifetime,),
         )
 
     def make_items(self) -> Iterator[Gradients | Waiting]:

@@ -318,5 +318,5 @@ def test_damaged_spaces_are_refused() -> None:
 
 
 def test_lookback_rows_are_not_part_of_the_state_of_others() -> None:
-    past = rllib_episodes.PastSteps([{}, {"obs": np.arange(2)}], [0, 2])
-    assert (past.num_steps_before(0), past.num_steps_before(1)) == (0, 2)
+    past = rllib_episodes.PastSteps([{}, {"obs": np.arange(2)}], np.array([0, 2]))
+    assert past.rows_before("obs", np.array([1, 1]), np.array([1, 2])).tolist() == [1, 0]

@@ -1,0 +1,26 @@
+"""The settings of the peers of `benchmarks/dqn.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer_cli import Settings
+
+HIDDEN = 256
+MAX_GRAD_NORM = 10.0
+UNIFORM, PRIORITIZED = "uniform", "prioritized"
+
+
+@dataclass(frozen=True)
+class DQNSettings(Settings):
+    """One run of one peer; the DQN numbers are the same for every peer. One update for each env step."""
+
+    num_envs: int = 1
+    lr: float = 2.5e-4
+    train_batch_size: int = 32
+    steps_per_iteration: int = 500
+    learning_starts: int = 1000
+    replay_capacity: int = 50_000
+    target_network_update_freq: int = 500
+    epsilon: float = 0.1
+    replay: str = UNIFORM

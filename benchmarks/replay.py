@@ -1,0 +1,167 @@
+"""Microseconds of replay buffers with a million CartPole steps: batches of 256, and 400 rows that are added.
+
+The buffers take turns. Adding is against a plain copy of the same columns into arrays of the same length, memory
+against the columns of these steps: observations (once), actions, rewards, and how they ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import bench_common as bc
+import numpy as np
+
+from runner.episodes.columns import ColumnBlock, Rollout
+from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
+
+CAPACITY = 1_000_000
+BATCH_SIZE = 256
+NUM_ENVS, LENGTH = 8, 50  # of a fragment: 400 env steps
+EPISODE_LENGTH = 200
+MEMORY_BAR = 1.1
+ENDS = np.zeros((2, CAPACITY), np.bool_)  # whether a step terminated or truncated its episode
+
+# Name -> how it is made, and the microseconds that a batch may take.
+BUFFERS: dict[str, tuple[Callable[[], ReplayBuffer], float | None]] = {
+    "uniform": (lambda: ReplayBuffer(CAPACITY), 100.0),
+    "uniform, n-step 3": (lambda: ReplayBuffer(CAPACITY, n_step=3, gamma=0.99), None),
+    "prioritised": (lambda: PrioritizedReplayBuffer(CAPACITY), 200.0),
+    "prioritised, n-step 3": (lambda: PrioritizedReplayBuffer(CAPACITY, n_step=3, gamma=0.99), None),
+}
+
+
+class Fragments:
+    """Fragments of 400 env steps, one after the other, with random numbers in the columns of CartPole."""
+
+    def __init__(self, rng: np.random.Generator) -> None:
+        num_rows = NUM_ENVS * LENGTH
+        self.columns: dict[str, np.ndarray] = {
+            "obs": rng.standard_normal((num_rows + NUM_ENVS, 4), np.float32),
+            "actions": rng.integers(2, size=num_rows),
+            "rewards": np.ones(num_rows, np.float32),
+        }
+        self._count = 0
+
+    def next(self) -> Rollout:
+        """Return the next one: each sub-environment's episode goes on, or begins anew after 200 steps."""
+        episode, t_started = divmod(self._count * LENGTH, EPISODE_LENGTH)
+        self._count += 1
+        block = ColumnBlock(
+            columns=dict(self.columns),
+            lengths=np.full(NUM_ENVS, LENGTH),
+            is_terminated=np.full(NUM_ENVS, t_started + LENGTH == EPISODE_LENGTH),
+            is_truncated=np.zeros(NUM_ENVS, np.bool_),
+            t_started=np.full(NUM_ENVS, t_started),
+            episode_ids=[f"{env}_{episode}" for env in range(NUM_ENVS)],
+        )
+        return Rollout({"default_policy": block}, block.num_rows)
+
+
+class PlainCopy:
+    """Rings of columns, and nothing else."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray]) -> None:
+        self._columns = columns
+        self.arrays = {name: np.zeros((CAPACITY, *column.shape[1:]), column.dtype) for name, column in columns.items()}
+        self._at = 0
+
+    def add(self) -> None:
+        """Copy the columns to the next rows."""
+        for name, column in self._columns.items():
+            self.arrays[name][self._at : self._at + len(column)] = column
+        self._at = (self._at + NUM_ENVS * LENGTH) % (CAPACITY - NUM_ENVS * (LENGTH + 1))
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of the columns with how steps ended."""
+        return ENDS.nbytes + sum(array.nbytes for array in self.arrays.values())
+
+
+def filled(make: Callable[[], ReplayBuffer], fragments: Fragments) -> ReplayBuffer:
+    """Return a buffer that is full."""
+    buffer = make()
+    for _ in range(CAPACITY // (NUM_ENVS * LENGTH) + 1):
+        buffer.add(fragments.next())
+    return buffer
+
+
+def microseconds(call: Callable[[], object], num_calls: int) -> float:
+    """Return the median time of a call."""
+    times = []
+    for _ in range(num_calls):
+        started = time.perf_counter()
+        call()
+        times.append((time.perf_counter() - started) * 1e6)
+    return statistics.median(times)
+
+
+def measure(num_repeats: int, num_calls: int) -> dict[str, list[float]]:
+    """Return the microseconds of each turn, and `memory`, by what was measured."""
+    found: dict[str, list[float]] = {}
+    fragments = Fragments(np.random.default_rng(0))
+    plain = PlainCopy(fragments.columns)
+    buffers = {name: filled(make, fragments) for name, (make, _) in BUFFERS.items()}
+    for _ in range(num_repeats):
+        found.setdefault("plain copy, add", []).append(microseconds(plain.add, num_calls))
+        for name, buffer in buffers.items():
+            sample = microseconds(lambda one=buffer: one.sample(BATCH_SIZE), num_calls)  # type: ignore[misc]
+            add = microseconds(lambda one=buffer: one.add(fragments.next()), num_calls)  # type: ignore[misc]
+            found.setdefault(f"{name}, sample", []).append(sample)
+            found.setdefault(f"{name}, add", []).append(add)
+    for name, buffer in buffers.items():
+        found[f"{name}, memory"] = [int(buffer.metrics()["num_bytes"] or 0) / plain.num_bytes]
+    return found
+
+
+def table(found: Mapping[str, list[float]]) -> str:
+    """Return a row for each buffer, with bars."""
+    rows = [["plain copy", "-", bc.spread(found["plain copy, add"], 1), "-", "1"]]
+    for name, (_, bar) in BUFFERS.items():
+        sample, add, (memory,) = (found[f"{name}, {what}"] for what in ("sample", "add", "memory"))
+        against = [ours / plain for ours, plain in zip(add, found["plain copy, add"], strict=True)]
+        is_of_columns = name.startswith("uniform")
+        rows.append(
+            [
+                name,
+                bc.spread(sample, 1) + ("" if bar is None else f" (bar {bar:.0f}: {_met(sample, bar)})"),
+                bc.spread(add, 1),
+                bc.spread(against, 2),
+                f"{memory:.3f}" + (f" (bar {MEMORY_BAR}: {_met([memory], MEMORY_BAR)})" if is_of_columns else ""),
+            ]
+        )
+    header = [
+        "buffer",
+        f"a batch of {BATCH_SIZE} (us)",
+        "adding 400 env steps (us)",
+        "adding / copy",
+        "memory / columns",
+    ]
+    return bc.markdown_table(header, rows)
+
+
+def _met(values: list[float], most: float) -> str:
+    return "met" if statistics.median(values) <= most + 1e-9 else "missed"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--calls", type=int, default=2000)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    parser.add_argument("--out", type=Path, default=bc.RESULTS_DIR / "replay.json")
+    args, _ = parser.parse_known_args()
+    repeats, calls = (1, 20) if args.quick else (args.repeats, args.calls)
+    machine = bc.machine_facts([])
+    found = measure(repeats, calls)
+    bc.write_json(args.out, {"machine": machine, "replay": found})
+    print(f"Median of {repeats} turns (min-max), each the median of {calls} calls.\n")
+    print(table(found))
+    print("\n" + bc.machine_text(machine))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""The first env steps of a configuration, in this process, before anything else of a run is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from runner.config.schemas import EnvConfig, ExperimentConfig
+from runner.episodes.columns import Rollout
+from runner.experiment.env_runner_builder import TRAINING, build_env_runner
+from runner.module_parts import ModuleParts, weights_of
+
+_MOST_ENVS = 2
+_LEAST_ENV_STEPS = 8
+
+
+def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING) -> Rollout:
+    """Make an env runner with few sub-environments, sample some env steps, and close it; nothing is recorded.
+
+    Simulators are not waited for: an environment like them is stepped in their place.
+
+    Args:
+        config: the experiment.
+        parts: of its modules, which act.
+        role: of the env runner.
+
+    Raises:
+        ConfigError: the environment or a part cannot be made.
+        RunFailure: a step failed.
+    """
+    env = _stepped_here(config.env) if role == TRAINING else replace(config.env, port=None)
+    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    runner = build_env_runner(replace(reduced(config), env=env), plans, role, 0, 0)
+    try:
+        return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
+    finally:
+        runner.close()
+
+
+def reduced(config: ExperimentConfig) -> ExperimentConfig:
+    """Return a configuration of few sub-environments, all in this process, on the CPU."""
+    runners, evaluation = config.env_runners, config.evaluation
+    return replace(
+        config,
+        engine="inline",
+        env_runners=replace(runners, num_envs_per_env_runner=min(_MOST_ENVS, runners.num_envs_per_env_runner)),
+        evaluation=replace(evaluation, num_envs_per_env_runner=min(_MOST_ENVS, evaluation.num_envs_per_env_runner)),
+        learners=replace(config.learners, num_learners=0, num_gpus_per_learner=0.0, device="cpu"),
+        offline=replace(config.offline, output=None),
+    )
+
+
+def _stepped_here(env: EnvConfig) -> EnvConfig:
+    """Return the environment; where simulators connect, the named one like them, or one with their spaces."""
+    if not env.is_external:
+        return env
+    here = replace(env, port=None, observation_space=None, action_space=None, agents=None)
+    if env.agents is not None:
+        stand_in, arguments = "MultiAgentStandIn", {"agents": env.agents}
+    elif env.observation_space is not None:
+        stand_in = "StandIn"
+        arguments = {"observation_space": env.observation_space, "action_space": env.action_space or {}}
+    else:
+        return here
+    return replace(
+        here, env=None, _target_=f"runner.environments.stand_in.{stand_in}", env_config=arguments, wrappers=[]
+    )

@@ -1,0 +1,158 @@
+"""A replay buffer that samples transitions in proportion to their errors.
+
+Dimension letters: B sampled rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.algorithms import Schedule
+from runner.config.errors import Problem, RunFailure
+from runner.config.schedules import check_schedule, scheduled_value
+from runner.episodes.columns import BURN_IN, ColumnBlock
+from runner.replay.priority_log import PriorityLog
+from runner.replay.priority_tree import PriorityTree
+from runner.replay.replay_buffer import MEASURED_ROWS, ReplayBuffer, with_weights
+from runner.replay.row_ring import Rows
+
+_SMALLEST_ERROR = 1e-6
+_SHARE_OF_LARGEST = 0.9
+
+Floats = npt.NDArray[np.float64]
+
+
+class PrioritizedReplayBuffer(ReplayBuffer):
+    """Samples transitions in proportion to their priorities (Schaul et al., 2016, https://arxiv.org/abs/1511.05952).
+
+    Priorities are p^alpha with p = |TD error| (3.3, proportional); new transitions have the highest priority so far.
+    Samples have a column `weights` (B,) float32: (N P(i))^-beta over the largest one of the sample (3.4).
+
+    A chunk of several steps is drawn by the priority of its first trained step, which an update sets by
+    p = 0.9 max + 0.1 mean of the chunk's errors (Kapturowski et al., 2019, section 2.3 of
+    https://openreview.net/forum?id=r1lyTjAqYX).
+
+    Args:
+        capacity, batch_length_T, n_step, gamma, burn_in_len: see `ReplayBuffer`.
+        alpha: how much priorities count; 0 samples uniformly.
+        beta: how much of the bias is corrected; a number, or a schedule over env steps.
+
+    Raises:
+        ValueError: a number out of its bounds.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        batch_length_T: int = 1,  # noqa: N803 - RLlib's name
+        n_step: int | Sequence[int] = 1,
+        gamma: float = 1.0,
+        burn_in_len: int = 0,
+        alpha: float = 0.6,
+        beta: Schedule = 0.4,
+    ) -> None:
+        super().__init__(capacity, batch_length_T, n_step, gamma, burn_in_len)
+        if not isinstance(alpha, (int, float)) or alpha < 0:
+            raise ValueError(f"alpha must be a number of 0 or more, got {alpha!r}")
+        check_schedule("beta", beta, 0)
+        self._alpha, self._beta = alpha, beta
+        self._trees: dict[str, PriorityTree] = {}
+        self._logs: dict[str, PriorityLog] = {}
+        self._highest: dict[str, float] = {}
+
+    def _add_module(self, module_id: str) -> None:
+        super()._add_module(module_id)
+        self._trees[module_id], self._highest[module_id] = PriorityTree(self.capacity), 1.0
+        self._logs[module_id] = PriorityLog(self._trees[module_id])
+
+    def _write(self, module_id: str, block: ColumnBlock) -> Rows:
+        ring = self._rings[module_id]
+        before = ring.num_written
+        rows = super()._write(module_id, block)
+        held = rows[rows >= ring.oldest]
+        written = np.arange(max(before, ring.oldest), ring.num_written)  # not all have a step
+        priorities = np.zeros(len(written) + len(held))
+        priorities[len(written) :] = self._highest[module_id]
+        self._trees[module_id].set(ring.place(np.concatenate((written, held))), priorities)
+        return rows
+
+    def _sample_module(self, module_id: str, num_env_steps: int, num_sampled: int) -> tuple[ColumnBlock, Rows]:
+        ring, tree = self._rings[module_id], self._trees[module_id]
+
+        def draw(missing: int) -> Rows:
+            return ring.drawn(missing, lambda num_rows: ring.row_at(tree.draw(num_rows, self._stream)))
+
+        block, rows = self._sampled(ring, num_env_steps, draw)
+        shares = tree.priorities[ring.place(rows)] * (ring.num_env_steps / tree.total)
+        weights = shares ** -scheduled_value(self._beta, num_sampled)
+        is_trained = ~block.columns[BURN_IN] if self.burn_in_len else np.ones(len(rows), np.bool_)
+        of_steps = np.zeros(block.num_rows, np.float32)
+        of_steps[is_trained] = weights / weights.max()
+        return with_weights(block, of_steps), rows
+
+    def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
+        """Set the priorities of rows (B,) that were drawn; rows that others have taken the place of are left out.
+
+        Args:
+            module_id: of the module whose experiences they are.
+            rows: of the sample; equal ones that follow each other are of one chunk.
+            td_errors: (B,) of the update on the sample.
+
+        Raises:
+            RunFailure: there are not as many errors as rows, or one is no number.
+        """
+        if rows.shape != td_errors.shape:
+            what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
+            raise RunFailure(
+                Problem(what, "algorithm.plan", allowed="an error for each replayed row, and no other rows")
+            )
+        errors = np.abs(td_errors.astype(np.float64))
+        if np.isnan(errors).any():
+            what = f"an error of a replayed row of module {module_id} is no number, so that it cannot be a priority"
+            raise RunFailure(Problem(what, "algorithm.plan", "nan", "numbers in the column of UpdatePriorities"))
+        if self.fragment_length > 1:
+            rows, errors = _of_chunks(rows, errors)
+        ring = self._rings[module_id]
+        has_step = ring.has_step(rows)
+        rows, errors = rows[has_step], errors[has_step]
+        if len(rows):
+            priorities = (errors + _SMALLEST_ERROR) ** self._alpha
+            self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))
+            self._trees[module_id].set(ring.place(rows), priorities)
+
+    def row_bytes(self, module_id: str, block: ColumnBlock) -> float:
+        """Return the memory that an env step of a module takes with its sums of priorities; see `ReplayBuffer`."""
+        return super().row_bytes(module_id, block) + PriorityTree(MEASURED_ROWS).num_bytes / MEASURED_ROWS
+
+    def _num_bytes(self) -> int:
+        return super()._num_bytes() + sum(tree.num_bytes for tree in self._trees.values())
+
+    def metrics(self) -> dict[str, float | int | None]:
+        """Return what the buffer holds, and the mean priority."""
+        total = sum(tree.total for tree in self._trees.values())
+        num_rows = sum(ring.num_env_steps for ring in self._rings.values())
+        return super().metrics() | {"mean_priority": total / num_rows if num_rows else None}
+
+    def _module_state(self, module_id: str) -> dict[str, Any]:
+        priorities = self._logs[module_id].segments(len(self._rings[module_id]))
+        return super()._module_state(module_id) | {"priorities": priorities, "highest": self._highest[module_id]}
+
+    def _forget_modules(self) -> None:
+        super()._forget_modules()
+        self._trees, self._logs, self._highest = {}, {}, {}
+
+    def _load_module(self, module_id: str, state: Mapping[str, Any]) -> None:
+        super()._load_module(module_id, state)
+        self._logs[module_id].load(state["priorities"])
+        self._highest[module_id] = float(state["highest"])
+
+
+def _of_chunks(rows: Rows, errors: Floats) -> tuple[Rows, Floats]:
+    """Return the row of each chunk, and its error: mostly the largest of its steps, and a little of their mean."""
+    starts = np.flatnonzero(np.diff(rows, prepend=-1))
+    means = np.add.reduceat(errors, starts) / np.diff(starts, append=len(rows))
+    return rows[starts], _SHARE_OF_LARGEST * np.maximum.reduceat(errors, starts) + (1 - _SHARE_OF_LARGEST) * means

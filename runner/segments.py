@@ -1,0 +1,99 @@
+"""Segments: parts of a state that change rarely, and that checkpoints therefore write once.
+
+A state may hold a `Segment` in the place of values. The first checkpoint writes its values to a file of their own;
+later ones link to this file, for as long as whoever makes the state gives segments with the same `SegmentFile`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runner.config.errors import RunFailure
+
+Values = Mapping[str, Any]
+_NUM_AHEAD = 4
+
+
+@dataclass
+class SegmentFile:
+    """Where certain values lie, which never change; empty until a checkpoint has written them.
+
+    Attributes:
+        path: of the file in the newest checkpoint that has it.
+        num_bytes: of the file.
+        digest: SHA-256 of the file, hexadecimal.
+        read: returns the values, or raises `CheckpointError` if the file is missing, cut off or altered.
+    """
+
+    path: Path | None = None
+    num_bytes: int = 0
+    digest: str = ""
+    read: Callable[[], Values] | None = None
+
+    def is_there(self) -> bool:
+        """Return whether the file exists in its full length; its content is checked only when it is read."""
+        try:
+            return self.path is not None and self.path.stat().st_size == self.num_bytes
+        except OSError:
+            return False
+
+    def take_over(self, other: SegmentFile) -> None:
+        """Lie where another file with the same values lies."""
+        self.path, self.num_bytes, self.digest, self.read = other.path, other.num_bytes, other.digest, other.read
+
+
+class Segment:
+    """Values of a state that a checkpoint holds in a file of their own.
+
+    Args:
+        file: of these values.
+        read: returns nested dicts and tuples of arrays and plain values; None: they are read from the file.
+    """
+
+    def __init__(self, file: SegmentFile, read: Callable[[], Values] | None = None) -> None:
+        self.file = file
+        self._read = read
+
+    def values(self) -> Values:
+        """Return the values.
+
+        Raises:
+            CheckpointError: they are only in the file, which is missing, cut off or altered.
+        """
+        read = self._read or self.file.read
+        if read is None:
+            raise ValueError("a segment needs values or a file")
+        return read()
+
+    def keep(self) -> None:
+        """Hold the values from now on, because what they are read from is about to change; not if that is damaged."""
+        with suppress(RunFailure):
+            values = self.values()
+            self._read = lambda: values
+
+
+def read_ahead(segments: Iterable[Segment]) -> Iterator[Values]:
+    """Yield the values of segments in their order; the next few are read and checked meanwhile."""
+    with ThreadPoolExecutor(_NUM_AHEAD) as pool:
+        waiting: deque[Future[Values]] = deque()
+        for segment in segments:
+            waiting.append(pool.submit(segment.values))
+            if len(waiting) > _NUM_AHEAD:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def find_segments(state: Any) -> Iterator[Segment]:
+    """Yield the segments in a state."""
+    if isinstance(state, Segment):
+        yield state
+    elif isinstance(state, (Mapping, list, tuple)):
+        for part in state.values() if isinstance(state, Mapping) else state:
+            yield from find_segments(part)

@@ -1,0 +1,153 @@
+"""Training from replay with memory and stacked frames: it learns what can be learned in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
+from runner.experiment.trainer import Trainer
+from runner.pipelines import LearnerPiece
+
+AssertGolden = Callable[[str, str], None]
+
+MEMORY = ("module.use_lstm=true", "module.fcnet_hiddens=[32]", "module.lstm_cell_size=16")
+RECALL = (
+    "env._target_=tests.environments.Recall",
+    "evaluation=none",
+    "tracking=none",
+    "algorithm.train_batch_size_per_learner=64",
+    "algorithm.min_sample_timesteps_per_iteration=500",
+    "stop.num_env_steps_sampled_lifetime=100000",
+    *MEMORY,
+)
+BUFFER = "algorithm.replay_buffers.replay"
+DQN = (
+    "algorithm=dqn",
+    "module=double_q",
+    "algorithm.lr=3e-3",
+    "algorithm.epsilon=[[0,1.0],[2000,0.05]]",
+    "algorithm.target_network_update_freq=200",
+    f"{BUFFER}.batch_length_T=2",
+    f"{BUFFER}.burn_in_len=2",
+)
+A2C = (
+    "algorithm=a2c_replay",
+    "algorithm.lr=5e-3",
+    "env_runners.num_envs_per_env_runner=8",
+    f"{BUFFER}.capacity=400",
+    f"{BUFFER}.batch_length_T=2",
+    f"{BUFFER}.burn_in_len=2",
+)
+LEARNED = "env_runners/episode_return_mean"
+
+
+def experiment(*overrides: str) -> Any:
+    return build_experiment_config(compose_experiment(list(overrides)))
+
+
+@pytest.mark.parametrize("algorithm", [DQN, A2C], ids=["dqn", "a2c_replay"])
+def test_memory_is_learned_from_replay(algorithm: tuple[str, ...]) -> None:
+    with Trainer(experiment(*algorithm, *RECALL)) as trainer:
+        for _ in range(16):
+            result = trainer.train()
+            if (result[LEARNED] or 0) > 0.8:
+                return
+    assert result[LEARNED] > 0.8
+
+
+STACKED = "{_target_: runner.pipelines.FrameStacking, num_frames: 4}"
+IN_BOTH = tuple(
+    f"connectors.{name}=[{{insert_after: AddObservationsFromEpisodesToBatch, piece: {STACKED}}}]"
+    for name in ("env_to_module", "learner")
+)
+WRITTEN = (
+    f"connectors.env_to_module=[{{insert_after: AddObservationsFromEpisodesToBatch, piece: {STACKED}}},"
+    "{insert_after: FrameStacking, piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
+)
+
+
+def replayed_bytes(*overrides: str) -> int:
+    """Memory of a buffer of 1000 env steps of 10 x 5 images, after two updates."""
+    quick = ("algorithm=a2c_replay", "env=catch", "evaluation=none", "tracking=none", f"{BUFFER}.capacity=1000")
+    stop = ("stop.training_iteration=2", "module.fcnet_hiddens=[8]")
+    with Trainer(experiment(*quick, *stop, *overrides)) as trainer:
+        trainer.train()
+        return trainer.train()["replay_buffers/replay/num_bytes"]
+
+
+def test_stacked_frames_are_stored_once() -> None:
+    single = replayed_bytes()
+    assert replayed_bytes(*IN_BOTH) <= 1.3 * single
+    assert replayed_bytes(*WRITTEN) > 2 * single, "what pieces write to episodes is stored as it is"
+
+
+TOGETHER = (
+    "algorithm=a2c_replay",
+    "env=multi_agent_cartpole",
+    "module.fcnet_hiddens=[8]",
+    "evaluation=none",
+    "tracking=none",
+    f"{BUFFER}.batch_length_T=1",
+    "stop.training_iteration=9",
+)
+READS_OTHERS = "connectors.learner=[{append: {_target_: tests.experiment.test_replayed_training.ReadsOthers}}]"
+
+
+class ReadsOthers(LearnerPiece):
+    """Checks that each step comes with the ones of the other agent at the same env step."""
+
+    needs_other_agents = True
+
+    def __call__(self, *, batch: Any, episodes: Any, episodes_of_modules: Any = None, **kwargs: Any) -> Any:
+        """Change nothing."""
+        blocks = episodes_of_modules.values()
+        found = {
+            (id_, agent): block.agents.env_t[2 * chunk]
+            for block in blocks
+            for chunk, (id_, agent) in enumerate(
+                zip(block.agents.multi_agent_episode_ids, block.agents.agent_ids, strict=True)
+            )
+        }
+        assert len(found) > len(episodes.agents.agent_ids)
+        for (id_, agent), env_t in found.items():
+            other = "agent_1" if agent == "agent_0" else "agent_0"
+            assert found.get((id_, other), env_t) == env_t
+        return batch
+
+
+@pytest.mark.parametrize("memory", [(), ("module.use_gru=true",)], ids=["no memory", "memory"])
+@pytest.mark.parametrize("mode", ["independent", "lockstep"])
+def test_several_agents_learn_from_replay(mode: str, memory: tuple[str, ...]) -> None:
+    modules = "multi_agent.agent_to_module={agent_0: p0, agent_1: p1}"
+    others = [READS_OTHERS] if mode == "lockstep" else []
+    with Trainer(experiment(*TOGETHER, modules, *memory, f"{BUFFER}.replay_mode={mode}", *others)) as trainer:
+        for _ in range(3):
+            result = trainer.train()
+    assert {"learners/p0/policy_loss", "learners/p1/policy_loss"} <= result.keys()
+
+
+MISTAKES = {
+    "one agent in step": ("algorithm=a2c_replay", f"{BUFFER}.replay_mode=lockstep", f"{BUFFER}.batch_length_T=1"),
+    "several agents apart": (*TOGETHER, READS_OTHERS),
+    "no such mode": ("algorithm=a2c_replay", f"{BUFFER}.replay_mode=together"),
+    "chunks in step": ("algorithm=a2c_replay", f"{BUFFER}.replay_mode=lockstep"),
+    "burn-in without memory": ("algorithm=a2c_replay", f"{BUFFER}.burn_in_len=4"),
+    "several steps with memory": ("algorithm=dqn", "module=double_q", "algorithm.n_step=3", *MEMORY),
+    "sequences too short": ("algorithm=a2c_replay", f"{BUFFER}.burn_in_len=8", *MEMORY),
+    "chunks of several steps": ("algorithm=dqn", "module=double_q", "algorithm.n_step=3", f"{BUFFER}.batch_length_T=4"),
+}
+
+
+def test_what_is_said_about_memory_and_replay(assert_golden: AssertGolden) -> None:
+    texts = []
+    for name, overrides in MISTAKES.items():
+        stop = "stop.training_iteration=1"
+        with pytest.raises(ConfigError) as raised:
+            Trainer(experiment("env=cartpole", "tracking=none", "evaluation=none", stop, *overrides))
+        texts.append(f"-- {name}\n{raised.value}")
+    assert_golden("replay_and_memory_mistakes", "\n\n".join(texts))

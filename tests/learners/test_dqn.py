@@ -1,0 +1,203 @@
+"""DQN's loss in closed form, target updates, and small environments learned in seconds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner import Trainer
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.algorithms import DQNConfig
+from runner.config.schemas import ModuleConfig
+from runner.learners.dqn import DQNLoss
+from runner.modules import DoubleQModule, RLModule
+from tests.learners.loss_contract import LossContract
+from tests.learners.offline_modules import make
+from tests.learners.toy_mdps import steps_to_the_end
+
+RETURN = "env_runners/episode_return_mean"
+
+
+class TestDQNLossContract(LossContract):
+    config = DQNConfig()
+    action_spaces = ("discrete",)
+
+    def make_loss(self) -> DQNLoss:
+        return DQNLoss(self.config)
+
+    def make_module(self, action_space: gym.Space[Any]) -> RLModule:
+        module: RLModule = make(DoubleQModule, action_space)
+        return module
+
+
+class TestDQNLossContractOfOneNetwork(TestDQNLossContract):
+    config = replace(DQNConfig(), double_q=False, td_error_loss_fn="mse")
+
+
+class Table(torch.nn.Module):
+    """Q and its target as tables; observations are numbers of rows."""
+
+    is_stateful = False
+
+    def __init__(self, q: Any, target_q: Any) -> None:
+        super().__init__()
+        self.q = torch.nn.Parameter(torch.tensor(q, dtype=torch.float64))
+        self.target_q = torch.tensor(target_q, dtype=torch.float64)
+
+    def forward_train(self, batch: Any) -> dict[str, Any]:
+        return {"qf_preds": self.q[batch["obs"]]}
+
+    def forward_target(self, batch: Any) -> dict[str, Any]:
+        return {"qf_preds": self.target_q[batch["obs"]]}
+
+    def outputs_at_steps(self, batch: Any) -> dict[str, Any]:
+        return self.forward_train(batch)
+
+    def at_steps(self, outputs: dict[str, Any], batch: Any) -> dict[str, Any]:
+        return outputs
+
+    def q_of(self, q: Any, actions: Any) -> Any:
+        return q[torch.arange(len(actions)), actions]
+
+
+def naive_loss(table: Table, rows: list[dict[str, Any]], config: DQNConfig) -> tuple[float, list[float]]:
+    """The loss and the absolute TD errors, row by row."""
+    losses, errors = [], []
+    for row in rows:
+        judge = table.q.detach() if config.double_q else table.target_q
+        best = int(judge[row["new_obs"]].argmax())
+        bootstrap = 0.0 if row["terminateds"] else float(table.target_q[row["new_obs"], best])
+        y = row["rewards"] + config.gamma ** row["n_step"] * bootstrap
+        error = float(table.q.detach()[row["obs"], row["actions"]]) - y
+        if config.td_error_loss_fn == "mse":
+            of_row = error**2
+        else:
+            of_row = 0.5 * error**2 if abs(error) <= 1 else abs(error) - 0.5
+        losses.append(row["weights"] * of_row)
+        errors.append(abs(error))
+    return sum(losses) / len(losses), errors
+
+
+@pytest.mark.parametrize("double_q", [True, False])
+@pytest.mark.parametrize("td_error_loss_fn", ["huber", "mse"])
+def test_loss_in_closed_form(double_q: bool, td_error_loss_fn: str) -> None:
+    stream = np.random.default_rng(0)
+    config = DQNConfig(gamma=0.8, double_q=double_q, td_error_loss_fn=td_error_loss_fn)
+    table = Table(stream.normal(size=(6, 3)), stream.normal(size=(6, 3)))
+    rows = [
+        {
+            "obs": int(stream.integers(6)),
+            "actions": int(stream.integers(3)),
+            "rewards": float(stream.normal()),
+            "new_obs": int(stream.integers(6)),
+            "terminateds": bool(stream.random() < 0.3),
+            "n_step": int(stream.integers(1, 5)),
+            "weights": float(stream.random()),
+        }
+        for _ in range(40)
+    ]
+    batch = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
+    metrics = DQNLoss(config)(table, {name: batch[name] for name in DQNLoss.reads})
+    expected, errors = naive_loss(table, rows, config)
+    assert metrics.total_loss.item() == pytest.approx(expected, rel=1e-5)
+    np.testing.assert_allclose(metrics.td_error.numpy(), errors, rtol=1e-5, atol=1e-6)
+    assert metrics.td_error_mean.item() == pytest.approx(np.mean(errors), rel=1e-5)
+
+    metrics.total_loss.backward()
+    assert table.q.grad is not None
+    for place in np.ndindex(6, 3):  # the target and the choice of the next action are constants
+        nudged = {}
+        for sign in (1, -1):
+            values = table.q.detach().clone()
+            values[place] += sign * 1e-6
+            frozen = Table(values.tolist(), table.target_q.tolist())
+            frozen.forward_train = lambda b, judge=table, q=frozen.q, first=[True]: (  # type: ignore[method-assign, misc]
+                {"qf_preds": (q if b["obs"] is batch["obs"] else judge.q)[b["obs"]]}
+            )
+            nudged[sign] = DQNLoss(config)(frozen, batch).total_loss.item()
+        assert table.q.grad[place].item() == pytest.approx((nudged[1] - nudged[-1]) / 2e-6, abs=1e-5)
+
+
+def test_a_dueling_head_adds_the_value_to_centred_advantages() -> None:
+    space = gym.spaces.Box(-1, 1, (3,), np.float32)
+    module = DoubleQModule(space, gym.spaces.Discrete(4), ModuleConfig(fcnet_hiddens=[5], dueling=True))
+    head = module.qf[1]
+    features = torch.randn(7, 5)
+    value = features @ head.value.layers[0].weight.T + head.value.layers[0].bias
+    advantages = features @ head.advantages.layers[0].weight.T + head.advantages.layers[0].bias
+    expected = value + advantages - advantages.mean(1, keepdim=True)
+    torch.testing.assert_close(head(features), expected)
+    torch.testing.assert_close(head(features).mean(1, keepdim=True), value)
+
+
+def trainer_of(*overrides: str) -> Trainer:
+    settings = (
+        "algorithm=dqn",
+        "module=double_q",
+        "module.fcnet_hiddens=[16]",
+        "evaluation=none",
+        "tracking=none",
+        "stop.training_iteration=1",
+    )
+    return Trainer(build_experiment_config(compose_experiment([*settings, *overrides])))
+
+
+@pytest.mark.parametrize("tau", [1.0, 0.25])
+def test_targets_follow_every_so_many_env_steps(tau: float) -> None:
+    """Between updates targets stay; an update moves them by tau."""
+    with trainer_of(
+        "algorithm.num_steps_sampled_before_learning_starts=8",
+        "algorithm.min_sample_timesteps_per_iteration=0",
+        "env=cartpole",
+        "env_runners.rollout_fragment_length=1",
+        "algorithm.target_network_update_freq=4",
+        f"algorithm.tau={tau}",
+    ) as trainer:
+        module: Any = trainer.learners.modules["default_policy"]
+        moved = []
+        for _ in range(12):
+            before = [p.clone() for p in module.target_qf.parameters()]
+            trainer.train()
+            after, online = list(module.target_qf.parameters()), list(module.qf.parameters())
+            has_moved = any(not torch.equal(a, b) for a, b in zip(after, before, strict=True))
+            moved.append(has_moved)
+            if has_moved:
+                for target, old, network in zip(after, before, online, strict=True):
+                    torch.testing.assert_close(target, old + tau * (network - old))
+    assert moved == [True, False, False, False] * 3  # the first update is due at once
+
+
+def test_a_corridor_is_learned() -> None:
+    settings = (
+        "algorithm.lr=5e-3",
+        "algorithm.num_steps_sampled_before_learning_starts=100",
+        "algorithm.epsilon=[[0,1.0],[1500,0.02]]",
+        "algorithm.training_intensity=8",
+        "algorithm.target_network_update_freq=50",
+        "algorithm.n_step=[1,3]",
+        "module.dueling=true",
+    )
+    assert steps_to_the_end("algorithm=dqn", "module=double_q", *settings, num_env_steps=4000) < 6.5
+
+
+@pytest.mark.parametrize("buffer", ["ReplayBuffer", "PrioritizedReplayBuffer"])
+def test_an_identity_environment_is_learned(buffer: str) -> None:
+    with trainer_of(
+        "env._target_=tests.environments.MatchDiscrete",
+        "env_runners.rollout_fragment_length=4",
+        "algorithm.lr=5e-3",
+        "algorithm.gamma=0.5",
+        "algorithm.num_steps_sampled_before_learning_starts=50",
+        "algorithm.epsilon=[[0,1.0],[1000,0.0]]",
+        f"algorithm.replay_buffers.replay._target_=runner.replay.{buffer}",
+        *(() if buffer.startswith("P") else ("algorithm.td_error_loss_fn=mse",)),
+        "env_runners.metrics_num_episodes_for_smoothing=50",
+    ) as trainer:
+        results = [trainer.train() for _ in range(4)]
+    share = (results[-1][RETURN] or 0) / (results[-1]["env_runners/episode_len_mean"] or 1)
+    assert share > 0.95

@@ -1,0 +1,94 @@
+"""Epsilon-greedy actions: their shares, masks, schedule, streams and state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.config.schemas import ModuleConfig
+from runner.modules.action_distribution import MASKED_LOGIT
+from runner.modules.rl_module import RLModule
+from runner.pipelines import EpsilonGreedyActions
+from runner.streams import random_stream
+from tests.pipelines.fixed_episodes import FixedEpisodes
+
+OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+Q = torch.tensor([[0.0, 3.0, -1.0, 0.5]])
+
+
+def make_piece(epsilon: Any, index: int = 0) -> EpsilonGreedyActions:
+    piece = EpsilonGreedyActions(epsilon)
+    piece.use_stream(random_stream(3, "env_runner/module_to_env", index))
+    return piece
+
+
+def act(piece: EpsilonGreedyActions, q: torch.Tensor, explore: bool = True, start: int = 0) -> Any:
+    module = RLModule(OBS_SPACE, gym.spaces.Discrete(q.shape[1], start=start), ModuleConfig())
+    batch = piece(rl_module=module, batch={"action_dist_inputs": q}, episodes=FixedEpisodes(), explore=explore)
+    assert set(batch) == {"actions"}
+    return batch["actions"].numpy()
+
+
+def counts(piece: EpsilonGreedyActions, q: torch.Tensor, rows: int = 64, steps: int = 600) -> Any:
+    return sum(np.bincount(act(piece, q.expand(rows, 4)), minlength=4) for _ in range(steps))
+
+
+@pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0])
+def test_shares_of_actions(epsilon: float) -> None:
+    seen = counts(make_piece(epsilon), Q)
+    expected = np.full(4, epsilon / 4)
+    expected[1] += 1 - epsilon
+    if epsilon == 0:
+        assert seen.tolist() == [0, 64 * 600, 0, 0]
+    else:
+        expected *= 64 * 600
+        assert float(((seen - expected) ** 2 / expected).sum()) < 16.3  # 99.9 % quantile, 3 degrees of freedom
+
+
+def test_random_actions_are_uniform_over_what_is_allowed() -> None:
+    masked = Q.clone()
+    masked[0, 2] = MASKED_LOGIT
+    seen = counts(make_piece(1.0), masked)
+    assert seen[2] == 0
+    expected = 64 * 600 / 3
+    assert float(((seen[[0, 1, 3]] - expected) ** 2 / expected).sum()) < 13.8  # 99.9 %, 2 degrees of freedom
+
+
+def test_actions_begin_where_their_space_does() -> None:
+    assert act(make_piece(0.0), Q, start=5).tolist() == [6]
+    assert set(np.concatenate([act(make_piece(1.0, index), Q, start=5) for index in range(40)])) == {5, 6, 7, 8}
+
+
+def test_epsilon_follows_the_env_steps_that_it_is_told() -> None:
+    piece = make_piece([[0, 1.0], [100, 0.5], [200, 0.0]])
+    seen = []
+    for num_env_steps in (0, 50, 100, 150, 200, 10**6):
+        piece.at_env_steps(num_env_steps)
+        seen.append(piece.epsilon)
+    assert seen == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
+
+
+def test_greedy_when_not_exploring() -> None:
+    piece = make_piece(1.0)
+    assert all(act(piece, Q, explore=False) == 1 for _ in range(50))
+
+
+def test_a_resumed_piece_goes_on() -> None:
+    """In the middle of the noise that is drawn at once, and where that ends."""
+    for steps in (0, 1, 100, 255, 256, 300):
+        piece, other = make_piece(0.7), make_piece(0.7, index=1)
+        for _ in range(steps):
+            act(piece, Q.expand(3, 4))
+        other.set_state(piece.get_state())
+        for _ in range(300):
+            assert np.array_equal(act(piece, Q.expand(3, 4)), act(other, Q.expand(3, 4)))
+
+
+@pytest.mark.parametrize("epsilon", [-0.1, 1.5, "much", [[0, 1.0], [0, 0.5]], [[0, 2.0]], [[0]], None])
+def test_what_is_no_share(epsilon: Any) -> None:
+    with pytest.raises(ValueError, match=r"epsilon must be 0 to 1, or \[\[env steps, value\], \.\.\.\]"):
+        EpsilonGreedyActions(epsilon)
