@@ -13,6 +13,9 @@ from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 
+COMPILE_S = "timers/learner_compile"
+_COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
+
 _RUN_METRICS: Mapping[str, str] = {
     "training_iteration": "iterations done, from 1",
     "num_env_steps_sampled": "env steps sampled in this iteration; recorded ones that were read, where nothing samples",
@@ -133,6 +136,7 @@ def producible_metrics(
         names |= _METRICS_OF_RESOURCES.get(resource, {})
     for buffer in config.algorithm.replay_buffers:
         names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
+    names |= _COMPILE_METRICS if config.learners.compile else {}
     if config.env.is_external and samples:
         names |= _EXTERNAL_METRICS
     for prefix in prefixes:

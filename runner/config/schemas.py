@@ -111,6 +111,9 @@ class LearnersConfig:
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
     )
+    compile: bool = option(
+        False, "compile loss, gradient and clipping to one function, which takes seconds and needs a C++ compiler"
+    )
     max_restarts: int = option(100, "remote learners: restarts after the loss of one before the run ends", minimum=0)
     check_acted_outputs: bool = option(
         True,

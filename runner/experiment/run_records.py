@@ -19,6 +19,7 @@ from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, UserError
+from runner.config.metrics import COMPILE_S
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
@@ -189,6 +190,8 @@ class RunRecords:
             self._display.note(unsigned)
         if RECORDED_DATA in needs_of(self._config) and not self._config.offline.materialize_mapped_data:
             self._display.note(f"waiting for the first batch of {data_sets[0]} ...")
+        if self._config.learners.compile:
+            self._display.note("the first update compiles, which takes seconds to a minute ...")
         if self._tracker is not None:
             self._tracker.log_data_sets(data_sets)
 
@@ -199,6 +202,8 @@ class RunRecords:
             self._progress.append(result)
         self._display.update(result)
         self._tell_restarts(result)
+        if compile_s := result.get(COMPILE_S):
+            self._display.note(f"compiled the updates in {compile_s:.1f} s of iteration {result['training_iteration']}")
         value = result.get(RETURN)
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value

@@ -22,6 +22,7 @@ class A2CLoss(Loss):
 
     reads = ("obs", "actions", "advantages", "value_targets")
     needs = ("vf_preds",)
+    varying = ("entropy_coeff",)
 
     def __init__(self, config: A2CConfig) -> None:
         self._config = config
@@ -44,7 +45,7 @@ class A2CLoss(Loss):
         policy_loss = -(pi.log_prob(theta, batch["actions"]) * batch["advantages"]).mean()
         vf_loss = mse_loss(values, batch["value_targets"])
         total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
-        if not self.entropy_coeff:
+        if not cfg.entropy_coeff:
             entropy = pi.entropy(theta.detach()).mean() if is_reporting else None
             return A2CMetrics(total_loss, policy_loss, vf_loss, entropy)
         entropy = pi.entropy(theta).mean()

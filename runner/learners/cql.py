@@ -12,8 +12,12 @@ from torch import Tensor
 
 from runner.config.algorithms import CQLConfig, CQLMetrics
 from runner.learners.loss import Loss
-from runner.modules.target_networks import frozen
+from runner.modules.q_functions import through_actions
 from runner.streams import restore_stream, stream_state
+
+# Columns of noise for actions: of the policy in s and in s', and for the log-sum-exp the same and uniform shares.
+POLICY_NOISE, NEXT_NOISE = "policy_noise", "next_policy_noise"
+UNIFORM_SHARES, SAMPLES_NOISE, NEXT_SAMPLES_NOISE = "uniform_shares", "samples_noise", "next_samples_noise"
 
 
 class CQLLoss(Loss):
@@ -51,12 +55,25 @@ class CQLLoss(Loss):
         """Draw the noise of sampled actions from `stream`."""
         self._stream = stream
 
+    def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw the noise of all sampled actions: (B, ...) of one for each state, (B, n, ...) of the log-sum-exp's."""
+        pi, num_rows, n = module.squashed, len(columns["rewards"]), self._config.num_actions
+        noise = {
+            POLICY_NOISE: pi.draw_noise(self._stream, (num_rows,)),
+            NEXT_NOISE: pi.draw_noise(self._stream, (num_rows,)),
+            UNIFORM_SHARES: pi.draw_shares(self._stream, (num_rows, n)),
+            SAMPLES_NOISE: pi.draw_noise(self._stream, (num_rows, n)),
+            NEXT_SAMPLES_NOISE: pi.draw_noise(self._stream, (num_rows, n)),
+        }
+        return {name: torch.from_numpy(values).to(columns["rewards"].device) for name, values in noise.items()}
+
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> CQLMetrics:
         """The loss of one minibatch.
 
         Args:
             module: a `SACModule` or the like, E Q functions.
-            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool.
+            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool, and what
+                `draw_noise` gives.
             is_reporting: makes no difference.
         """
         cfg, pi = self._config, module.squashed
@@ -69,25 +86,24 @@ class CQLLoss(Loss):
         # Temperature.
         log_alpha = module.log_alpha + math.log(cfg.initial_alpha)
         alpha = log_alpha.detach().exp()
-        pi_actions, pi_logp = pi.sample_with_log_prob(theta, self._noise(pi, theta))
+        pi_actions, pi_logp = pi.sample_with_log_prob(theta, batch[POLICY_NOISE])
         alpha_loss = -(log_alpha * (pi_logp.detach() + self._target_entropy(pi)).mean())
 
         # Policy.
         if self.num_steps < cfg.bc_iters:
             policy_loss = (alpha * pi_logp - pi.log_prob(theta, actions)).mean()
         else:
-            with frozen(module.critic):
-                pi_q = module.compute_q_values(obs, pi_actions).amin(0)  # (B,)
+            pi_q = through_actions(module.compute_q_values(obs, pi_actions).amin(0), pi_actions)  # (B,)
             policy_loss = (alpha * pi_logp - pi_q).mean()
 
         # Q functions: TD error.
         with torch.no_grad():
-            next_actions, next_logp = pi.sample_with_log_prob(next_theta, self._noise(pi, theta))
+            next_actions, next_logp = pi.sample_with_log_prob(next_theta, batch[NEXT_NOISE])
             next_q = module.compute_target_q_values(new_obs, next_actions).amin(0)  # (B,)
             if not cfg.deterministic_backup:
                 next_q = next_q - alpha * next_logp
             y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q
-            samples = self._actions_for_logsumexp(pi, theta, next_theta)
+            samples = self._actions_for_logsumexp(pi, theta, next_theta, batch)
         q = module.compute_q_values(obs, actions)  # (E, B)
         td = y - q  # (E, B)
         qf_loss = td.square().mean(-1).sum()
@@ -120,18 +136,17 @@ class CQLLoss(Loss):
             td.detach().abs().mean(0),
         )
 
-    def _actions_for_logsumexp(self, pi: Any, theta: Tensor, next_theta: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Draw (B, n, ...) actions of each kind, with the log densities (B, n) of their draws."""
+    def _actions_for_logsumexp(
+        self, pi: Any, theta: Tensor, next_theta: Tensor, batch: Mapping[str, Any]
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Return (B, n, ...) actions of each kind, with the log densities (B, n) of their draws."""
         n = self._config.num_actions
-        uniform = pi.uniform(self._stream, (len(theta), n), theta.device)
+        uniform = pi.at_shares(batch[UNIFORM_SHARES])
         samples = [(uniform, torch.full((len(theta), n), -pi.log_volume, device=theta.device))]
-        for dist_inputs in (theta.detach(), next_theta):
+        for dist_inputs, noise in ((theta.detach(), SAMPLES_NOISE), (next_theta, NEXT_SAMPLES_NOISE)):
             repeated = dist_inputs.unsqueeze(1).expand(-1, n, -1)
-            samples.append(pi.sample_with_log_prob(repeated, self._noise(pi, repeated)))
+            samples.append(pi.sample_with_log_prob(repeated, batch[noise]))
         return samples
-
-    def _noise(self, pi: Any, theta: Tensor) -> Tensor:
-        return torch.from_numpy(pi.draw_noise(self._stream, tuple(theta.shape[:-1]))).to(theta.device)
 
     def _target_entropy(self, pi: Any) -> float:
         auto = -float(pi.num_noise)

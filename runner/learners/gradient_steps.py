@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import ConfigError, Problem
@@ -47,7 +47,7 @@ class GradientSteps:
         self._optimizer = make_optimizer(config.optimizer, self._weights, network, named)
         self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
         norm_names = [f"gradients_{name}_optimizer_global_norm" for name in optimizers]
-        self._gradients = list(zip(norm_names, (self.gradient[part] for part in parts), strict=True))
+        self._parts = dict(zip(norm_names, parts, strict=True))
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
         """Return the learning rate of each optimiser after so many env steps."""
@@ -55,13 +55,23 @@ class GradientSteps:
 
     def step(self, lrs: Sequence[float]) -> dict[str, Tensor]:
         """Clip the gradient and take a step; returns the norm of each optimiser's gradient before clipping."""
-        grad_clip, norms = self._config.grad_clip, {}
-        for name, gradient in self._gradients:
-            norms[name] = norm = torch.linalg.vector_norm(gradient)
-            if grad_clip is not None:
-                gradient.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
-        self._optimizer.step(*lrs)
+        norms = self.clip(self.gradient)
+        self.move(lrs)
         return norms
+
+    def clip(self, gradient: Tensor) -> dict[str, Tensor]:
+        """Scale each optimiser's part of a gradient (P,) down to `grad_clip`, in place; returns the norms before."""
+        grad_clip, norms = self._config.grad_clip, {}
+        for name, part in self._parts.items():
+            of_one = gradient if len(self._parts) == 1 else gradient[part]
+            norms[name] = norm = torch.linalg.vector_norm(of_one)
+            if grad_clip is not None:
+                of_one.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
+        return norms
+
+    def move(self, lrs: Sequence[float]) -> None:
+        """Take a step along the gradient as it is."""
+        self._optimizer.step(*lrs)
 
     def add(self, gradients: Gradients) -> None:
         """Add a gradient of other learners to the gradient of the next step.
@@ -79,6 +89,11 @@ class GradientSteps:
         return dict(zip(self._lr_names, lrs, strict=True))
 
     # -- parameters ------------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that are learned, in the order of the vector; views of it."""
+        return self._weights.learned
 
     @property
     def device(self) -> torch.device:

@@ -17,7 +17,7 @@ import torch
 from runner.config.algorithms import AlgorithmConfig
 from runner.learners.gradient_steps import GradientSteps
 from runner.learners.gradients import Gradients
-from runner.learners.loss import Loss
+from runner.learners.loss import Loss, with_noise
 from runner.learners.minibatches import Minibatch
 from runner.learners.module_update import LearnerUpdate, ModuleUpdate, Record, weighted_sums
 from runner.learners.peers import Alone, Peers
@@ -153,9 +153,10 @@ class JointLearner:
             for module_id, (columns, share) in parts.items():
                 module = member_of(self.module, module_id, joint_pass)
                 minibatch = minibatches[module_id]
-                metrics = self._updates[module_id].loss(module, columns, minibatch.is_last_epoch)
+                loss = self._updates[module_id].loss
+                metrics = loss(module, with_noise(columns, loss, module), minibatch.is_last_epoch)
                 losses.append(share * metrics.total_loss)
-                records[module_id].append((rows[module_id].without_rows(metrics, minibatch), share))
+                records[module_id].append((rows[module_id].without_rows(vars(metrics), minibatch), share))
             total = torch.stack(losses).sum()
             total.backward()  # type: ignore[no-untyped-call]
         self._peers.mean(self._steps.gradient)

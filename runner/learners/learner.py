@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 
 from runner.config.algorithms import AlgorithmConfig
+from runner.learners.compiled_gradient import CompiledGradient
 from runner.learners.gradient_steps import GradientSteps
 from runner.learners.gradients import Gradients
-from runner.learners.loss import Loss
+from runner.learners.loss import Loss, with_noise
 from runner.learners.minibatches import Minibatch
 from runner.learners.module_update import LearnerUpdate as LearnerUpdate
 from runner.learners.module_update import ModuleUpdate, Record, weighted_sums
@@ -30,6 +31,10 @@ class Learner:
         config: learning rate, epochs, minibatches, clipping.
         stream: shuffles rows.
         peers: learners that update the same module on other rows; None: there are none.
+        is_compiled: compute gradients in one compiled function.
+
+    Raises:
+        ConfigError: the module cannot be compiled.
     """
 
     def __init__(
@@ -39,12 +44,14 @@ class Learner:
         config: AlgorithmConfig,
         stream: np.random.Generator,
         peers: Peers | None = None,
+        is_compiled: bool = False,
     ) -> None:
         self.module = module
         self.loss = loss
         self._peers: Peers = peers or Alone()
         self._steps = GradientSteps(module, config)
         self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers)
+        self._compiled = CompiledGradient(module, loss, self._steps, self._peers) if is_compiled else None
 
     # -- updates -------------------------------------------------------------------------------------------------------
 
@@ -63,13 +70,13 @@ class Learner:
         self.loss.before_update(num_env_steps)
         records: list[Record] = []
         rows = self._update.new_rows()
+        compile_s = self._compile_s
         for minibatch in self._update.minibatches.of_update(batch):
-            record = self._backward(minibatch, rows)
-            norms = self._steps.step(lrs)
+            records.append(self._step(minibatch, lrs, rows))
             self._update.end_step(minibatch.num_rows_of_all)
-            records.append(record | norms)
         means = self._update.means(records, self._steps.lr_fields)
-        return LearnerUpdate(self._update.end(means, self._steps.metrics(lrs), len(records)), rows)
+        metrics = self._update.end(means, self._steps.metrics(lrs), len(records))
+        return LearnerUpdate(metrics, rows, self._compile_s - compile_s)
 
     def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> Gradients:
         """Compute the gradient of all rows with a loss at once; no parameter changes.
@@ -109,19 +116,31 @@ class Learner:
         reported = {**gradients.metrics, **self._update.means([norms], self._steps.lr_fields)}
         return self._update.end(reported, self._steps.metrics(lrs), 1)
 
+    @property
+    def _compile_s(self) -> float:
+        return 0.0 if self._compiled is None else self._compiled.compile_s
+
     def update_targets(self, tau: float) -> None:
         """Let the module's targets follow: target <- target + tau (network - target)."""
         self.module.update_targets(tau)
+
+    def _step(self, minibatch: Minibatch, lrs: Sequence[float], rows: RowOutputs) -> Record:
+        """Take a step along the gradient of a minibatch; returns the metrics, with the norms before clipping."""
+        if self._compiled is None or not self._compiled.takes(minibatch):
+            return self._backward(minibatch, rows) | self._steps.step(lrs)
+        record, norms = self._compiled(minibatch)
+        self._steps.move(lrs)
+        return rows.without_rows(record, minibatch) | norms
 
     def _backward(self, minibatch: Minibatch, rows: RowOutputs) -> Record:
         """Compute the gradient of a minibatch, the mean over the peers; returns the metrics."""
         self._steps.gradient.zero_()
         records: list[tuple[Record, float]] = []
         for columns, share in minibatch.microbatches():
-            metrics = self.loss(self.module, columns, minibatch.is_last_epoch)
+            metrics = self.loss(self.module, with_noise(columns, self.loss, self.module), minibatch.is_last_epoch)
             loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
             loss.backward()
-            records.append((rows.without_rows(metrics, minibatch), share))
+            records.append((rows.without_rows(vars(metrics), minibatch), share))
         self._peers.mean(self._steps.gradient)
         return weighted_sums(records)
 
@@ -149,8 +168,9 @@ class Learner:
         return {**self._steps.get_state(), **self._update.get_state(), **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: loss and random stream."""
-        return self._update.get_unshared_state()
+        """Return the state that may differ from the peers: loss, random stream, and sizes that are compiled."""
+        sizes = [] if self._compiled is None else self._compiled.sizes
+        return {**self._update.get_unshared_state(), "compiled_sizes": list(sizes)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
@@ -160,3 +180,5 @@ class Learner:
         """
         self._steps.set_state(state)
         self._update.set_state(state)
+        if self._compiled is not None:
+            self._compiled.sizes = list(state.get("compiled_sizes", []))

@@ -33,12 +33,14 @@ class UpdateResult:
         rows: module id -> name -> (V, ...), what the loss reported for each of the V rows with a loss, in the order of
             the rollout's rows.
         connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for it.
+        compile_s: seconds that compiling took.
     """
 
     metrics: dict[str, dict[str, float]]
     connector_s: float
     rows: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    compile_s: float = 0.0
 
 
 @dataclass
@@ -49,7 +51,7 @@ class RecordedUpdates:
         metrics: of each update, by module id.
         num_env_steps: env steps of all learners together.
         ends_pass: whether the last one ended a pass over the data.
-        waiting_s, update_s: seconds of waiting for batches, and of updates.
+        waiting_s, update_s, compile_s: seconds of waiting for batches, of updates, and of compiling within these.
         connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these batches.
     """
 
@@ -58,6 +60,7 @@ class RecordedUpdates:
     ends_pass: bool = False
     waiting_s: float = 0.0
     update_s: float = 0.0
+    compile_s: float = 0.0
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
 
@@ -107,7 +110,7 @@ class LearnerGroup:
         reported = self._take_metrics()
         updates = self._update_each(batches, num_env_steps)
         rows = {module_id: found for module_id, update in updates.items() if (found := update.rows)}
-        return UpdateResult(_metrics(updates), connector_s, rows, reported)
+        return UpdateResult(_metrics(updates), connector_s, rows, reported, _compile_s(updates))
 
     def _update_each(self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, LearnerUpdate]:
         """Update each module once on its train batch: module id -> column -> tensor."""
@@ -183,16 +186,18 @@ class LearnerGroup:
             batch = next(self._batches)
             received = time.perf_counter()
             done.num_env_steps += self._peers.total(batch.num_env_steps)
-            done.metrics.append(self._update_on_recorded(batch, num_env_steps + done.num_env_steps))
+            updates = self._update_on_recorded(batch, num_env_steps + done.num_env_steps)
+            done.metrics.append(_metrics(updates))
+            done.compile_s += _compile_s(updates)
             merge_metrics(done.connector_metrics, batch.connector_metrics)
             done.ends_pass = batch.ends_pass
             done.waiting_s += received - started
             done.update_s += time.perf_counter() - received
         return done
 
-    def _update_on_recorded(self, batch: TrainBatch, num_env_steps: int) -> dict[str, dict[str, float]]:
+    def _update_on_recorded(self, batch: TrainBatch, num_env_steps: int) -> dict[str, LearnerUpdate]:
         try:
-            return _metrics(self._update_each(batch.columns, num_env_steps))
+            return self._update_each(batch.columns, num_env_steps)
         except LossNotFinite as failure:
             for columns in batch.columns.values():
                 failure = with_batch(failure, columns, lambda _, row: f"row {row} of the train batch")
@@ -256,6 +261,10 @@ class LearnerGroup:
 def _metrics(updates: Mapping[str, LearnerUpdate]) -> dict[str, dict[str, float]]:
     """Return the metrics of the modules that had something to learn from, by module id."""
     return {module_id: update.metrics for module_id, update in updates.items() if update.metrics}
+
+
+def _compile_s(updates: Mapping[str, LearnerUpdate]) -> float:
+    return sum(update.compile_s for update in updates.values())
 
 
 def batch_of(

@@ -21,12 +21,15 @@ class Loss:
             sequences, too. With none it learns with memory only if `new_obs` is not among `reads`.
         needs: methods and attributes of the module that not every RLModule has.
         made_for: the option of `conf/module` that has them, for messages.
+        varying: attributes, floats, that change from update to update: coefficients that follow a schedule or adapt.
+            Where the loss is compiled they are 0-d tensors, so that no branch may depend on them.
     """
 
     reads: tuple[str, ...] = ()
     sequences: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     made_for: str | None = None
+    varying: tuple[str, ...] = ()
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
         """Compute the metrics of one minibatch as 0-d tensors, and as (B, ...) what `rows` of their record names.
@@ -39,6 +42,10 @@ class Loss:
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Take the random stream that this loss owns from now on."""
+
+    def draw_noise(self, module: RLModule, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw what is random in the loss of a minibatch: column -> values that its batch has besides `columns`."""
+        return {}
 
     def before_update(self, num_env_steps: int) -> None:
         """Prepare for an update after so many env steps."""
@@ -64,6 +71,12 @@ class Loss:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
+
+
+def with_noise(columns: dict[str, Any], loss: Loss, module: RLModule) -> dict[str, Any]:
+    """Return the columns of a minibatch with what is random in its loss."""
+    noise = loss.draw_noise(module, columns)
+    return columns | noise if noise else columns
 
 
 def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) -> Problem | None:

@@ -24,6 +24,7 @@ class MARWILLoss(Loss):
 
     reads = ("obs", "actions", "value_targets")
     needs = ("vf_preds",)
+    varying = ("c_squared",)
 
     def __init__(self, config: MARWILConfig) -> None:
         self._config = config

@@ -32,10 +32,12 @@ class LearnerUpdate:
 
     Attributes:
         metrics: means over minibatches; empty if there was nothing to learn from.
+        compile_s: seconds of the update that were spent on compiling.
     """
 
     metrics: dict[str, float]
     _row_outputs: RowOutputs
+    compile_s: float = 0.0
 
     @property
     def rows(self) -> dict[str, npt.NDArray[Any]]:

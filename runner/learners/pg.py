@@ -19,6 +19,7 @@ class PGLoss(Loss):
     """
 
     reads = ("obs", "actions", "returns")
+    varying = ("entropy_coeff",)
     needs = ("vf_preds",)
 
     def __init__(self, config: PGConfig) -> None:
@@ -44,7 +45,7 @@ class PGLoss(Loss):
             vf_loss = advantages.square().mean()
         policy_loss = -(pi.log_prob(theta, batch["actions"]) * advantages.detach()).mean()
         total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
-        if not self.entropy_coeff:
+        if not self._config.entropy_coeff:
             entropy = pi.entropy(theta.detach()).mean() if is_reporting else None
             return PGMetrics(total_loss, policy_loss, vf_loss, entropy)
         entropy = pi.entropy(theta).mean()

@@ -20,6 +20,7 @@ class PPOLoss(Loss):
 
     reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
     needs = ("vf_preds",)
+    varying = ("kl_coeff", "entropy_coeff")
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config
@@ -52,9 +53,9 @@ class PPOLoss(Loss):
         vf_loss = vf_error.mean()
 
         total_loss = policy_loss + cfg.vf_loss_coeff * vf_loss
-        if self.entropy_coeff:
+        if cfg.entropy_coeff:
             total_loss = total_loss - self.entropy_coeff * pi.entropy(theta).mean()
-        if cfg.use_kl_loss and self.kl_coeff:
+        if cfg.use_kl_loss and cfg.kl_coeff:
             total_loss = total_loss + self.kl_coeff * pi.kl(batch["action_dist_inputs"], theta).mean()
         if not is_reporting:
             return PPOMetrics(total_loss, policy_loss, vf_loss, None, None)

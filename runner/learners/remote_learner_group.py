@@ -87,7 +87,8 @@ class RemoteLearnerGroup:
             for module_id, names in parts[0].rows.items()
         }
         reported = merged_metrics(part.connector_metrics for part in parts)
-        return UpdateResult(parts[0].metrics, max(part.connector_s for part in parts), rows, reported)
+        connector_s, compile_s = (max(getattr(part, name) for part in parts) for name in ("connector_s", "compile_s"))
+        return UpdateResult(parts[0].metrics, connector_s, rows, reported, compile_s)
 
     def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
         """Compute one gradient of all rows for each module that is trained; no parameter changes.

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from runner.config.algorithms import LossMetrics
 from runner.learners.minibatches import Minibatch
 
 
@@ -26,9 +25,8 @@ class RowOutputs:
         self._parts: dict[str, list[Tensor]] = {name: [] for name in names}
         self._minibatches: list[Minibatch] = []
 
-    def without_rows(self, metrics: LossMetrics, minibatch: Minibatch) -> dict[str, Any]:
-        """Return the metrics of a microbatch, with the fields for rows taken out and kept."""
-        record = vars(metrics)
+    def without_rows(self, record: dict[str, Any], minibatch: Minibatch) -> dict[str, Any]:
+        """Return what a loss reports of a microbatch, with the fields for rows taken out and kept."""
         if not self._names:
             return record
         if minibatch.is_last_epoch:

@@ -23,13 +23,14 @@ class FlatParameters:
     treated as buffers.
 
     Attributes:
+        learned: the module's parameters that have a gradient, in the order of the vector.
         parameter: (P,) leaf that an optimiser steps; its `grad` is filled by `backward` on any loss of the module.
         groups: name of a parameter group -> where it lies in `parameter`.
     """
 
     def __init__(self, module: nn.Module) -> None:
         groups = _parameter_groups(module)
-        parameters = [parameter for group in groups.values() for parameter in group]
+        self.learned = parameters = [parameter for group in groups.values() for parameter in group]
         frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
         buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
         tensors: list[Tensor] = [*parameters, *frozen, *buffers]

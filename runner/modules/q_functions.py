@@ -53,6 +53,12 @@ class QEnsemble(nn.ModuleList):
         return torch.stack([q_function.forward(obs, actions) for q_function in self])
 
 
+def through_actions(q: Tensor, actions: Tensor) -> Tensor:
+    """Return q (B,) with a gradient for the actions (B, ...) that it was computed for, and for nothing else."""
+    (slopes,) = torch.autograd.grad(q.sum(), actions)
+    return q.detach() + (slopes * (actions - actions.detach())).flatten(1).sum(-1)
+
+
 class WithQFunctions(nn.Module):
     """Part of modules with Q functions (two unless `twin_q` is false) and their targets."""
 

@@ -96,11 +96,15 @@ class SquashedGaussian:
         """Return None: nothing of a Box can be forbidden."""
         return None
 
-    def uniform(self, stream: np.random.Generator, leading: tuple[int, ...], device: torch.device) -> Tensor:
-        """Draw actions (*leading, *shape) from the whole space, with density `exp(-log_volume)`."""
-        tables = self._tables_on(device)
-        share = torch.from_numpy(stream.random((*leading, *self._shape), np.float32)).to(device)
-        return (tables.low + share * (tables.high - tables.low)).to(self._dtype)
+    def draw_shares(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return uniform shares (*leading, *shape) from 0 to 1, for `at_shares`."""
+        return stream.random((*leading, *self._shape), np.float32)
+
+    def at_shares(self, shares: Tensor) -> Tensor:
+        """Return the actions (..., *shape) at these shares of the way between the bounds; of uniform shares they have
+        the density `exp(-log_volume)`."""
+        tables = self._tables_on(shares.device)
+        return (tables.low + shares * (tables.high - tables.low)).to(self._dtype)
 
     def _squashed(self, x: Tensor) -> Tensor:
         tables = self._tables_on(x.device)

@@ -1,10 +1,8 @@
-"""Networks that no gradient reaches: targets, which follow another, and networks frozen for one term of a loss."""
+"""Target networks, which follow another and get no gradient."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -22,16 +20,3 @@ def target_of(network: M) -> M:
 def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
     """Average by Polyak: target <- target + tau (network - target); 1 copies."""
     torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), tau)
-
-
-@contextmanager
-def frozen(network: nn.Module) -> Iterator[None]:
-    """Let gradients pass within through the network to its inputs without reaching its parameters."""
-    parameters = [parameter for parameter in network.parameters() if parameter.requires_grad]
-    for parameter in parameters:
-        parameter.requires_grad_(False)
-    try:
-        yield
-    finally:
-        for parameter in parameters:
-            parameter.requires_grad_(True)

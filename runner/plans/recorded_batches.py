@@ -34,6 +34,8 @@ class RecordedBatches(Item):
         """
         done = learners.update_on_recorded(self.data.num_until_synch(self.left), num_env_steps)
         timers = {"offline_sampling": done.waiting_s, "learner_update": done.update_s}
+        if done.compile_s:
+            timers["learner_compile"] = done.compile_s
         if self.data.count(len(done.metrics), done.ends_pass):
             started = time.perf_counter()
             self.data.set_weights(learners.get_weights())

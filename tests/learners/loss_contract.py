@@ -12,6 +12,7 @@ A loss that is not for every module or action space also gives `make_module` and
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,7 +25,9 @@ from torch import Tensor
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig, ModuleConfig
-from runner.learners.loss import Loss, find_misfit
+from runner.learners.learner import Learner
+from runner.learners.loss import Loss, find_misfit, with_noise
+from runner.learners.module_update import ModuleUpdate
 from runner.modules import ActorCriticModule, RLModule
 
 DISCRETE = gym.spaces.Discrete(3)
@@ -109,14 +112,17 @@ class LossContract:
         module, loss = self.make_module(action_space), self.make_loss()
         loss.before_update(0)
         batch = make_batch(module)
-        return module, loss, loss(module, {name: batch[name] for name in loss.reads}, is_reporting)
+        columns = {name: batch[name] for name in loss.reads}
+        return module, loss, loss(module, with_noise(columns, loss, module), is_reporting)
 
     def test_reads_are_exactly_what_is_read(self, action_space: gym.Space[Any]) -> None:
         module, loss = self.make_module(action_space), self.make_loss()
         loss.before_update(0)
-        batch = ReadsRecorded(make_batch(module))
+        columns = make_batch(module)
+        noise = loss.draw_noise(module, columns)
+        batch = ReadsRecorded(columns | noise)
         loss(module, batch)
-        assert batch.read <= set(loss.reads), "`reads` of the loss lacks a column that it reads"
+        assert batch.read - noise.keys() <= set(loss.reads), "`reads` of the loss lacks a column that it reads"
 
     def test_metrics_are_a_record_of_single_numbers(self, action_space: gym.Space[Any]) -> None:
         _, _, metrics = self._call(action_space)
@@ -161,10 +167,43 @@ class LossContract:
     def test_the_inputs_stay_as_they_are(self, action_space: gym.Space[Any]) -> None:
         module, loss = self.make_module(action_space), self.make_loss()
         loss.before_update(0)
-        batch = make_batch(module)
+        batch = with_noise(make_batch(module), loss, module)
         before = {name: column.clone() for name, column in batch.items()}
         loss(module, batch).total_loss.backward()
         assert all(torch.equal(batch[name], column) for name, column in before.items())
+
+    def test_an_update_stays_on_its_device(self, action_space: gym.Space[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+        # A device without values: whatever mixes devices or reads a value back fails there. Metrics are read once, at
+        # the end of an update.
+        monkeypatch.setattr(ModuleUpdate, "means", lambda *_: {})
+        monkeypatch.setattr(ModuleUpdate, "end", lambda *_: {})
+        batch = make_batch(self.make_module(action_space), num_rows=12)
+        with torch.device("meta"):
+            learner = self._learner(action_space)
+        learner.update({name: column.to("meta") for name, column in batch.items()}, 0)
+        assert learner.device.type == "meta"
+
+    def test_a_compiled_update_equals_the_eager_one(
+        self, action_space: gym.Space[Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        # Traced to one graph with its gradient; how torch makes code of it is tested with one loss.
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager"))
+        eager, compiled = self._learner(action_space), self._learner(action_space, is_compiled=True)
+        batch = make_batch(eager.module, num_rows=12)
+        for num_env_steps in (0, 100):
+            expected, update = eager.update(batch, num_env_steps), compiled.update(batch, num_env_steps)
+            assert update.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
+            assert {name: rows.tolist() for name, rows in update.rows.items()} == {
+                name: pytest.approx(rows, rel=1e-4, abs=1e-5) for name, rows in expected.rows.items()
+            }
+        np.testing.assert_allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
+        assert compiled.update(batch, 0).compile_s == 0
+
+    def _learner(self, action_space: gym.Space[Any], is_compiled: bool = False) -> Learner:
+        config = dataclasses.replace(self.config, minibatch_size=None, num_epochs=2)
+        loss = self.make_loss()
+        loss.use_stream(np.random.default_rng(0))
+        return Learner(self.make_module(action_space), loss, config, np.random.default_rng(0), is_compiled=is_compiled)
 
     def test_state_goes_round(self, action_space: gym.Space[Any]) -> None:
         _, loss, metrics = self._call(action_space)

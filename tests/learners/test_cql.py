@@ -18,6 +18,7 @@ from runner.config.algorithms import CQLConfig, DiscreteCQLConfig
 from runner.learners.cql import CQLLoss
 from runner.learners.cql_discrete import DiscreteCQLLoss
 from runner.learners.learner import Learner
+from runner.learners.loss import with_noise
 from runner.modules import DoubleQModule, RLModule, SACModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
@@ -146,7 +147,7 @@ def test_losses_and_gradients(changes: dict[str, Any]) -> None:
     expected = naive_cql(module, batch, config, is_cloning=config.bc_iters > 0)
     loss = CQLLoss(config)
     loss.use_stream(np.random.default_rng(7))
-    metrics = loss(module, batch)
+    metrics = loss(module, with_noise(batch, loss, module))
     torch.testing.assert_close(metrics.policy_loss, expected["actor"], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(metrics.qf_loss, expected["qf"], rtol=1e-3, atol=1e-4)
     torch.testing.assert_close(metrics.cql_loss, expected["cql"], rtol=1e-3, atol=1e-4)
@@ -166,7 +167,7 @@ def test_logsumexp_estimates_the_integral_over_actions() -> None:
             q.encoder.layers[0].weight[0, 3] = 0.1  # tanh(0.1 a), nearly linear; the first three inputs are obs
             q.head.layers[0].weight[0, 0] = 10.0
     loss = CQLLoss(replace(CONFIG, num_actions=3000, min_q_weight=1.0))
-    metrics = loss(module, batch)
+    metrics = loss(module, with_noise(batch, loss, module))
     mean_q = batch["actions"].clamp(-1, 1).mean().item()
     expected = math.log(math.e - 1 / math.e) + math.log(3 * 3000) - mean_q  # integral of exp(a) over [-1, 1]
     assert metrics.cql_loss.item() == pytest.approx(2 * expected, rel=5e-3)
@@ -202,7 +203,8 @@ def test_cloning_goes_on_where_a_checkpoint_left_it() -> None:
 @pytest.mark.parametrize(("entropy", "expected"), [("auto", -2.0), (0.5, 0.5)])
 def test_alpha_is_adapted_to_the_target_entropy(entropy: float | str, expected: float) -> None:
     module, batch = make(SACModule, CONTINUOUS), recorded_rows(CONTINUOUS)
-    metrics = CQLLoss(replace(CONFIG, target_entropy=entropy))(module, batch)
+    loss = CQLLoss(replace(CONFIG, target_entropy=entropy))
+    metrics = loss(module, with_noise(batch, loss, module))
     metrics.total_loss.backward()
     assert module.log_alpha.grad.item() == pytest.approx(-(metrics.logp_mean.item() + expected), rel=1e-4)
     assert metrics.alpha_value.item() == 1.0

@@ -1,4 +1,4 @@
-"""Modules with Q functions: shapes for any space, what is frozen, and how targets follow."""
+"""Modules with Q functions: shapes for any space, what a gradient reaches, and how targets follow."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 
 from runner.config.schemas import ModuleConfig
 from runner.modules import DoubleQModule, IQLModule, SACModule
-from runner.modules.target_networks import follow, frozen, target_of
+from runner.modules.q_functions import through_actions
+from runner.modules.target_networks import follow, target_of
 from runner.pipelines.module_to_env_pieces import acting_space
 from tests.modules.spaces import items_of
 
@@ -88,15 +89,16 @@ def test_masks_reach_q() -> None:
     assert bool((iql.forward_train({"obs": obs})["action_dist_inputs"][:, 1] < -1e8).all())
 
 
-def test_frozen_networks_pass_gradients_on_to_their_inputs_only() -> None:
+def test_a_gradient_through_actions_reaches_actions_only() -> None:
     module = SACModule(VECTOR, BOX, CONFIG)
-    actions = torch.zeros(4, 2, requires_grad=True)
-    with frozen(module.critic):
-        q = module.compute_q_values(torch.randn(4, 3), actions)
-    q.sum().backward()
-    assert actions.grad is not None
-    assert bool((actions.grad != 0).any())
-    assert all(parameter.grad is None and parameter.requires_grad for parameter in module.critic.parameters())
+    obs, actions = torch.randn(4, 3), torch.zeros(4, 2, requires_grad=True)
+    q = module.compute_q_values(obs, actions).amin(0)
+    (expected,) = torch.autograd.grad(q.exp().sum(), actions, retain_graph=True)
+    through = through_actions(q, actions)
+    assert torch.equal(through, q)
+    through.exp().sum().backward()
+    torch.testing.assert_close(actions.grad, expected)
+    assert all(parameter.grad is None for parameter in module.critic.parameters())
 
 
 def test_targets_follow() -> None:

@@ -90,9 +90,13 @@ def test_gradients_of_samples() -> None:
         assert dist_inputs.grad[0, column].item() == pytest.approx(slope, rel=1e-2, abs=1e-2)  # type: ignore[index]
 
 
+def uniform_actions(dist: SquashedGaussian, leading: tuple[int, ...]) -> torch.Tensor:
+    return dist.at_shares(torch.from_numpy(dist.draw_shares(np.random.default_rng(0), leading)))
+
+
 def test_uniform_actions_fill_the_space() -> None:
     dist = SquashedGaussian(UNEVEN)
-    actions = dist.uniform(np.random.default_rng(0), (2000, 5), torch.device("cpu")).reshape(-1, 3)
+    actions = uniform_actions(dist, (2000, 5)).reshape(-1, 3)
     torch.testing.assert_close(actions.mean(0), CENTER, rtol=0, atol=0.1)
     torch.testing.assert_close(actions.std(0), 2 * SCALE / math.sqrt(12), rtol=0.02, atol=0)
     assert all(UNEVEN.contains(action) for action in actions[:50].numpy())
@@ -103,7 +107,7 @@ def test_shapes_and_dtypes_are_those_of_the_space() -> None:
     assert dist.log_prob(torch.zeros(4, 2), dist.mode(torch.zeros(4, 2))).shape == (4,)
     dist = SquashedGaussian(gym.spaces.Box(-1.0, 1.0, (2, 3), np.float64))
     dist_inputs = torch.zeros(4, 12)
-    for actions in (dist.mode(dist_inputs), dist.uniform(np.random.default_rng(0), (4,), torch.device("cpu"))):
+    for actions in (dist.mode(dist_inputs), uniform_actions(dist, (4,))):
         assert actions.shape == (4, 2, 3)
         assert actions.dtype == torch.float64
         assert dist.log_prob(dist_inputs, actions).shape == (4,)

@@ -38,6 +38,8 @@ class TrainOneStep(Operator):
             "learner_connector": update.connector_s,
             "synch_weights": time.perf_counter() - updated,
         }
+        if update.compile_s:
+            timers["learner_compile"] = update.compile_s
         yield TrainResult(
             [update.metrics],
             item.num_env_steps,

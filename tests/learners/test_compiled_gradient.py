@@ -1,0 +1,231 @@
+"""Compiled learners: equal to eager ones, exact from run to run, and clear about what cannot be compiled."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import A2CConfig, PPOConfig
+from runner.config.errors import ConfigError
+from runner.config.schemas import ModuleConfig
+from runner.learners.a2c import A2CLoss
+from runner.learners.learner import Learner
+from runner.learners.ppo import PPOLoss
+from runner.modules import ActorCriticModule
+from tests.conftest import QUICK, Outcome
+from tests.learners.loss_contract import DISCRETE, make_batch, make_module
+
+Run = Callable[..., Outcome]
+# Torch's code generator imports what torch itself has deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+
+CONFIG = A2CConfig(entropy_coeff=[[0, 0.1], [1000, 0.0]])
+SPACE = gym.spaces.Box(-5, 5, (3,), np.float32)
+
+
+@pytest.fixture
+def traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace functions without making code of them, which takes seconds."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+
+
+class Branching(ActorCriticModule):
+    """Looks at a value to decide what to compute."""
+
+    def forward_train(self, batch: Any) -> dict[str, Any]:
+        outputs = super().forward_train(batch)
+        if outputs["vf_preds"].mean() > 0:
+            return outputs
+        return {**outputs, "vf_preds": -outputs["vf_preds"]}
+
+
+class Failing(ActorCriticModule):
+    """Multiplies what does not fit."""
+
+    def forward_train(self, batch: Any) -> dict[str, Any]:
+        return {"vf_preds": super().forward_train(batch)["vf_preds"] @ torch.ones(7)}
+
+
+class Counting(ActorCriticModule):
+    """Computes something else at every call."""
+
+    num_calls = 0
+
+    def forward_train(self, batch: Any) -> dict[str, Any]:
+        self.num_calls += 1
+        outputs = super().forward_train(batch)
+        return {**outputs, "vf_preds": outputs["vf_preds"] * self.num_calls}
+
+
+class Scaled(ActorCriticModule):
+    """Has a setting that somebody changes now and then."""
+
+    scale = 1.0
+
+    def forward_train(self, batch: Any) -> dict[str, Any]:
+        outputs = super().forward_train(batch)
+        return {**outputs, "vf_preds": outputs["vf_preds"] * self.scale}
+
+
+def learner_of(module_class: type[ActorCriticModule] = ActorCriticModule, **options: Any) -> Learner:
+    torch.manual_seed(0)
+    module = module_class(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8]))
+    return Learner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0), **options)
+
+
+def rows_of(num_rows: int, seed: int = 0) -> dict[str, Tensor]:
+    return make_batch(make_module(DISCRETE), num_rows, seed)
+
+
+def update_often(learner: Learner) -> None:
+    for _ in range(20):
+        learner.update(rows_of(12), 0)
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_compiled_code_computes_what_torch_does() -> None:
+    config = PPOConfig(num_epochs=1, minibatch_size=20, entropy_coeff=[[0, 0.1], [100, 0.0]], grad_clip=0.1)
+    eager, compiled = (
+        Learner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0), is_compiled=is_compiled)
+        for is_compiled in (False, True)
+    )
+    for number in range(4):
+        expected, update = (one.update(rows_of(59, number), 50 * number) for one in (eager, compiled))
+        assert update.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
+        assert (update.compile_s > 0) == (number == 0), "both sizes, 19 and 20, are compiled in the first update"
+    np.testing.assert_allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
+    again = Learner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0), is_compiled=True)
+    for number in range(4):
+        again.update(rows_of(59, number), 50 * number)
+    assert np.array_equal(again.get_weights(), compiled.get_weights())
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_it_goes_on_exactly_after_a_resume() -> None:
+    sizes = (12, 11, 10, 12, 10)  # the third size is not compiled, before the resume and after it
+    learner = learner_of(is_compiled=True)
+    for size in sizes[:2]:
+        learner.update(rows_of(size), 0)
+    state = learner.get_state()
+    assert state["compiled_sizes"] == [12, 11]
+    resumed = learner_of(is_compiled=True)
+    resumed.set_state(state)
+    for size in sizes[2:]:
+        learner.update(rows_of(size), 0)
+        resumed.update(rows_of(size), 0)
+    assert np.array_equal(resumed.get_weights(), learner.get_weights())
+    assert resumed.get_state()["compiled_sizes"] == [12, 11]
+    eager = learner_of()
+    eager.set_state(state)
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_other_sizes_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    learner, eager = learner_of(is_compiled=True), learner_of()
+    with caplog.at_level(logging.WARNING):
+        for size in (12, 11, 10, 9):
+            learner.update(rows_of(size), 0)
+            eager.update(rows_of(size), 0)
+    assert caplog.messages == ["minibatches of other sizes than 12 and 11 rows are not compiled: 10"]
+    np.testing.assert_allclose(learner.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_a_changed_setting_is_seen() -> None:
+    learner, eager = learner_of(Scaled, is_compiled=True), learner_of(Scaled)
+    for scale in (1.0, 1.0, 3.0, 3.0, 1.0):
+        for one in (learner, eager):
+            one.module.scale = scale  # type: ignore[assignment]
+            one.update(rows_of(12), 0)
+    np.testing.assert_allclose(learner.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_microbatches_are_not_compiled() -> None:
+    config = replace(CONFIG, microbatch_size=4)
+    module = make_module(DISCRETE)
+    learner = Learner(module, A2CLoss(config), config, np.random.default_rng(0), is_compiled=True)
+    assert learner.update(rows_of(12), 0).compile_s == 0
+
+
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("traced_only")
+@pytest.mark.parametrize(
+    ("module_class", "reason", "has_line"),
+    [
+        (Branching, "Data-dependent branching", True),
+        (Failing, "RuntimeError('inconsistent tensor size", True),
+        (Counting, "module.num_calls changes from update to update", False),
+    ],
+)
+def test_what_cannot_be_compiled_is_told_with_its_line(module_class: Any, reason: str, has_line: bool) -> None:
+    learner = learner_of(module_class, is_compiled=True)
+    with pytest.raises(ConfigError) as raised:
+        update_often(learner)
+    [problem] = raised.value.problems
+    assert problem.what.startswith(f"A2CLoss with {module_class.__name__} cannot be compiled: {reason}")
+    assert problem.where.startswith("learners.compile")
+    assert (__file__ in problem.where) == has_line
+
+
+def test_memory_is_refused() -> None:
+    module = ActorCriticModule(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8], use_lstm=True))
+    with pytest.raises(ConfigError, match="a module with memory"):
+        Learner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0), is_compiled=True)
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+COMPILED = [*QUICK, "algorithm.num_epochs=1", "learners.compile=true", "stop.training_iteration=2", "tracking=none"]
+
+
+def test_a_run_tells_how_long_it_compiled(run_main: Run, tmp_path: Path) -> None:
+    outcome = run_main("+experiment=ppo_cartpole", *COMPILED, "hydra.run.dir=run")
+    assert outcome.code == 0, outcome.err
+    assert "the first update compiles" in outcome.out
+    assert "compiled the updates in " in outcome.out
+    first, second = map(json.loads, (tmp_path / "run" / "progress.jsonl").read_text().splitlines())
+    assert first["timers/learner_compile"] > 0
+    assert "timers/learner_compile" not in second
+
+
+def test_a_run_that_cannot_be_compiled_ends_with_code_2(run_main: Run) -> None:
+    outcome = run_main("+experiment=ppo_cartpole", *COMPILED, f"module._target_={__name__}.Branching")
+    assert outcome.code == 2
+    assert "cannot be compiled: Data-dependent branching" in outcome.err
+
+
+def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
+    settings = {
+        "CXX": str(tmp_path / "none"),
+        "PATH": str(tmp_path),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
+    }
+    ended = subprocess.run(
+        [sys.executable, "-m", "runner", "+experiment=ppo_cartpole", *COMPILED, f"hydra.run.dir={tmp_path / 'run'}"],
+        env=os.environ | settings,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 2
+    assert "torch finds no C++ compiler" in ended.stderr
+    assert "CXX names another one" in ended.stderr
