@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PEERS_DIR = ROOT / "benchmarks" / "peers"
 RESULTS_DIR = ROOT / "benchmarks" / "results"
 OURS = "ours"
+OURS_COMPILED = "ours-compiled"
+COMPILED = ("--learner", "compiled")  # flags of our own peers
 DEFAULT_PEERS = "ours,bare,sb3,rllib"
 TIMEOUT_S = 1800.0  # of one measurement
 
@@ -80,6 +82,7 @@ def select_peers(args: argparse.Namespace) -> list[Peer]:
         args,
         [
             Peer(OURS, "ours.py", sys.executable),
+            Peer(OURS_COMPILED, "ours.py", sys.executable, COMPILED),
             Peer("bare", "bare_loop.py", sys.executable),
             Peer("sb3", "sb3.py", args.python_sb3),
             Peer("rllib", "rllib.py", args.python_rllib),
@@ -106,7 +109,7 @@ def run_peer(peer: Peer, flags: Sequence[str]) -> Result:
 def run_system(name: str, command: Sequence[str], is_result: bool = True) -> Result:
     """Run a system's process; the last line of its stdout that begins with { is its result, unless it has none."""
     env = one_thread_env()
-    if name == OURS:  # measures this checkout, installed or not; Ray's workers inherit it
+    if name.startswith(OURS):  # measures this checkout, installed or not; Ray's workers inherit it
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), env.get("PYTHONPATH")]))
     shown = " ".join(command)
     try:

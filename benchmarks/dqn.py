@@ -27,12 +27,19 @@ class Bar:
     least: float
 
 
-BARS = (Bar(bc.OURS, "sb3", 2.0), Bar(bc.OURS, "bare", 1.0), Bar(PRIORITIZED, bc.OURS, 1 / 1.15))
+BARS = (
+    Bar(bc.OURS, "sb3", 2.0),
+    Bar(bc.OURS, "bare", 1.0),
+    Bar(PRIORITIZED, bc.OURS, 1 / 1.15),
+    Bar(bc.OURS_COMPILED, "sb3", 3.0),
+    Bar(bc.OURS_COMPILED, "bare", 1.2),
+)
 
 
 def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
     return [
         bc.Peer(bc.OURS, "ours_dqn.py", sys.executable),
+        bc.Peer(bc.OURS_COMPILED, "ours_dqn.py", sys.executable, bc.COMPILED),
         bc.Peer(PRIORITIZED, "ours_dqn.py", sys.executable, ("--replay", "prioritized")),
         bc.Peer("bare", "bare_dqn.py", sys.executable),
         bc.Peer("sb3", "sb3_dqn.py", args.python_sb3),
@@ -53,7 +60,7 @@ def rows_of_bars(results: Sequence[bc.Result]) -> list[list[str]]:
 
 
 def main() -> None:
-    parser = bc.parser(__doc__, "dqn.json", f"{bc.OURS},{PRIORITIZED},bare,sb3")
+    parser = bc.parser(__doc__, "dqn.json", f"{bc.OURS},{bc.OURS_COMPILED},{PRIORITIZED},bare,sb3")
     bc.add_repeats(parser)
     args, extra = parser.parse_known_args()
     repeats, iterations, warmup = bc.repeats_of(args)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +18,7 @@ from runner.config.errors import RunFailure
 
 Values = Mapping[str, Any]
 _NUM_AHEAD = 4
+_LARGE = 2**20  # bytes of a file that is worth a thread
 
 
 @dataclass
@@ -79,15 +80,16 @@ class Segment:
 
 
 def read_ahead(segments: Iterable[Segment]) -> Iterator[Values]:
-    """Yield the values of segments in their order; the next few are read and checked meanwhile."""
+    """Yield the values of segments in their order; the next few of large ones are read and checked meanwhile."""
     with ThreadPoolExecutor(_NUM_AHEAD) as pool:
-        waiting: deque[Future[Values]] = deque()
+        waiting: deque[Callable[[], Values]] = deque()
         for segment in segments:
-            waiting.append(pool.submit(segment.values))
+            is_large = segment.file.num_bytes >= _LARGE
+            waiting.append(pool.submit(segment.values).result if is_large else segment.values)
             if len(waiting) > _NUM_AHEAD:
-                yield waiting.popleft().result()
+                yield waiting.popleft()()
         while waiting:
-            yield waiting.popleft().result()
+            yield waiting.popleft()()
 
 
 def find_segments(state: Any) -> Iterator[Segment]:

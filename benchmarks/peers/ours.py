@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from peer_cli import (
     AGENT_STEPS,
+    COMPILED,
     COUNTS,
     GRADIENT_STEPS,
     HIDDEN,
@@ -56,6 +57,7 @@ def overrides(cfg: Settings, run_dir: str) -> list[str]:
         "module.fcnet_activation=tanh",
         "module.vf_share_layers=true",
         "evaluation.evaluation_interval=null",
+        f"learners.compile={str(cfg.learner == COMPILED).lower()}",
         f"hydra.run.dir={run_dir}",
     ]
 

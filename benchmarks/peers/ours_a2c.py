@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from a2c_cli import A2CSettings
-from peer_cli import HIDDEN, MAX_GRAD_NORM, Progress, measure, parse_settings, report
+from peer_cli import COMPILED, HIDDEN, MAX_GRAD_NORM, Progress, measure, parse_settings, report
 
 from runner import Trainer
 
@@ -31,6 +31,7 @@ def overrides(cfg: A2CSettings, run_dir: str) -> list[str]:
         "module.fcnet_activation=tanh",
         "module.vf_share_layers=true",
         "evaluation.evaluation_interval=null",
+        f"learners.compile={str(cfg.learner == COMPILED).lower()}",
         f"hydra.run.dir={run_dir}",
     ]
 

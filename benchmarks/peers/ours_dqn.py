@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from dqn_cli import HIDDEN, MAX_GRAD_NORM, UNIFORM, DQNSettings
-from peer_cli import Progress, measure, parse_settings, report
+from peer_cli import COMPILED, Progress, measure, parse_settings, report
 
 from runner import Trainer
 
@@ -39,6 +39,7 @@ def overrides(cfg: DQNSettings, run_dir: str) -> list[str]:
         "module.fcnet_activation=relu",
         "module.dueling=false",
         "evaluation.evaluation_interval=null",
+        f"learners.compile={str(cfg.learner == COMPILED).lower()}",
         f"hydra.run.dir={run_dir}",
     ]
 

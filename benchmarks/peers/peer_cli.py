@@ -45,6 +45,8 @@ class Progress(NamedTuple):
     counts: Mapping[str, float] = MappingProxyType({})
 
 
+EAGER, COMPILED = "eager", "compiled"
+
 Iterate = Callable[[], Progress]
 S = TypeVar("S", bound="Settings")
 
@@ -59,6 +61,7 @@ class Settings:
     warmup: int = 3
     seed: int = 0
     mode: str = "throughput"
+    learner: str = EAGER  # of our own peers
     lr: float = 3e-4
     num_epochs: int = 6
     vf_loss_coeff: float = 0.5

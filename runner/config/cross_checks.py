@@ -21,6 +21,7 @@ from runner.config.optimizer import find_optimizer_problems
 from runner.config.plans import (
     find_asynchrony_problems,
     find_buffer_problems,
+    find_compile_problems,
     find_plan_problems,
     find_useless_intensity,
     read_plan,
@@ -64,6 +65,7 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
     unread = composed.unread
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
+        yield from find_compile_problems(config, composed.where)
         yield from find_useless_intensity(config.algorithm, composed.where)
         yield from find_buffer_problems(config, composed.where)
         yield from _check_selected_modules(config, composed)

@@ -10,7 +10,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -56,18 +56,13 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def check_depth(value: Any) -> None:
     """Raise `TooLargeError` if plain values are nested deeper than `MAX_DEPTH`."""
-    level = [value]
+    level = [dict(value) if isinstance(value, Mapping) else value] if isinstance(value, (Mapping, list)) else []
     for _ in range(MAX_DEPTH):
-        level = [item for one in level for item in _items(one)]
+        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
         if not level:
             return
     raise TooLargeError(f"values in values, deeper than {MAX_DEPTH}")
-
-
-def _items(value: Any) -> Iterator[Any]:
-    """The containers in a container."""
-    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
-    return (item for item in inner if isinstance(item, (dict, list)))
 
 
 def check_expansion(values: Any) -> None:

@@ -89,9 +89,6 @@ def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, Modu
     acted_outputs = ActedOutputs(env_to_module) if is_checked else None
     trained = list(parts) if named is None else named
     together = next(iter(parts.values())).together
-    if together is not None and config.learners.compile:
-        what = "modules that share parameters take their steps together, which cannot be compiled yet"
-        raise ConfigError([Problem(what, "learners.compile", "true", "learners.compile=false")])
     if together is not None:
         joint = _build_joint_learner(config, together, [parts[id_] for id_ in parts if id_ in trained], peers)
         return JointLearnerGroup(joint, pipelines, trained, peers, acted_outputs)

@@ -57,7 +57,7 @@ class CompiledGradient:
 
     def __init__(self, module: RLModule, loss: Loss, steps: GradientSteps, peers: Peers) -> None:
         if module.is_stateful:
-            what = "minibatches of a module with memory have sequences of many lengths, and one of them is compiled"
+            what = "learners.compile: a module with memory has sequences of many lengths"
             raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
         self.sizes: list[int] = []
         self.compile_s = 0.0

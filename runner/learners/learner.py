@@ -169,8 +169,8 @@ class Learner:
 
     def get_unshared_state(self) -> dict[str, Any]:
         """Return the state that may differ from the peers: loss, random stream, and sizes that are compiled."""
-        sizes = [] if self._compiled is None else self._compiled.sizes
-        return {**self._update.get_unshared_state(), "compiled_sizes": list(sizes)}
+        compiled = {} if self._compiled is None else {"compiled_sizes": list(self._compiled.sizes)}
+        return self._update.get_unshared_state() | compiled
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.

@@ -27,3 +27,18 @@ def test_simulators_that_step_themselves_have_no_env_runner_of_a_class_of_ones_o
     assert config_of(own).env_runners.env_runner_class is not None
     with pytest.raises(ConfigError, match="env_runner_class has no effect"):
         config_of(own, "env.port=0")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("algorithm=a3c", "the plan has none"),
+        ("algorithm.microbatch_size=32", "microbatches are not compiled"),
+        ("module.use_gru=true", "sequences of many lengths"),
+        ("multi_agent.multi_rl_module={_target_: runner.modules.MultiRLModule}", "stepped together"),
+    ],
+)
+def test_what_is_not_compiled(override: str, reason: str) -> None:
+    assert config_of("learners.compile=true").learners.compile
+    with pytest.raises(ConfigError, match=f"learners.compile: .*{reason}"):
+        config_of("learners.compile=true", override)

@@ -140,6 +140,17 @@ BUFFER_MISTAKES: dict[str, tuple[object, list[Any]]] = {
         [several([ROLLOUTS, STORE], [{"Replay": {"learning_starts": 100}}, TRAIN], output_indexes=[1])],
     ),
     "errors that the loss does not give": (BUFFER, [ROLLOUTS, "MixInReplay", TRAIN, UPDATE]),
+    "priorities that never change": (
+        {"replay": {"_target_": "runner.replay.PrioritizedReplayBuffer"}},
+        [ROLLOUTS, "MixInReplay", TRAIN],
+    ),
+    "another discount": ({"replay": {**BUFFER["replay"], "n_step": 3}}, [ROLLOUTS, "MixInReplay", TRAIN]),
+    "priorities without rows": (BUFFER, [ROLLOUTS, "MixInReplay", "ComputeGradients", "ApplyGradients", UPDATE]),
+    "priorities of another buffer": (
+        BUFFER | {"other": BUFFER["replay"]},
+        [ROLLOUTS, {"MixInReplay": {"buffer": "other"}}, "MixInReplay", TRAIN, {UPDATE: {"buffer": "other"}}],
+    ),
+    "replayed episodes": (BUFFER, [ROLLOUTS, "MixInReplay", "CompleteEpisodes", TRAIN]),
 }
 
 

@@ -2,7 +2,7 @@
 
 from runner.config.plans.branch_checks import find_useless_intensity
 from runner.config.plans.buffer_checks import find_buffer_problems, modules_stored_in
-from runner.config.plans.checks import find_asynchrony_problems, find_plan_problems
+from runner.config.plans.checks import find_asynchrony_problems, find_compile_problems, find_plan_problems
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
 from runner.config.plans.needs import names_recorded_data, needs_of
@@ -16,6 +16,7 @@ __all__ = [
     "draw_plan",
     "find_asynchrony_problems",
     "find_buffer_problems",
+    "find_compile_problems",
     "find_plan_problems",
     "find_useless_intensity",
     "items_after",

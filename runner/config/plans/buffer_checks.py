@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.kinds import REPLAY_BUFFERS
@@ -17,6 +18,7 @@ from runner.config.operators import (
     UpdatePrioritiesConfig,
 )
 from runner.config.plans.reading import read_plan
+from runner.config.plans.replay_flow_checks import find_flow_problems
 from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
@@ -42,9 +44,12 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
             yield Problem(what, where(step.key), used, allowed, nearest_match(used, buffers))
         yield from _find_useless_priorities(step, config.algorithm.metrics.rows, where)
         yield from _find_late_start(step, buffers, where)
-    if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
-        for name in buffers:
+    yield from find_flow_problems(plan, where)
+    for name, block in buffers.items():
+        yield from _find_undiscounted(f"{_BLOCK}.{name}", block, config.algorithm, where)
+        if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
             yield from _find_unused(name, plan, where)
+            yield from _find_constant_priorities(name, block, plan, where)
 
 
 def modules_stored_in(buffer: str, config: ExperimentConfig, module_ids: Sequence[str]) -> list[str]:
@@ -88,6 +93,29 @@ def _find_useless_priorities(step: Step, rows: Sequence[str], where: Where) -> I
         yield Problem(what, where(step.key), step.config.column, ", ".join(rows) or "a loss that names it in `rows`")
 
 
+def _find_undiscounted(key: str, block: object, algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+    """Find a buffer that sums up rewards of several steps with another discount than the algorithm's."""
+    if not isinstance(block, dict) or block.get("n_step", 1) == 1:
+        return
+    gamma, expected = block.get("gamma", 1.0), getattr(algorithm, "gamma", None)
+    if expected is not None and gamma != expected:
+        what = f"{key} discounts the rewards of n steps by {gamma}, and the algorithm by {expected}"
+        yield Problem(what, where(f"{key}.gamma"), show_value(gamma), f"gamma: ${{algorithm.gamma}}, {expected} here")
+
+
+def _find_constant_priorities(name: str, block: object, plan: Plan, where: Where) -> Iterator[Problem]:
+    path = str(block.get("_target_")) if isinstance(block, dict) else ""
+    updates = any(issubclass(step.base or type(step.config), UpdatePrioritiesConfig) for step in _steps_on(name, plan))
+    if path.rpartition(".")[2] == "PrioritizedReplayBuffer" and not updates:
+        what = f"{_BLOCK}.{name}: no priority ever changes, so that all rows are as likely as in a ReplayBuffer"
+        allowed = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
+        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), allowed=allowed)
+
+
+def _steps_on(name: str, plan: Plan) -> list[Step]:
+    return [step for step in steps_of(plan) if _buffer_of(step) == name]
+
+
 def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
     path = block.get("_target_") if isinstance(block, dict) else None
     if not isinstance(block, dict) or not isinstance(path, str):
@@ -106,7 +134,7 @@ def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
 
 
 def _find_unused(name: str, plan: Plan, where: Where) -> Iterator[Problem]:
-    of_buffer = [step.base or type(step.config) for step in steps_of(plan) if _buffer_of(step) == name]
+    of_buffer = [step.base or type(step.config) for step in _steps_on(name, plan)]
     stores = any(issubclass(kind, _STORES) for kind in of_buffer)
     replays = any(issubclass(kind, _REPLAYS) for kind in of_buffer)
     if not (stores and replays):

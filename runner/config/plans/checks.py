@@ -12,6 +12,7 @@ from runner.config.operators import (
     ParallelRolloutsConfig,
     ReadRecordedConfig,
     StandardMetricsReportingConfig,
+    TrainOneStepConfig,
 )
 from runner.config.plans.item_checks import ItemCheck
 from runner.config.plans.queue_checks import find_queue_problems
@@ -39,6 +40,25 @@ def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator
             what = f"{step.key}: simulators that connect (env.port) sample in rounds"
             allowed = "ParallelRollouts with mode bulk_sync or raw; simulators go on while the learner updates"
             yield Problem(what, where(step.key), step.name, allowed)
+
+
+def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+    """Yield what makes `learners.compile` useless or impossible."""
+    if not config.learners.compile:
+        return
+    steps = list(steps_of(read_plan(config.algorithm.plan)))
+    kinds = [step.base or type(step.config) for step in steps]
+    knows_all = all(step.config or step.base for step in steps)
+    trains = any(issubclass(kind, TrainOneStepConfig) for kind in kinds)
+    reasons = {
+        "what is compiled is TrainOneStep, and the plan has none": knows_all and not trains,
+        "microbatches are not compiled": config.algorithm.microbatch_size is not None,
+        "a module with memory has sequences of many lengths": config.module.use_lstm or config.module.use_gru,
+        "modules that share parameters are stepped together": config.multi_agent.multi_rl_module is not None,
+    }
+    for what, is_so in reasons.items():
+        if is_so:
+            yield Problem(f"learners.compile: {what}", where("learners.compile"), "true", "false")
 
 
 def _find_early_ends(plan: Plan, where: Where) -> Iterator[Problem]:
