@@ -56,6 +56,30 @@ def test_an_update_is_that_of_the_cpu(experiment: str) -> None:
     assert_close(on_gpu, first_result(experiment, *QUICK, "learners.device=cpu"))
 
 
+@pytest.mark.parametrize("experiment", ["ppo_cartpole", "dqn_cartpole"])
+def test_compiled_updates_are_those_of_the_cpu(experiment: str) -> None:
+    short = [*QUICK, "algorithm.minibatch_size=64"] if experiment == "ppo_cartpole" else [*QUICK[3:], *SHORT_DQN]
+    on_gpu, on_cpu = (
+        results_of(experiment, 3, *short, f"learners.device={device}", f"learners.compile={is_compiled}")
+        for device, is_compiled in (("auto", "true"), ("cpu", "false"))
+    )
+    for one, other in zip(on_gpu, on_cpu, strict=True):
+        one.pop("timers/learner_compile", None)
+        assert_close(one, other)
+
+
+SHORT_DQN = (
+    "algorithm.num_steps_sampled_before_learning_starts=64",
+    "algorithm.min_sample_timesteps_per_iteration=128",
+    "algorithm.replay_buffers.replay._target_=runner.replay.PrioritizedReplayBuffer",
+)
+
+
+def results_of(experiment: str, num_iterations: int, *overrides: str) -> list[dict[str, Any]]:
+    with Trainer.from_experiment(experiment, list(overrides)) as trainer:
+        return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
 @pytest.fixture
 def pendulum(run_main: Callable[..., Outcome], tmp_path: Path) -> Path:
     """Recorded episodes of Pendulum."""

@@ -134,6 +134,9 @@ def columns_of_learner(plan: ModulePlan, module: RLModule) -> tuple[str, ...]:
 def _build_learner(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> Learner:
     of_module = _module_learning(config, parts, peers)
     is_compiled = config.learners.compile and parts.plan.module_id in trained_modules(config, [parts.plan.module_id])
+    if is_compiled and of_module.config.microbatch_size is not None:
+        what = f"learners.compile: microbatches (module {parts.plan.module_id}) are not compiled"
+        raise ConfigError([Problem(what, "algorithm.microbatch_size", str(of_module.config.microbatch_size), "null")])
     return Learner(parts.module, of_module.loss, of_module.config, of_module.stream, peers, is_compiled)
 
 

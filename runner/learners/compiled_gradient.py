@@ -5,16 +5,16 @@ Dimension letters: P parameters that are learned.
 
 from __future__ import annotations
 
-import copy
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 import torch._dynamo
-from torch import nn
+from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException, TorchRuntimeError
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
@@ -29,6 +29,8 @@ _log = logging.getLogger(__name__)
 
 # Minibatches that a batch is cut into differ by one row at most.
 _MOST_SIZES = 2
+# Each size has one function that reports and one that does not; the rest are for values that change now and then.
+_MOST_FUNCTIONS = 12
 _TALKATIVE = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
 
 Record = dict[str, Any]
@@ -38,8 +40,9 @@ class CompiledGradient:
     """Computes the gradient of a minibatch in one compiled function, equal to the eager one within rounding.
 
     A function is compiled for each of the first two sizes of minibatches, which takes seconds; other sizes are for the
-    eager learner. Numbers, flags and texts that the loss or the module reads while it is traced are checked at each
-    call, and compiled anew once they differ; what the loss names in `varying` is read as tensors instead.
+    eager learner. Values that the loss or the module reads while it is traced are checked at each call, and compiled
+    anew once they differ; what the loss names in `varying` is read as tensors instead. Whoever draws random numbers of
+    torch draws others than the eager learner.
 
     Args:
         module: without memory, on the learner's device.
@@ -61,37 +64,42 @@ class CompiledGradient:
             raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
         self.sizes: list[int] = []
         self.compile_s = 0.0
-        self._module, self._given, self._steps, self._peers = module, loss, steps, peers
-        self._traced = copy.copy(loss)
+        self._module, self._loss, self._steps, self._peers = module, loss, steps, peers
         self._varying = {name: torch.zeros((), device=steps.device) for name in loss.varying}
-        self._values = dict.fromkeys(loss.varying, 0.0)
         self._parameters, self._gradient = steps.parameters, steps.gradient
+        self._case: tuple[int, bool] = (0, True)  # rows and whether they are reported on, of the newest call
+        self._read: dict[tuple[int, bool], dict[str, Any]] = {}  # case -> values that its newest function has read
+        self._changed: dict[tuple[int, bool], list[str]] = {}  # and names of them that the one before it read otherwise
         self._num_compiled = 0
-        self._read: dict[str, Any] = {}  # by the function that was compiled last
-        self._changed: list[str] = []  # since the function before it
         self._is_told = False
-        torch._dynamo.config.trace_autograd_ops = True
         for name in _TALKATIVE:  # what they log is in the error
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        options: dict[str, Any] = {"guard_filter_fn": self._checked_guards}
-        if steps.device.type == "cuda":
+        options: dict[str, Any] = {"guard_filter_fn": self._note_guards}
+        self._on_gpu = steps.device.type == "cuda"
+        if self._on_gpu:
             options["triton.cudagraphs"] = True
             torch._dynamo.mark_static_address(self._gradient)
-        self._function = torch.compile(  # type: ignore[call-overload]  # the stubs lack isolate_recompiles
-            self._compute, fullgraph=True, dynamic=False, isolate_recompiles=True, options=options
+        self._function = torch.compile(  # type: ignore[call-overload]  # the stubs lack the last two
+            self._compute,
+            fullgraph=True,
+            dynamic=False,
+            options=options,
+            isolate_recompiles=True,
+            recompile_limit=_MOST_FUNCTIONS,
         )
 
     def takes(self, minibatch: Minibatch) -> bool:
-        """Return whether minibatches of this size are compiled."""
-        if minibatch.num_rows in self.sizes:
-            return minibatch.num_parts == 1
-        if len(self.sizes) < _MOST_SIZES and minibatch.num_parts == 1:
-            self.sizes.append(minibatch.num_rows)
+        """Return whether minibatches of this size are compiled; microbatches are not."""
+        num_rows = minibatch.num_rows
+        if num_rows in self.sizes:
+            return True
+        if len(self.sizes) < _MOST_SIZES:
+            self.sizes.append(num_rows)
             return True
         if not self._is_told:
             self._is_told = True
             sizes = " and ".join(map(str, self.sizes))
-            _log.warning("minibatches of other sizes than %s rows are not compiled: %d", sizes, minibatch.num_rows)
+            _log.warning("minibatches of other sizes than %s rows are not compiled: %d", sizes, num_rows)
         return False
 
     def __call__(self, minibatch: Minibatch) -> tuple[Record, Record]:
@@ -104,64 +112,86 @@ class CompiledGradient:
             ConfigError: the loss or the module cannot be compiled.
         """
         [(columns, _)] = minibatch.microbatches()
-        columns = with_noise(columns, self._given, self._module)
-        self._follow_loss()
+        columns = with_noise(columns, self._loss, self._module)
+        self._case = minibatch.num_rows, minibatch.is_last_epoch
         num_compiled, started = self._num_compiled, time.perf_counter()
+        _allow_tracing()
         try:
-            record, norms = self._function(columns, minibatch.is_last_epoch)
+            with self._varying_as_tensors():
+                record, norms = self._function(columns, minibatch.is_last_epoch)
         except (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError, InvalidCxxCompiler) as error:
             raise ConfigError([self._problem(error)]) from error
         if self._num_compiled > num_compiled:
             self.compile_s += time.perf_counter() - started
+        if self._on_gpu:  # the next call writes to the memory of these
+            record, norms = _copied(record), _copied(norms)
         if self._peers.num_learners > 1:
             self._peers.mean(self._gradient)
             norms = self._steps.clip(self._gradient)
         return record, norms
 
-    def _follow_loss(self) -> None:
-        """Let the loss that is traced have the values of the loss that adapts."""
-        vars(self._traced).update(vars(self._given))
+    @contextmanager
+    def _varying_as_tensors(self) -> Iterator[None]:
+        """Let the loss have tensors in the place of what it names in `varying`."""
+        values = {name: getattr(self._loss, name) for name in self._varying}
         for name, tensor in self._varying.items():
-            value = getattr(self._given, name)
-            if value != self._values[name]:
-                self._values[name] = value
-                tensor.fill_(value)
-            setattr(self._traced, name, tensor)
+            setattr(self._loss, name, tensor.fill_(values[name]))
+        try:
+            yield
+        finally:
+            for name, value in values.items():
+                setattr(self._loss, name, value)
 
     def _compute(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
         """Compute what `__call__` does for a learner alone; this is what is compiled."""
-        metrics = self._traced(self._module, columns, is_reporting)
-        parts = torch.autograd.grad(metrics.total_loss, self._parameters, allow_unused=True, materialize_grads=True)
+        metrics = self._loss(self._module, columns, is_reporting)
+        learned = [parameter for parameter in self._parameters if parameter.requires_grad]  # others were frozen since
+        found = iter(torch.autograd.grad(metrics.total_loss, learned, allow_unused=True, materialize_grads=True))
+        parts = [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
         gradient = torch.cat([part.reshape(-1) for part in parts])
         norms = self._steps.clip(gradient) if self._peers.num_learners == 1 else {}
         self._gradient.copy_(gradient)
         return {name: None if value is None else value.detach() for name, value in vars(metrics).items()}, norms
 
-    def _checked_guards(self, guards: Sequence[Any]) -> list[bool]:
-        """Return which guards of a new function are checked at each call; torch asks once for each function.
+    # -- what is compiled ----------------------------------------------------------------------------------------------
 
-        Left out are the most numerous ones: global names, and the shapes of parameters.
-        """
-        self._num_compiled += 1
+    def _note_guards(self, guards: Sequence[Any]) -> list[bool]:
+        """Note which values a new function has read; torch asks once for each function which guards it checks: all."""
         read = {guard.name: guard.value for guard in guards if isinstance(guard.value, (bool, int, float, str))}
-        self._changed = [name for name, value in read.items() if self._read.get(name, value) != value]
-        self._read = read
-        return [not guard.is_global and not isinstance(guard.value, nn.Parameter) for guard in guards]
+        before = self._read.get(self._case, read)
+        self._changed[self._case] = [name for name, value in read.items() if before.get(name, value) != value]
+        self._read[self._case] = read
+        self._num_compiled += 1
+        return [True] * len(guards)
 
     def _problem(self, error: Exception) -> Problem:
         """Describe why the loss or the module cannot be compiled, with their line."""
+        frames = list(getattr(error, "real_stack", None) or ())
         error = getattr(error, "inner_exception", error)
         if isinstance(error, InvalidCxxCompiler):
             what = "torch finds no C++ compiler, which learners.compile needs"
             return Problem(what, "learners.compile", os.environ.get("CXX"), "g++ or clang++; CXX names another one")
-        text, where = str(error), "learners.compile"
+        text, where = str(error) or type(error).__name__, "learners.compile"
         reason = text.splitlines()[0]
         if isinstance(error, TorchRuntimeError) and ": got " in text:
             reason = text.split(": got ")[1].splitlines()[0]
         if isinstance(error, FailOnRecompileLimitHit):
-            names = [name.replace("self._traced", "loss").replace("self._module", "module") for name in self._changed]
-            reason = f"{', '.join(names) or 'what it reads'} changes from update to update (a tensor may)"
-        elif frames := list(getattr(error, "real_stack", None) or ()):
+            names = ", ".join(self._changed.get(self._case, [])) or "what it reads"
+            names = names.replace("self._loss", "loss").replace("self._module", "module")
+            reason = f"{names} changes from update to update (a tensor may)"
+        elif frames:
             where += f", {frames[-1].filename}:{frames[-1].lineno}"
-        what = f"{type(self._given).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
+        what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
         return Problem(what, where, allowed="learners.compile=false")
+
+
+def _allow_tracing() -> None:
+    """Let torch trace gradients; such a setting counts in the thread that makes it."""
+    config = torch._dynamo.config
+    if not config.trace_autograd_ops:
+        config.trace_autograd_ops = True
+        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 2**16)  # of all learners together
+
+
+def _copied(record: Record) -> Record:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in record.items()}

@@ -50,6 +50,7 @@ class CQLLoss(Loss):
         self._config = config
         self._stream = np.random.default_rng(0)
         self.num_steps = 0
+        self._clones = config.bc_iters > 0
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Draw the noise of sampled actions from `stream`."""
@@ -90,7 +91,7 @@ class CQLLoss(Loss):
         alpha_loss = -(log_alpha * (pi_logp.detach() + self._target_entropy(pi)).mean())
 
         # Policy.
-        if self.num_steps < cfg.bc_iters:
+        if self._clones:
             policy_loss = (alpha * pi_logp - pi.log_prob(theta, actions)).mean()
         else:
             pi_q = through_actions(module.compute_q_values(obs, pi_actions).amin(0), pi_actions)  # (B,)
@@ -155,6 +156,7 @@ class CQLLoss(Loss):
     def after_step(self, module: Any, num_rows: int) -> None:
         """Count the step."""
         self.num_steps += 1
+        self._clones = self.num_steps < self._config.bc_iters
 
     def coefficients(self) -> dict[str, float]:
         """Return how many gradient steps of behaviour cloning remain."""
@@ -167,4 +169,5 @@ class CQLLoss(Loss):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.num_steps = int(state["num_steps"])
+        self._clones = self.num_steps < self._config.bc_iters
         restore_stream(self._stream, state["stream"])

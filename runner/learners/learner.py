@@ -52,6 +52,7 @@ class Learner:
         self._steps = GradientSteps(module, config)
         self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers)
         self._compiled = CompiledGradient(module, loss, self._steps, self._peers) if is_compiled else None
+        self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
 
     # -- updates -------------------------------------------------------------------------------------------------------
 
@@ -169,7 +170,9 @@ class Learner:
 
     def get_unshared_state(self) -> dict[str, Any]:
         """Return the state that may differ from the peers: loss, random stream, and sizes that are compiled."""
-        compiled = {} if self._compiled is None else {"compiled_sizes": list(self._compiled.sizes)}
+        compiled = (
+            {} if self._compiled is None else {"compiled": {"of": self._cut, "sizes": list(self._compiled.sizes)}}
+        )
         return self._update.get_unshared_state() | compiled
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -180,5 +183,6 @@ class Learner:
         """
         self._steps.set_state(state)
         self._update.set_state(state)
-        if self._compiled is not None:
-            self._compiled.sizes = list(state.get("compiled_sizes", []))
+        compiled = state.get("compiled", {})
+        if self._compiled is not None:  # another cut gives other sizes
+            self._compiled.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []

@@ -129,11 +129,6 @@ class Minibatch:
     _sizes: Sequence[int]  # units of each microbatch
     _columns: Sequence[dict[str, Any]]  # of each microbatch
 
-    @property
-    def num_parts(self) -> int:
-        """Number of its microbatches."""
-        return len(self._columns)
-
     def microbatches(self) -> Iterator[tuple[dict[str, Any], float]]:
         """Yield the columns as a loss takes them, in parts whose gradients add up, and each part's share of the rows.
 

@@ -127,7 +127,8 @@ class RemoteLearnerGroup:
         """Update on the next batches up to the end of the pass, on `most` of them at most."""
         done: list[RecordedUpdates]
         done = self._updated("update_on_recorded", [(most, num_env_steps)] * self.num_learners)
-        return replace(done[0], connector_metrics=merged_metrics(one.connector_metrics for one in done))
+        reported = merged_metrics(one.connector_metrics for one in done)
+        return replace(done[0], compile_s=max(one.compile_s for one in done), connector_metrics=reported)
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Let all learners do something that changes them, keep their states, and return their answers."""

@@ -55,8 +55,10 @@ class QEnsemble(nn.ModuleList):
 
 def through_actions(q: Tensor, actions: Tensor) -> Tensor:
     """Return q (B,) with a gradient for the actions (B, ...) that it was computed for, and for nothing else."""
+    if not actions.requires_grad:
+        return q.detach()
     (slopes,) = torch.autograd.grad(q.sum(), actions)
-    return q.detach() + (slopes * (actions - actions.detach())).flatten(1).sum(-1)
+    return q.detach() + (slopes * (actions - actions.detach())).reshape(len(q), -1).sum(-1)
 
 
 class WithQFunctions(nn.Module):

@@ -308,12 +308,19 @@ class LearnerConnectorPipeline(ConnectorPipeline):
         block = block_from_episodes(episodes)
         for piece, call in zip(self._pieces, self._calls, strict=True):
             batch = call(batch=batch, episodes=block, **kwargs)
-            if self._are_rows_checked and type(piece).__module__.startswith("runner."):
+            if self._are_rows_checked and _is_of_runner(piece):
                 continue
             columns = batch.get(block.module_id, batch)
             check_rows(self.name, piece, columns, rows_to_learn_from(columns, block))
         self._are_rows_checked = True
         return batch
+
+
+def _is_of_runner(piece: ConnectorPiece) -> bool:
+    """Return whether no line of a piece, or of the pieces in it, is the user's."""
+    if isinstance(piece, ConnectorPipeline):
+        return all(map(_is_of_runner, piece.single_pieces()))
+    return type(piece).__module__.startswith("runner.")
 
 
 def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ConnectorMetrics:

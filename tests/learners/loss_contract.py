@@ -179,7 +179,7 @@ class LossContract:
         monkeypatch.setattr(ModuleUpdate, "end", lambda *_: {})
         batch = make_batch(self.make_module(action_space), num_rows=12)
         with torch.device("meta"):
-            learner = self._learner(action_space)
+            learner = self._learner(action_space, "meta")
         learner.update({name: column.to("meta") for name, column in batch.items()}, 0)
         assert learner.device.type == "meta"
 
@@ -199,11 +199,12 @@ class LossContract:
         np.testing.assert_allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
         assert compiled.update(batch, 0).compile_s == 0
 
-    def _learner(self, action_space: gym.Space[Any], is_compiled: bool = False) -> Learner:
+    def _learner(self, action_space: gym.Space[Any], device: str = "cpu", is_compiled: bool = False) -> Learner:
         config = dataclasses.replace(self.config, minibatch_size=None, num_epochs=2)
         loss = self.make_loss()
         loss.use_stream(np.random.default_rng(0))
-        return Learner(self.make_module(action_space), loss, config, np.random.default_rng(0), is_compiled=is_compiled)
+        module = self.make_module(action_space).to(device)
+        return Learner(module, loss, config, np.random.default_rng(0), is_compiled=is_compiled)
 
     def test_state_goes_round(self, action_space: gym.Space[Any]) -> None:
         _, loss, metrics = self._call(action_space)

@@ -19,21 +19,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from runner.config.algorithms import A2CConfig, PPOConfig
+from runner import Trainer
+from runner.config.algorithms import A2CConfig, CQLConfig, PPOConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.a2c import A2CLoss
+from runner.learners.cql import CQLLoss
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
-from runner.modules import ActorCriticModule
-from tests.conftest import QUICK, Outcome
+from runner.modules import ActorCriticModule, SACModule
+from tests.conftest import QUICK, Outcome, without_times
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
+from tests.learners.offline_modules import make, recorded_rows
 
 Run = Callable[..., Outcome]
 # Torch's code generator imports what torch itself has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 
 CONFIG = A2CConfig(entropy_coeff=[[0, 0.1], [1000, 0.0]])
+OTHER_CUT = replace(CONFIG, train_batch_size_per_learner=64)
 SPACE = gym.spaces.Box(-5, 5, (3,), np.float32)
 
 
@@ -123,16 +127,18 @@ def test_it_goes_on_exactly_after_a_resume() -> None:
     for size in sizes[:2]:
         learner.update(rows_of(size), 0)
     state = learner.get_state()
-    assert state["compiled_sizes"] == [12, 11]
+    assert state["compiled"]["sizes"] == [12, 11]
     resumed = learner_of(is_compiled=True)
     resumed.set_state(state)
     for size in sizes[2:]:
         learner.update(rows_of(size), 0)
         resumed.update(rows_of(size), 0)
     assert np.array_equal(resumed.get_weights(), learner.get_weights())
-    assert resumed.get_state()["compiled_sizes"] == [12, 11]
-    eager = learner_of()
-    eager.set_state(state)
+    assert resumed.get_state()["compiled"]["sizes"] == [12, 11]
+    learner_of().set_state(state)
+    other = Learner(make_module(DISCRETE), A2CLoss(CONFIG), OTHER_CUT, np.random.default_rng(0), is_compiled=True)
+    other.set_state(state)
+    assert other.get_state()["compiled"]["sizes"] == []
 
 
 @pytest.mark.usefixtures("traced_only")
@@ -156,12 +162,55 @@ def test_a_changed_setting_is_seen() -> None:
     np.testing.assert_allclose(learner.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
 
 
+class CountingLoss(A2CLoss):
+    """Keeps what it saw, and what its attributes say."""
+
+    num_calls = 0
+    newest = 0.0
+
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        metrics = super().__call__(module, batch, is_reporting)
+        self.newest = metrics.vf_loss.detach()
+        return metrics
+
+
 @pytest.mark.usefixtures("traced_only")
-def test_microbatches_are_not_compiled() -> None:
-    config = replace(CONFIG, microbatch_size=4)
-    module = make_module(DISCRETE)
-    learner = Learner(module, A2CLoss(config), config, np.random.default_rng(0), is_compiled=True)
-    assert learner.update(rows_of(12), 0).compile_s == 0
+def test_what_a_loss_keeps_is_kept() -> None:
+    loss = CountingLoss(CONFIG)
+    learner = Learner(make_module(DISCRETE), loss, CONFIG, np.random.default_rng(0), is_compiled=True)
+    update = learner.update(rows_of(12), 500)
+    assert float(loss.newest) == pytest.approx(update.metrics["vf_loss"])
+    assert loss.entropy_coeff == 0.05
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_a_phase_of_a_loss_is_compiled_once_more() -> None:
+    config = CQLConfig(bc_iters=3)
+    space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+    learners = []
+    for is_compiled in (False, True):
+        loss = CQLLoss(config)
+        loss.use_stream(np.random.default_rng(0))
+        module = make(SACModule, space)
+        learners.append(Learner(module, loss, config, np.random.default_rng(0), is_compiled=is_compiled))
+    batch = recorded_rows(space)
+    compiled = []
+    for _ in range(12):
+        expected, update = (learner.update(batch, 0) for learner in learners)
+        assert update.metrics == pytest.approx(expected.metrics, rel=1e-3, abs=1e-5)
+        compiled.append(update.compile_s > 0)
+    assert [number for number, is_new in enumerate(compiled) if is_new] == [0, 3]
+    np.testing.assert_allclose(learners[1].get_weights(), learners[0].get_weights(), rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_a_frozen_part_is_seen() -> None:
+    learner, eager = learner_of(is_compiled=True), learner_of()
+    for is_frozen in (False, True, False):
+        for one in (learner, eager):
+            one.module.pi.requires_grad_(not is_frozen)  # type: ignore[union-attr]
+            one.update(rows_of(12), 0)
+    np.testing.assert_allclose(learner.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
 
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -205,6 +254,18 @@ def test_a_run_tells_how_long_it_compiled(run_main: Run, tmp_path: Path) -> None
     first, second = map(json.loads, (tmp_path / "run" / "progress.jsonl").read_text().splitlines())
     assert first["timers/learner_compile"] > 0
     assert "timers/learner_compile" not in second
+
+
+def test_a_resumed_run_has_the_numbers_of_one_that_went_on() -> None:
+    with Trainer.from_experiment("ppo_cartpole", COMPILED) as trainer:
+        trainer.train()
+        state = trainer.get_state()
+        expected = without_times(trainer.train())
+        weights = trainer.learners.get_weights()["default_policy"]
+    with Trainer.from_experiment("ppo_cartpole", COMPILED) as trainer:
+        trainer.set_state(state)
+        assert without_times(trainer.train()) == expected
+        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
 
 
 def test_a_run_that_cannot_be_compiled_ends_with_code_2(run_main: Run) -> None:

@@ -9,6 +9,7 @@ from runner.config.errors import Problem
 from runner.config.operators import (
     ASYNC,
     AsyncGradientsConfig,
+    CompleteEpisodesConfig,
     ParallelRolloutsConfig,
     ReadRecordedConfig,
     StandardMetricsReportingConfig,
@@ -52,6 +53,7 @@ def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
     trains = any(issubclass(kind, TrainOneStepConfig) for kind in kinds)
     reasons = {
         "what is compiled is TrainOneStep, and the plan has none": knows_all and not trains,
+        "train batches of whole episodes have many sizes": any(issubclass(k, CompleteEpisodesConfig) for k in kinds),
         "microbatches are not compiled": config.algorithm.microbatch_size is not None,
         "a module with memory has sequences of many lengths": config.module.use_lstm or config.module.use_gru,
         "modules that share parameters are stepped together": config.multi_agent.multi_rl_module is not None,
