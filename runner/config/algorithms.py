@@ -319,6 +319,51 @@ class IQLConfig(TargetNetworksConfig):
 
 
 @dataclass(frozen=True)
+class SACMetrics(LossMetrics):
+    """What one gradient step of SAC reports; means over the minibatch, of Q's losses the sum over the Q functions."""
+
+    policy_loss: Any
+    qf_loss: Any
+    alpha_loss: Any
+    alpha_value: Any
+    qf_mean: Any
+    logp_mean: Any
+    td_error: Any
+
+    rows: ClassVar[tuple[str, ...]] = ("td_error",)
+
+
+@dataclass(frozen=True)
+class SACConfig(TargetNetworksConfig):
+    """Soft actor-critic for real-valued actions (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
+
+    Defaults are RLlib's, but for replay, which is uniform as in the paper.
+    """
+
+    actor_lr: Schedule = option(3e-5, "learning rate of the policy", minimum=0, is_schedule=True)
+    critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
+    alpha_lr: Schedule = option(3e-4, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    min_sample_timesteps_per_iteration: int = option(
+        1000, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+    )
+    replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
+    num_steps_sampled_before_learning_starts: int = option(
+        1500, "env steps that are kept before the first update", unit="env steps", minimum=0
+    )
+    n_step: int | list[int] = option(
+        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
+    )
+    initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
+    target_entropy: float | str = option(
+        "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
+    )
+
+    metrics: ClassVar[type[LossMetrics]] = SACMetrics
+    optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "alpha": "alpha_lr"}
+
+
+@dataclass(frozen=True)
 class CQLMetrics(LossMetrics):
     """What one gradient step of CQL reports; means over the minibatch, of Q's losses the sum over the Q functions."""
 

@@ -28,6 +28,7 @@ from runner.module_parts import (
     ModuleParts,
     build_module_parts,
     join_modules,
+    learner_device,
     plan_modules,
     reported_metrics,
 )
@@ -70,6 +71,7 @@ class _Rehearsal:
 
     def run(self) -> Rehearsed:
         torch.set_num_threads(self._config.learners.torch_num_threads)
+        self._try("the device of the learner", lambda: learner_device(self._given))
         parts = self._make_parts()
         if parts is not None:
             self._take_a_step(parts)
@@ -110,7 +112,8 @@ class _Rehearsal:
             return
         update = self._try("one update", lambda: learners.update(rollout, rollout.num_env_steps))
         if update is not None:
-            self._made.append(f"one update on {rollout.num_env_steps} env steps")
+            compiled = f", compiled in {update.compile_s:.1f} s" if update.compile_s else ""
+            self._made.append(f"one update on {rollout.num_env_steps} env steps{compiled}")
 
     def _try_rollout(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
         """Return env steps as an update gets them: recorded, sampled, or replayed."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.checkpoints import CheckpointFolder, read_manifest
 from runner.checkpoints.checkpoint import origin_of
+from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, UserError
@@ -72,8 +73,13 @@ def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
     if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
         raise UserError(
             f"{run_dir} holds a run already ({', '.join(used)})\n"
-            f"   allowed  another hydra.run.dir, or: python -m runner resume {run_dir}"
+            f"   allowed  another hydra.run.dir, or: {_way_on(run_dir)}"
         )
+
+
+def _way_on(run_dir: Path) -> str:
+    has_checkpoint = bool(list_checkpoints(run_dir / "checkpoints"))
+    return f"python -m runner resume {run_dir}" if has_checkpoint else "the folder removed, it has no checkpoint"
 
 
 def _what_is_learned_from(config: ExperimentConfig) -> str:

@@ -16,6 +16,7 @@ import torch
 import torch._dynamo
 from torch import Tensor
 from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException, TorchRuntimeError
+from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
 from runner.config.errors import ConfigError, Problem
@@ -55,13 +56,15 @@ class CompiledGradient:
         compile_s: seconds of compiling so far.
 
     Raises:
-        ConfigError: the module has memory.
+        ConfigError: the module has memory, or there is no compiler.
     """
 
     def __init__(self, module: RLModule, loss: Loss, steps: GradientSteps, peers: Peers) -> None:
         if module.is_stateful:
             what = "learners.compile: a module with memory has sequences of many lengths"
             raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
+        if steps.device.type == "cpu":
+            _check_compiler()
         self.sizes: list[int] = []
         self.compile_s = 0.0
         self._module, self._loss, self._steps, self._peers = module, loss, steps, peers
@@ -119,7 +122,7 @@ class CompiledGradient:
         try:
             with self._varying_as_tensors():
                 record, norms = self._function(columns, minibatch.is_last_epoch)
-        except (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError, InvalidCxxCompiler) as error:
+        except (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError) as error:
             raise ConfigError([self._problem(error)]) from error
         if self._num_compiled > num_compiled:
             self.compile_s += time.perf_counter() - started
@@ -168,9 +171,6 @@ class CompiledGradient:
         """Describe why the loss or the module cannot be compiled, with their line."""
         frames = list(getattr(error, "real_stack", None) or ())
         error = getattr(error, "inner_exception", error)
-        if isinstance(error, InvalidCxxCompiler):
-            what = "torch finds no C++ compiler, which learners.compile needs"
-            return Problem(what, "learners.compile", os.environ.get("CXX"), "g++ or clang++; CXX names another one")
         text, where = str(error) or type(error).__name__, "learners.compile"
         reason = text.splitlines()[0]
         if isinstance(error, TorchRuntimeError) and ": got " in text:
@@ -183,6 +183,15 @@ class CompiledGradient:
             where += f", {frames[-1].filename}:{frames[-1].lineno}"
         what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
         return Problem(what, where, allowed="learners.compile=false")
+
+
+def _check_compiler() -> None:
+    try:
+        get_cpp_compiler()
+    except InvalidCxxCompiler as error:
+        what = "torch finds no C++ compiler, which learners.compile needs"
+        got, allowed = os.environ.get("CXX"), "g++ or clang++; CXX names another one"
+        raise ConfigError([Problem(what, "learners.compile", got, allowed)]) from error
 
 
 def _allow_tracing() -> None:

@@ -2,71 +2,46 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from runner.config.algorithms import CQLConfig, CQLMetrics
-from runner.learners.loss import Loss
-from runner.modules.q_functions import through_actions
-from runner.streams import restore_stream, stream_state
+from runner.learners.sac import POLICY_NOISE, SACLoss
 
-# Columns of noise for actions: of the policy in s and in s', and for the log-sum-exp the same and uniform shares.
-POLICY_NOISE, NEXT_NOISE = "policy_noise", "next_policy_noise"
+# Columns of noise for the actions of the log-sum-exp: uniform ones, the policy's in s, and its own in s'.
 UNIFORM_SHARES, SAMPLES_NOISE, NEXT_SAMPLES_NOISE = "uniform_shares", "samples_noise", "next_samples_noise"
 
 
-class CQLLoss(Loss):
-    """CQL(H) for real-valued actions; SAC is Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905.
+class CQLLoss(SACLoss):
+    """CQL(H) for real-valued actions, on SAC.
 
     L_Q = sum E[(y - Q(s, a))^2] + alpha' (w E[T log sum_i exp((Q(s, a_i) - log mu(a_i)) / T) - Q(s, a)] - threshold)
     y = r + gamma (min Q_target(s', a') - alpha log pi(a' | s')), its second term unless `deterministic_backup`
     L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)], in the first `bc_iters` steps log pi(a | s) instead of min Q
-    L_alpha = -E[log alpha (log pi(a_pi | s) + target entropy)]
 
     (s, a, r, s') is recorded. The a_i are `num_actions` each of a uniform density, of pi(. | s) and of pi(. | s'); mu
     is their density: the importance-sampled form of appendix F (as in the authors' code, the sum is not
-    divided by their number). Without `lagrangian` alpha' is 1 and the threshold has no effect. Each term
-    reaches one parameter group: `critic`, `actor` or `alpha`.
+    divided by their number). Without `lagrangian` alpha' is 1 and the threshold has no effect.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
-    needs = (
-        "squashed",
-        "clamped",
-        "critic",
-        "compute_q_values",
-        "compute_target_q_values",
-        "log_alpha",
-        "log_alpha_prime",
-    )
-    made_for = "module=sac"
+    needs = (*SACLoss.needs, "log_alpha_prime")
 
     def __init__(self, config: CQLConfig) -> None:
-        self._config = config
-        self._stream = np.random.default_rng(0)
+        super().__init__(config)
         self.num_steps = 0
         self._clones = config.bc_iters > 0
 
-    def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw the noise of sampled actions from `stream`."""
-        self._stream = stream
-
-    def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise of all sampled actions: (B, ...) of one for each state, (B, n, ...) of the log-sum-exp's."""
-        pi, num_rows, n = module.squashed, len(columns["rewards"]), self._config.num_actions
-        noise = {
-            POLICY_NOISE: pi.draw_noise(self._stream, (num_rows,)),
-            NEXT_NOISE: pi.draw_noise(self._stream, (num_rows,)),
-            UNIFORM_SHARES: pi.draw_shares(self._stream, (num_rows, n)),
-            SAMPLES_NOISE: pi.draw_noise(self._stream, (num_rows, n)),
-            NEXT_SAMPLES_NOISE: pi.draw_noise(self._stream, (num_rows, n)),
+    def _noise(self, pi: Any, num_rows: int) -> dict[str, Any]:
+        rows = num_rows, self._config.num_actions
+        return super()._noise(pi, num_rows) | {
+            UNIFORM_SHARES: pi.draw_shares(self._stream, rows),
+            SAMPLES_NOISE: pi.draw_noise(self._stream, rows),
+            NEXT_SAMPLES_NOISE: pi.draw_noise(self._stream, rows),
         }
-        return {name: torch.from_numpy(values).to(columns["rewards"].device) for name, values in noise.items()}
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> CQLMetrics:
         """The loss of one minibatch.
@@ -78,29 +53,21 @@ class CQLLoss(Loss):
             is_reporting: makes no difference.
         """
         cfg, pi = self._config, module.squashed
-        obs, new_obs = batch["obs"], batch["new_obs"]
-        actions = module.clamped(batch["actions"])
-        theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
-        with torch.no_grad():
-            next_theta = module.forward_train({"obs": new_obs})["action_dist_inputs"]
-
-        # Temperature.
-        log_alpha = module.log_alpha + math.log(cfg.initial_alpha)
+        obs, actions = batch["obs"], module.clamped(batch["actions"])
+        log_alpha = self._log_alpha(module)
         alpha = log_alpha.detach().exp()
+        theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
         pi_actions, pi_logp = pi.sample_with_log_prob(theta, batch[POLICY_NOISE])
-        alpha_loss = -(log_alpha * (pi_logp.detach() + self._target_entropy(pi)).mean())
-
-        # Policy.
+        alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)
         if self._clones:
             policy_loss = (alpha * pi_logp - pi.log_prob(theta, actions)).mean()
         else:
-            pi_q = through_actions(module.compute_q_values(obs, pi_actions).amin(0), pi_actions)  # (B,)
-            policy_loss = (alpha * pi_logp - pi_q).mean()
+            policy_loss = self._policy_loss(module, obs, pi_actions, alpha * pi_logp)
 
         # Q functions: TD error.
         with torch.no_grad():
-            next_actions, next_logp = pi.sample_with_log_prob(next_theta, batch[NEXT_NOISE])
-            next_q = module.compute_target_q_values(new_obs, next_actions).amin(0)  # (B,)
+            next_theta = module.forward_train({"obs": batch["new_obs"]})["action_dist_inputs"]
+            next_q, next_logp = self._next_q(module, batch, next_theta)
             if not cfg.deterministic_backup:
                 next_q = next_q - alpha * next_logp
             y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q
@@ -149,10 +116,6 @@ class CQLLoss(Loss):
             samples.append(pi.sample_with_log_prob(repeated, batch[noise]))
         return samples
 
-    def _target_entropy(self, pi: Any) -> float:
-        auto = -float(pi.num_noise)
-        return auto if self._config.target_entropy == "auto" else float(self._config.target_entropy)
-
     def after_step(self, module: Any, num_rows: int) -> None:
         """Count the step."""
         self.num_steps += 1
@@ -164,10 +127,10 @@ class CQLLoss(Loss):
 
     def get_state(self) -> dict[str, Any]:
         """Return gradient steps so far, and the random stream."""
-        return {"num_steps": self.num_steps, "stream": stream_state(self._stream)}
+        return {"num_steps": self.num_steps, **super().get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
         self.num_steps = int(state["num_steps"])
         self._clones = self.num_steps < self._config.bc_iters
-        restore_stream(self._stream, state["stream"])
+        super().set_state(state)

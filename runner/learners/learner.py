@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.learners.compiled_gradient import CompiledGradient
 from runner.learners.gradient_steps import GradientSteps
 from runner.learners.gradients import Gradients
 from runner.learners.loss import Loss, with_noise
@@ -20,6 +19,9 @@ from runner.learners.module_update import ModuleUpdate, Record, weighted_sums
 from runner.learners.peers import Alone, Peers
 from runner.learners.row_outputs import RowOutputs
 from runner.modules.rl_module import RLModule
+
+if TYPE_CHECKING:
+    from runner.learners.compiled_gradient import CompiledGradient
 
 
 class Learner:
@@ -51,7 +53,7 @@ class Learner:
         self._peers: Peers = peers or Alone()
         self._steps = GradientSteps(module, config)
         self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers)
-        self._compiled = CompiledGradient(module, loss, self._steps, self._peers) if is_compiled else None
+        self._compiled = _compiled_gradient(module, loss, self._steps, self._peers) if is_compiled else None
         self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
 
     # -- updates -------------------------------------------------------------------------------------------------------
@@ -186,3 +188,9 @@ class Learner:
         compiled = state.get("compiled", {})
         if self._compiled is not None:  # another cut gives other sizes
             self._compiled.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []
+
+
+def _compiled_gradient(module: RLModule, loss: Loss, steps: GradientSteps, peers: Peers) -> CompiledGradient:
+    from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
+
+    return CompiledGradient(module, loss, steps, peers)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.config.edit_lists import OF_ALGORITHM
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
@@ -188,6 +188,9 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
     return module
 
 
+_DEVICES = ("auto", "cpu", "cuda")
+
+
 def learner_device(config: ExperimentConfig) -> torch.device:
     """Return the device of modules in this process, as `learners.device` says; `auto` is a GPU if there is one.
 
@@ -200,7 +203,10 @@ def learner_device(config: ExperimentConfig) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        problem = Problem(f"there is no device {name}: {error}", where="learners.device", got=name)
+        what = f"there is no device {name} here: {str(error).splitlines()[0]}"
+        problem = Problem(
+            what, "learners.device", name, "auto, cpu, cuda, cuda:1 and so on", nearest_match(name, _DEVICES)
+        )
         raise ConfigError([problem]) from error
     return device
 

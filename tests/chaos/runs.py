@@ -66,6 +66,8 @@ _REPLAY = (
     "stop.env_runners.episode_return_mean=10000",
 )
 
+_CONTINUOUS_REPLAY = tuple(override for override in _REPLAY if not override.startswith("algorithm.epsilon"))
+
 # Experiment -> overrides that shorten it.
 SAMPLED = {
     "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
@@ -81,6 +83,7 @@ SAMPLED = {
     "ppo_pendulum": _SAMPLED,
     "ppo_speaker_listener": _SAMPLED,
     "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
+    "sac_pendulum": _CONTINUOUS_REPLAY,
 }
 # Plan, beside those of the experiments -> overrides of a2c_cartpole.
 PLANS = {

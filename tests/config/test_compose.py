@@ -35,7 +35,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
     if name == "env/external":
         box = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
         overrides += [f"env.observation_space={box}", f"env.action_space={box}", "evaluation=none"]
-    if group in ("experiment", "algorithm") and not option.startswith(("ppo", "a2c", "a3c", "dqn", "pg")):
+    if group in ("experiment", "algorithm") and not option.startswith(("ppo", "a2c", "a3c", "dqn", "pg", "sac")):
         overrides += ["offline.input_=data", "checkpoint.metric=training_iteration"]
     if group == "algorithm" and option == "marwil":
         overrides += ["offline.materialize_mapped_data=false", "offline.dataset_num_iters_per_learner=1"]

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Normal, TransformedDistribution
-from torch.distributions.transforms import TanhTransform
 
 from runner.config.algorithms import CQLConfig, DiscreteCQLConfig
 from runner.learners.cql import CQLLoss
@@ -22,6 +20,7 @@ from runner.learners.loss import with_noise
 from runner.modules import DoubleQModule, RLModule, SACModule
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
+from tests.learners.squashed_policies import policy, q_values, sampled
 
 CONFIG = CQLConfig(gamma=0.9, num_actions=3, bc_iters=0)
 N, A = 3, 2
@@ -56,20 +55,6 @@ class TestDiscreteCQLLossContract(LossContract):
         return module
 
 
-def policy(theta: Tensor) -> TransformedDistribution:
-    """Of one row (2 A,)."""
-    mean, log_std = theta.chunk(2)
-    return TransformedDistribution(Normal(mean, log_std.exp()), [TanhTransform(cache_size=1)])
-
-
-def sampled(theta: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """An action (A,) and its log density; the same noise as ours."""
-    mean, log_std = theta.chunk(2)
-    dist = policy(theta)
-    action = dist.transforms[0](mean + log_std.exp() * noise)
-    return action, dist.log_prob(action).sum()
-
-
 def naive_cql(module: Any, batch: dict[str, Tensor], cfg: CQLConfig, is_cloning: bool) -> dict[str, Tensor]:
     """SAC's and CQL's terms; the draws in the order in which the loss makes them."""
     num_rows, stream = len(batch["obs"]), np.random.default_rng(7)
@@ -80,9 +65,6 @@ def naive_cql(module: Any, batch: dict[str, Tensor], cfg: CQLConfig, is_cloning:
     alpha = math.exp(log_alpha.item())
     terms: dict[str, list[Tensor]] = {"actor": [], "critic": [], "alpha": []}
     gaps: list[Tensor] = []
-
-    def q_values(critic: Any, obs: Tensor, action: Tensor) -> Tensor:
-        return torch.cat([q.forward(obs, action[None]) for q in critic])  # (E,)
 
     for i in range(num_rows):
         row = row_of(batch, i)

@@ -34,6 +34,7 @@ PROMISES = {
     "a2c_cartpole": (450, 500_000),
     "a2c_replay_cartpole": (300, 500_000),
     "dqn_cartpole": (450, 100_000),
+    "sac_pendulum": (-200, 20_000),
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
     "ppo_pendulum": (-300, 400_000),
@@ -47,7 +48,7 @@ PROMISES = {
 }
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_cartpole"),
-    "ppo_stateless_cartpole_lstm",
+    *("ppo_stateless_cartpole_lstm", "sac_pendulum"),
 )
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}

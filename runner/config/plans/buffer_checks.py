@@ -45,6 +45,7 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
         yield from _find_useless_priorities(step, config.algorithm.metrics.rows, where)
         yield from _find_late_start(step, buffers, where)
     yield from find_flow_problems(plan, where)
+    yield from _find_bad_range(getattr(config.algorithm, "n_step", 1), where)
     for name, block in buffers.items():
         yield from _find_undiscounted(f"{_BLOCK}.{name}", block, config.algorithm, where)
         if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
@@ -91,6 +92,12 @@ def _find_useless_priorities(step: Step, rows: Sequence[str], where: Where) -> I
     if isinstance(step.config, UpdatePrioritiesConfig) and step.config.column not in rows:
         what = f"{step.key}: the loss gives no {step.config.column} for each row"
         yield Problem(what, where(step.key), step.config.column, ", ".join(rows) or "a loss that names it in `rows`")
+
+
+def _find_bad_range(n_step: int | list[int], where: Where) -> Iterator[Problem]:
+    if isinstance(n_step, list) and (len(n_step) != 2 or n_step[0] > n_step[1]):
+        what = "algorithm.n_step is no range"
+        yield Problem(what, where("algorithm.n_step"), str(n_step), "a number, or [lowest, highest], such as [2, 5]")
 
 
 def _find_undiscounted(key: str, block: object, algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:

@@ -51,11 +51,13 @@ def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
     kinds = [step.base or type(step.config) for step in steps]
     knows_all = all(step.config or step.base for step in steps)
     trains = any(issubclass(kind, TrainOneStepConfig) for kind in kinds)
+    completes = any(issubclass(kind, CompleteEpisodesConfig) for kind in kinds)
+    algorithm, module = config.algorithm, config.module
     reasons = {
         "what is compiled is TrainOneStep, and the plan has none": knows_all and not trains,
-        "train batches of whole episodes have many sizes": any(issubclass(k, CompleteEpisodesConfig) for k in kinds),
-        "microbatches are not compiled": config.algorithm.microbatch_size is not None,
-        "a module with memory has sequences of many lengths": config.module.use_lstm or config.module.use_gru,
+        "train batches of whole episodes (CompleteEpisodes) have many sizes": completes,
+        "microbatches (algorithm.microbatch_size) are not compiled": algorithm.microbatch_size is not None,
+        "sequences of a module with memory (module.use_lstm) have many lengths": module.use_lstm or module.use_gru,
         "modules that share parameters are stepped together": config.multi_agent.multi_rl_module is not None,
     }
     for what, is_so in reasons.items():
