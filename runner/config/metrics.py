@@ -92,7 +92,7 @@ _LEARNER_METRICS: Mapping[str, str] = {
     "alpha_loss": "loss of the entropy's weight alpha",
     "alpha_value": "weight of the policy's entropy",
     "alpha_prime_value": "Lagrange multiplier of the conservative term; 1 without lagrangian",
-    "qf_mean": "mean Q of the recorded actions",
+    "qf_mean": "mean Q of the recorded or replayed actions",
     "vf_mean": "mean value of the recorded observations",
     "logp_mean": "mean log probability of the policy's own actions",
     "mean_weight": "mean weight of the recorded actions' log probabilities",

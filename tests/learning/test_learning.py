@@ -103,7 +103,7 @@ def test_promises_are_those_of_the_experiments() -> None:
     for name in PROMISES:
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
         assert stop == {RETURN: PROMISES[name][0], STEPS: PROMISES[name][1]}
-    patterns = ("ppo_*.yaml", "a2c_*.yaml", "dqn_*.yaml", "pg_*.yaml")
+    patterns = ("ppo_*.yaml", "a2c_*.yaml", "dqn_*.yaml", "pg_*.yaml", "sac_*.yaml")
     files = {path.stem for pattern in patterns for path in (ROOT / "conf" / "experiment").glob(pattern)}
     stepped_here = {name for name in files if not name.startswith("ppo_external_")}  # others: test_external_learning.py
     assert stepped_here == set(PROMISES), "every experiment has a learning test"
