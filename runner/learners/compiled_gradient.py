@@ -92,7 +92,7 @@ class CompiledGradient:
         )
 
     def takes(self, minibatch: Minibatch) -> bool:
-        """Return whether minibatches of this size are compiled; microbatches are not."""
+        """Return whether minibatches of this size are compiled; the first two sizes are."""
         num_rows = minibatch.num_rows
         if num_rows in self.sizes:
             return True
