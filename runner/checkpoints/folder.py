@@ -135,11 +135,7 @@ def newest_checkpoint(path: Path) -> Path:
         raise UserError(f"{path}: no such folder; give the run dir of a run or one of its checkpoints")
     folders = list_checkpoints(path / "checkpoints")
     if not folders:
-        raise UserError(
-            f"{path} has no checkpoint, so that nothing of it can go on; a run writes one every "
-            "checkpoint.every_iterations and at its end\n   allowed  the run from its beginning: remove the folder, or "
-            "another hydra.run.dir"
-        )
+        raise UserError(f"{path} has no checkpoint; a run writes one every checkpoint.every_iterations and at its end")
     return folders[-1]
 
 
