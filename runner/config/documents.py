@@ -56,9 +56,9 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
 
 def check_depth(value: Any) -> None:
     """Raise `TooLargeError` if plain values are nested deeper than `MAX_DEPTH`."""
-    level = [dict(value) if isinstance(value, Mapping) else value] if isinstance(value, (Mapping, list)) else []
+    level = [value] if isinstance(value, (Mapping, list)) else []
     for _ in range(MAX_DEPTH):
-        inner = [one.values() if isinstance(one, dict) else one for one in level]
+        inner = [one if isinstance(one, list) else one.values() for one in level]
         level = [item for items in inner for item in items if isinstance(item, (dict, list))]
         if not level:
             return

@@ -135,7 +135,7 @@ class CompiledGradient:
 
     @contextmanager
     def _varying_as_tensors(self) -> Iterator[None]:
-        """Let the loss have tensors in the place of what it names in `varying`."""
+        """Make tensors of the attributes that the loss names in `varying`, and numbers again at the end."""
         values = {name: getattr(self._loss, name) for name in self._varying}
         for name, tensor in self._varying.items():
             setattr(self._loss, name, tensor.fill_(values[name]))

@@ -296,7 +296,11 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
     name = "learner"
     belongs_in = ("learner",)
-    _are_rows_checked = False
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._are_rows_checked = False
+        self._are_of_runner = [_is_of_runner(piece) for piece in self._pieces]
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Build the batch. `episodes` may be a column block or any sequence of episodes.
@@ -306,9 +310,9 @@ class LearnerConnectorPipeline(ConnectorPipeline):
                 time only.
         """
         block = block_from_episodes(episodes)
-        for piece, call in zip(self._pieces, self._calls, strict=True):
+        for piece, call, is_own in zip(self._pieces, self._calls, self._are_of_runner, strict=True):
             batch = call(batch=batch, episodes=block, **kwargs)
-            if self._are_rows_checked and _is_of_runner(piece):
+            if self._are_rows_checked and is_own:
                 continue
             columns = batch.get(block.module_id, batch)
             check_rows(self.name, piece, columns, rows_to_learn_from(columns, block))

@@ -148,7 +148,7 @@ BUFFER_MISTAKES: dict[str, tuple[object, list[Any]]] = {
     "priorities without rows": (BUFFER, [ROLLOUTS, "MixInReplay", "ComputeGradients", "ApplyGradients", UPDATE]),
     "priorities of another buffer": (
         BUFFER | {"other": BUFFER["replay"]},
-        [ROLLOUTS, {"MixInReplay": {"buffer": "other"}}, "MixInReplay", TRAIN, {UPDATE: {"buffer": "other"}}],
+        [ROLLOUTS, {STORE: {"buffer": "other"}}, "MixInReplay", TRAIN, {UPDATE: {"buffer": "other"}}],
     ),
     "replayed episodes": (BUFFER, [ROLLOUTS, "MixInReplay", "CompleteEpisodes", TRAIN]),
 }
@@ -163,6 +163,18 @@ def test_what_is_said_about_replay_buffers(assert_golden: AssertGolden) -> None:
         assert problems, name
         texts.append(f"== {name}\n{ConfigError(problems)}")
     assert_golden("replay_buffer_mistakes", "\n\n".join(texts))
+
+
+def test_the_priorities_of_several_buffers_in_a_row() -> None:
+    config = build_experiment_config(compose_experiment(["+experiment=dqn_cartpole"]))
+    mixed = [{"MixInReplay": {"buffer": name}} for name in ("replay", "other")]
+    updates = [{UPDATE: {"buffer": name}} for name in ("replay", "other")]
+    algorithm = replace(
+        config.algorithm,
+        plan=[ROLLOUTS, *mixed, TRAIN, *updates],
+        replay_buffers={name: {"_target_": "runner.replay.PrioritizedReplayBuffer"} for name in ("replay", "other")},
+    )
+    assert not list(find_buffer_problems(replace(config, algorithm=algorithm), lambda key: key))
 
 
 def test_where_a_mistake_is(report_of: Callable[..., str], write_config: Callable[[str, str], Path]) -> None:

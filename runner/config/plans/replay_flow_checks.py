@@ -1,4 +1,4 @@
-"""Checks of what replayed experiences meet on their way through a plan."""
+"""Checks of the operators that come after replay in a plan."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def _find_lost_rows(step: Step, before: Plan, where: Where) -> Iterator[Problem]
 
 
 def _find_other_buffer(step: Step, before: Plan, where: Where) -> Iterator[Problem]:
-    source = _last(before, ReplayConfig, MixInReplayConfig)
-    replayed, updated = getattr(source and source.config, "buffer", None), getattr(step.config, "buffer", None)
-    if replayed is not None and replayed != updated:
-        what = f"{step.key}: the rows that come to it were replayed from another buffer"
-        yield Problem(what, where(step.key), f"buffer {updated}", f"buffer: {replayed}")
+    replayed = [one.config.buffer for one in before if isinstance(one.config, (ReplayConfig, MixInReplayConfig))]
+    updated = getattr(step.config, "buffer", None)
+    if replayed and updated not in replayed:
+        what = f"{step.key}: no row that comes to it was replayed from this buffer"
+        yield Problem(what, where(step.key), f"buffer {updated}", f"buffer: {' or '.join(dict.fromkeys(replayed))}")
 
 
 def _last(before: Plan, *kinds: type[OperatorConfig]) -> Step | None:
