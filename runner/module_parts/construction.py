@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.config.edit_lists import OF_ALGORITHM
-from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
@@ -188,9 +188,6 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
     return module
 
 
-_DEVICES = ("auto", "cpu", "cuda")
-
-
 def learner_device(config: ExperimentConfig) -> torch.device:
     """Return the device of modules in this process, as `learners.device` says; `auto` is a GPU if there is one.
 
@@ -203,9 +200,10 @@ def learner_device(config: ExperimentConfig) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        what = f"there is no device {name} here: {str(error).splitlines()[0]}"
+        text = str(error).splitlines()[0]
+        reason = "" if text.startswith("Expected one of") else f": {text}"  # torch lists each kind that it knows of
         problem = Problem(
-            what, "learners.device", name, "auto, cpu, cuda, cuda:1 and so on", nearest_match(name, _DEVICES)
+            f"there is no device {name} here{reason}", "learners.device", name, "auto, cpu, cuda, cuda:1 and so on"
         )
         raise ConfigError([problem]) from error
     return device

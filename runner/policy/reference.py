@@ -18,7 +18,7 @@ from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.module_to_env_pieces import ModuleToAgentUnmapping
-from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV
+from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
 from runner.rllink.local_policy import LocalPolicy
 from runner.rows.lock_step_rows import LockStepRows
 
@@ -66,11 +66,14 @@ class ReferencePolicy:
         self._is_first = False
         batch = self._env_to_module(rl_module=self._module, batch={}, episodes=self._episodes, explore=False)
         outputs = self._module.forward_inference(batch)
+        acted_on = outputs[ACTION_DIST_INPUTS]
         for piece in self._module_to_env:
             if not isinstance(piece, ModuleToAgentUnmapping):
                 outputs = piece(rl_module=self._module, batch=outputs, episodes=self._episodes, explore=False)
+                # A piece that explores by itself takes it away, and a file gives it.
+                acted_on = outputs.get(ACTION_DIST_INPUTS, acted_on)
         self._outputs = {name: column for name, column in outputs.items() if name != ACTIONS_FOR_ENV}
-        return outputs
+        return {ACTION_DIST_INPUTS: acted_on, **outputs}
 
 
 class ProgramPolicy(LocalPolicy):

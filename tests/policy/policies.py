@@ -28,9 +28,10 @@ def make_parts(
     *overrides: str,
     env_to_module: list[dict[str, Any]] | None = None,
     module_to_env: list[dict[str, Any]] | None = None,
+    experiment: str = "ppo_cartpole",
 ) -> tuple[ActingParts, ExperimentConfig]:
     """The acting parts of a small network for these spaces."""
-    composed = compose_experiment(["+experiment=ppo_cartpole", "module.fcnet_hiddens=[16,16]", *overrides], None)
+    composed = compose_experiment([f"+experiment={experiment}", "module.fcnet_hiddens=[16,16]", *overrides], None)
     config = build_experiment_config(composed)
     edits = replace(config.connectors, env_to_module=env_to_module or [], module_to_env=module_to_env or [])
     config = replace(config, connectors=edits)

@@ -96,6 +96,25 @@ def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
         assert not initializer.name.startswith("module.vf.")  # the value function is no part of the policy
 
 
+@pytest.mark.parametrize(
+    ("observation_space", "overrides"),
+    [
+        (VECTOR, ()),
+        (MASKED, ("module.action_mask_key=mask",)),
+        (VECTOR, ("module.use_lstm=true", "module.lstm_cell_size=8", "algorithm.n_step=1")),
+    ],
+    ids=["vector", "masked", "lstm"],
+)
+def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
+    observation_space: gym.Space[Any], overrides: tuple[str, ...]
+) -> None:
+    actions = spaces.Discrete(3)
+    parts, config = make_parts(observation_space, actions, *overrides, experiment="dqn_cartpole")
+    weights = random_weights(parts)
+    model = OnnxPolicy.of_parts(parts, config).to_bytes(weights, {})
+    assert difference(model, parts, weights, {}) < 1e-5
+
+
 def test_a_torch_program() -> None:
     """The same policy as `.pt2`, for torch."""
     pieces = [prepended("MeanStdFilter")]
