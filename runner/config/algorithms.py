@@ -95,6 +95,8 @@ class AlgorithmConfig:
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
     # Names of the coefficients that the loss reports beside its metrics.
     coefficients: ClassVar[tuple[str, ...]] = ()
+    # Options of the module, of the ones that not every loss learns with (q_distribution, noisy), that this one does.
+    module_options: ClassVar[tuple[str, ...]] = ()
     # Optimiser -> field with its learning rate; each steps the module's parameter group of its name, `default` alone
     # steps all parameters.
     optimizers: ClassVar[Mapping[str, str]] = {"default": "lr"}
@@ -195,7 +197,11 @@ class PGConfig(AlgorithmConfig):
 
 @dataclass(frozen=True)
 class DQNMetrics(LossMetrics):
-    """What one gradient step of DQN reports; means over the minibatch."""
+    """What one gradient step of DQN reports; means over the minibatch.
+
+    `td_error` (B,) is |Q - y|; with a distribution of returns what is minimised for the row, before its weight: the KL
+    divergence or the quantile Huber loss.
+    """
 
     qf_loss: Any
     qf_mean: Any
@@ -207,7 +213,10 @@ class DQNMetrics(LossMetrics):
 
 @dataclass(frozen=True)
 class DQNConfig(AlgorithmConfig):
-    """DQN (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, with RLlib's defaults."""
+    """DQN (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, with RLlib's defaults.
+
+    Distributions of returns and noisy layers are options of the module; all together are Rainbow.
+    """
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
     grad_clip: float | None = option(
@@ -233,6 +242,7 @@ class DQNConfig(AlgorithmConfig):
     target_network_update_freq: int = option(500, "sampled between updates of the targets", unit="env steps", minimum=1)
 
     metrics: ClassVar[type[LossMetrics]] = DQNMetrics
+    module_options: ClassVar[tuple[str, ...]] = ("q_distribution", "noisy")
 
 
 @dataclass(frozen=True)

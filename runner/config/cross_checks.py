@@ -27,6 +27,7 @@ from runner.config.plans import (
     read_plan,
     steps_of,
 )
+from runner.config.q_checks import find_q_problems
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
@@ -51,6 +52,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
         yield from _check_module(config.module, composed)
     yield from _check_processes(config, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
+        yield from find_q_problems(config, composed)
         yield from find_multi_agent_problems(config, composed)
     for name in ("env_to_module", "module_to_env", "learner"):
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)

@@ -178,6 +178,19 @@ class ModuleConfig:
     dueling: bool = option(
         False, "modules with a Q for each action: a value of the state and advantages of actions, each with a head"
     )
+    q_distribution: str = option(
+        "none",
+        "modules with a Q for each action: what they give for it: none: the expected return; categorical: "
+        "probabilities of num_atoms returns from v_min to v_max (C51); quantile: num_atoms quantiles (QR-DQN)",
+        choices=("none", "categorical", "quantile"),
+    )
+    num_atoms: int = option(1, "numbers of a q_distribution for each action; 1 with none", minimum=1)
+    v_min: float | None = option(None, "q_distribution categorical: the lowest return")
+    v_max: float | None = option(None, "q_distribution categorical: the highest return")
+    noisy: bool = option(
+        False, "modules with a Q for each action: noisy layers in the heads, which explore; evaluation is without noise"
+    )
+    sigma0: float = option(0.5, "noisy layers: initial scale of the noise", minimum=0)
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
     use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")

@@ -32,7 +32,7 @@ from runner.pipelines.piece import (
 )
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
 from runner.pipelines.pipeline_checks import changes_observations
-from runner.pipelines.recorded_episodes import MEMORY_PIECES, ObservationRows
+from runner.pipelines.recorded_episodes import ACTING_PIECES, MEMORY_PIECES, ObservationRows
 
 # Rows (sequences for a module with memory) that are checked, evenly spaced over the batch.
 _MAX_ROWS = 1024
@@ -89,6 +89,8 @@ def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, fl
         module: with the weights that acted; its buffers and the global random stream stay as they are.
         batch: column -> (B, ...) tensor; with memory (S, L, ...).
     """
+    if module.num_noise:  # which noise it acted with is not kept
+        return None
     acted = {*module.outputs, *module.train_outputs, ACTION_LOGP, ACTIONS} & batch.keys()
     rows = _some_rows(module, batch, [*dict.fromkeys((*module.inputs, *sorted(acted)))])
     tolerance = _TOLERANCE if all(leaf.is_cpu for leaf in nested.leaves(rows)) else _TOLERANCE_ON_GPU
@@ -188,7 +190,7 @@ def _after_held(pipeline: ConnectorPipeline) -> list[ConnectorPiece]:
     """Return the pieces after the last one that writes observations to the episodes, without pieces for memory."""
     pieces = list(pipeline.single_pieces())
     last = max((place for place, piece in enumerate(pieces) if piece.writes_obs_to_episodes), default=-1)
-    return [piece for piece in pieces[last + 1 :] if not isinstance(piece, MEMORY_PIECES)]
+    return [piece for piece in pieces[last + 1 :] if not isinstance(piece, ACTING_PIECES)]
 
 
 def _changers(

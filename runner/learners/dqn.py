@@ -5,11 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 from torch.nn.functional import huber_loss, mse_loss
 
 from runner.config.algorithms import DQNConfig, DQNMetrics
 from runner.learners.loss import Loss
+from runner.modules.value_distributions import of_actions
+from runner.streams import restore_stream, stream_state
+
+# Columns of noise for noisy layers: of the network in s and in s', of the target in s'.
+NOISE, NEXT_NOISE, TARGET_NOISE = "noise", "next_noise", "target_noise"
 
 
 class DQNLoss(Loss):
@@ -18,6 +25,9 @@ class DQNLoss(Loss):
     R sums the rewards of n steps and s' is the observation after them (Hessel et al., 2018,
     https://arxiv.org/abs/1710.02298). a' is best by Q (double Q-learning, van Hasselt et al., 2016,
     https://arxiv.org/abs/1509.06461) or by Q_target, l Huber's loss or the square, w the importance weights of replay.
+
+    Where the module gives a distribution Z of returns with the mean Q, l is `td_loss` of `ValueDistribution`: how far
+    Z(s, a) is from the distribution of R + gamma^n Z_target(s', a'). `td_error` is |Q - y|, with a distribution l.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
@@ -28,6 +38,22 @@ class DQNLoss(Loss):
     def __init__(self, config: DQNConfig) -> None:
         self._config = config
         self._td_loss = huber_loss if config.td_error_loss_fn == "huber" else mse_loss
+        self._stream = np.random.default_rng(0)
+        self._has_drawn = False
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Draw the noise of noisy layers from `stream`."""
+        self._stream = stream
+
+    def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw the noise of noisy layers (B, num_noise), independent for each pass; {} for a module without."""
+        if not module.num_noise:
+            return {}
+        self._has_drawn = True
+        rewards = columns["rewards"]
+        names = (NOISE, NEXT_NOISE, TARGET_NOISE) if self._config.double_q else (NOISE, TARGET_NOISE)
+        noise = torch.from_numpy(module.draw_noise(self._stream, (len(names), len(rewards)))).to(rewards.device)
+        return dict(zip(names, noise.unbind(), strict=True))
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DQNMetrics:
         """The loss of one minibatch.
@@ -35,25 +61,46 @@ class DQNLoss(Loss):
         Args:
             module: a `DoubleQModule` or the like, A actions.
             batch: `obs`, `new_obs` (B, ...), `actions` (B,) integers, `rewards` and `weights` (B,) float32,
-                `terminateds` (B,) bool, `n_step` (B,) int64. For a module with memory `obs` and `new_obs` are sequences
-                (S, L, ...) with B env steps in all, and `state_in` and `new_state_in` the states before each.
+                `terminateds` (B,) bool, `n_step` (B,) int64, and what `draw_noise` gives. For a module with memory
+                `obs` and `new_obs` are sequences (S, L, ...) with B env steps in all, and `state_in` and
+                `new_state_in` the states before each.
             is_reporting: makes no difference.
         """
-        cfg, new_batch = self._config, {"obs": batch["new_obs"]}
-        if module.is_stateful:
-            new_batch = {**batch, **new_batch, "state_in": batch["new_state_in"]}
+        cfg = self._config
         with torch.no_grad():
-            target_q = module.at_steps(module.forward_target(new_batch), new_batch)["qf_preds"]  # (B, A)
-            if cfg.double_q:
-                best = module.outputs_at_steps(new_batch)["qf_preds"].argmax(-1, keepdim=True)
-                next_q = target_q.gather(-1, best).squeeze(-1)  # (B,)
-            else:
-                next_q = target_q.amax(-1)
-            bootstrap = next_q.masked_fill(batch["terminateds"], 0.0)
-            y = torch.addcmul(batch["rewards"], cfg.gamma ** batch["n_step"], bootstrap)
+            new_batch = _new_batch(module, batch, TARGET_NOISE)
+            target = module.at_steps(module.forward_target(new_batch), new_batch)
+            judge = module.outputs_at_steps(_new_batch(module, batch, NEXT_NOISE)) if cfg.double_q else target
+            best = judge["qf_preds"].argmax(-1)  # (B,)
+            discounts = (cfg.gamma ** batch["n_step"]).masked_fill(batch["terminateds"], 0.0)
 
-        q = module.q_of(module.outputs_at_steps(batch)["qf_preds"], batch["actions"])  # (B,)
-        qf_loss = (batch["weights"] * self._td_loss(q, y, reduction="none")).mean()
-        known_q = q.detach()
-        td_error = (known_q - y).abs()
-        return DQNMetrics(qf_loss, qf_loss, known_q.mean(), td_error.mean(), td_error)
+        outputs, actions = module.outputs_at_steps(batch), batch["actions"]
+        q = module.q_of(outputs["qf_preds"], actions)  # (B,)
+        if "qf_dist_inputs" in outputs:
+            z, next_z = module.q_of(outputs["qf_dist_inputs"], actions), of_actions(target["qf_dist_inputs"], best)
+            losses = module.value_distribution.td_loss(z, next_z, batch["rewards"], discounts)  # (B,)
+            td_error = losses.detach()
+        else:
+            y = torch.addcmul(batch["rewards"], discounts, of_actions(target["qf_preds"], best))
+            losses = self._td_loss(q, y, reduction="none")
+            td_error = (q.detach() - y).abs()
+        qf_loss = (batch["weights"] * losses).mean()
+        return DQNMetrics(qf_loss, qf_loss, q.detach().mean(), td_error.mean(), td_error)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the random stream, if anything was drawn from it."""
+        return {"stream": stream_state(self._stream)} if self._has_drawn else {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        if "stream" in state:
+            self._has_drawn = True
+            restore_stream(self._stream, state["stream"])
+
+
+def _new_batch(module: Any, batch: Mapping[str, Any], noise: str) -> dict[str, Tensor]:
+    """Return what the module reads in s'."""
+    new_batch = {"obs": batch["new_obs"]}
+    if module.num_noise:
+        new_batch["noise"] = batch[noise]
+    return {**batch, **new_batch, "state_in": batch["new_state_in"]} if module.is_stateful else new_batch

@@ -42,9 +42,9 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
     with _errors_of(plan):
         env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece)
         module = _build_module(config, plan, env_to_module)
-        if module.is_stateful:
-            max_seq_len = plan.module.max_seq_len
-            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, max_seq_len)
+        if module.is_stateful or module.num_noise:
+            needs = plan.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
+            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, *needs)
         module_to_env = module_to_env_pipeline(
             *spaces,
             config.env.normalize_actions,

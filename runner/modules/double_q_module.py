@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.modules.actor_critic_module import head_options, without_mask
 from runner.modules.memory import Memory, State, memory_for, through_memory
-from runner.modules.mlp import MLP, LayerOptions
+from runner.modules.mlp import MLP, LayerOptions, factorised_noise
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
+from runner.modules.value_distributions import of_actions, per_action, value_distribution_for
 
 
 class DuelingHead(nn.Module):
@@ -24,43 +28,65 @@ class DuelingHead(nn.Module):
         num_inputs: width of the features.
         hiddens, options: of each of the two heads.
         num_actions: A.
+        num_atoms: N, outputs for each action; each atom has the sum above by itself (Hessel et al., 2018).
     """
 
-    def __init__(self, num_inputs: int, hiddens: Sequence[int], options: LayerOptions, num_actions: int) -> None:
+    def __init__(
+        self, num_inputs: int, hiddens: Sequence[int], options: LayerOptions, num_actions: int, num_atoms: int = 1
+    ) -> None:
         super().__init__()
-        self.value = MLP(num_inputs, hiddens, options, 1)
-        self.advantages = MLP(num_inputs, hiddens, options, num_actions)
+        self.value = MLP(num_inputs, hiddens, options, num_atoms)
+        self.advantages = MLP(num_inputs, hiddens, options, num_actions * num_atoms)
+        self.num_noise = self.value.num_noise + self.advantages.num_noise
+        self._num_atoms = num_atoms
 
     def forward(self, features: Tensor) -> Tensor:
-        """Return Q (..., A) of features (..., F)."""
-        advantages = self.advantages.forward(features)
-        q: Tensor = self.value.forward(features) + advantages - advantages.mean(-1, keepdim=True)
-        return q
+        """Return Q (..., A * N) of features (..., F)."""
+        return self._joined(self.value.forward(features), self.advantages.forward(features))
+
+    def forward_with_noise(self, features: Tensor, noise: Tensor) -> Tensor:
+        """Return the same with the noise (..., num_noise) of noisy layers."""
+        of_value, of_advantages = noise.tensor_split([self.value.num_noise], -1)
+        value = self.value.forward_with_noise(features, of_value)
+        return self._joined(value, self.advantages.forward_with_noise(features, of_advantages))
+
+    def _joined(self, value: Tensor, advantages: Tensor) -> Tensor:
+        if self._num_atoms == 1:
+            return value + advantages - advantages.mean(-1, keepdim=True)
+        advantages = per_action(advantages, self._num_atoms)
+        return (value.unsqueeze(-2) + advantages - advantages.mean(-2, keepdim=True)).flatten(-2)
 
 
 class _QNetwork(nn.Sequential):
     """Encoder and head, called without what `nn.Module` does around a call: it takes longer than a layer."""
 
-    def forward(self, obs: Any) -> Tensor:
+    def forward(self, obs: Any, noise: Tensor | None = None) -> Tensor:
         encoder, head = self
-        q: Tensor = head.forward(encoder.forward(obs))
+        features = encoder.forward(obs)
+        q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)  # type: ignore[operator]
         return q
 
 
 class DoubleQModule(RLModule):
     """Q(s, .) and its target; acts greedily, or with probabilities softmax(Q) when it explores.
 
+    With `q_distribution` the network gives N outputs for each action, the inputs of a distribution of returns, of which
+    Q is the mean. With `noisy` the layers of the head are noisy where the batch has a column `noise`.
+
     Args:
         observation_space: what `ObservationEncoder` can encode, with `action_mask_key` a mask.
         action_space: Discrete.
         config: widths and activations, see `ModuleConfig`.
+
+    Attributes:
+        value_distribution: of returns; None: Q is a number.
 
     Raises:
         TypeError: a space that this module cannot use.
         ValueError: options that contradict each other.
     """
 
-    train_outputs = ("action_dist_inputs", "qf_preds")
+    train_outputs: tuple[str, ...] = ("action_dist_inputs", "qf_preds")
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
@@ -69,12 +95,17 @@ class DoubleQModule(RLModule):
         self._mask_key = config.action_mask_key
         self._first_action = int(action_space.start)
         encoder = ObservationEncoder(without_mask(observation_space, action_space, self._mask_key), config)
-        head = DuelingHead if config.dueling else MLP
         memory = memory_for(encoder.num_outputs, config)
+        if memory is not None and config.noisy:
+            raise ValueError("module.noisy: the layers of a module with memory have no noise; allowed: false")
         num_features = encoder.num_outputs if memory is None else memory.num_outputs
-        self.qf = _QNetwork(
-            encoder, head(num_features, config.head_fcnet_hiddens, head_options(config), int(action_space.n))
-        )
+        self.value_distribution = value_distribution_for(config)
+        self._num_atoms = 1 if self.value_distribution is None else config.num_atoms
+        if self.value_distribution is not None:
+            self.train_outputs = (*self.train_outputs, "qf_dist_inputs")
+        head = _head(num_features, int(action_space.n), self._num_atoms, config)
+        self.num_noise = head.num_noise
+        self.qf = _QNetwork(encoder, head)
         self.target_qf = target_of(self.qf)
         self.memory = memory
         self.target_memory = None if memory is None else target_of(memory)
@@ -86,42 +117,60 @@ class DoubleQModule(RLModule):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `qf_preds` (B, A), also `action_dist_inputs`, of `obs` (B, ...); far below where a mask forbids.
 
-        With memory: (S, L, A) from `obs` (S, L, ...) and `state_in`.
+        With a distribution also `qf_dist_inputs` (B, A, N), as if there was no mask. With memory: (S, L, A) from `obs`
+        (S, L, ...) and `state_in`.
         """
-        q, _ = self._q(self.qf, self.memory, batch)
-        return {"action_dist_inputs": q, "qf_preds": q}
+        outputs, _ = self._q(self.qf, self.memory, batch)
+        return {"action_dist_inputs": outputs["qf_preds"], **outputs}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `action_dist_inputs` (N, A); with memory (N, 1, A) and `state_out`."""
-        q, state_out = self._q(self.qf, self.memory, batch)
+        outputs, state_out = self._q(self.qf, self.memory, batch)
+        q = outputs["qf_preds"]
         return {"action_dist_inputs": q} if self.memory is None else {"action_dist_inputs": q, "state_out": state_out}
 
     def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `qf_preds` of the target, as `forward_train`."""
-        return {"qf_preds": self._q(self.target_qf, self.target_memory, batch)[0]}
+        """Compute `qf_preds`, and with a distribution `qf_dist_inputs`, of the target, as `forward_train`."""
+        return self._q(self.target_qf, self.target_memory, batch)[0]
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Draw the factors of the noise of noisy layers (*leading, num_noise)."""
+        return factorised_noise(stream, (*leading, self.num_noise))
 
     def get_initial_state(self) -> dict[str, Any]:
         """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c")."""
         return {} if self.memory is None else dict(self.memory.initial_state())
 
     def q_of(self, q: Tensor, actions: Tensor) -> Tensor:
-        """Return (B,) Q of actions (B,) of the space, from `qf_preds`."""
+        """Return (B,) Q of actions (B,) of the space, from `qf_preds`; or (B, N) from `qf_dist_inputs`."""
         numbers = actions.long() - self._first_action if self._first_action else actions.long()
-        return q.gather(-1, numbers.unsqueeze(-1)).squeeze(-1)
+        return of_actions(q, numbers)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return Q's target and Q, and the same of its memory."""
         memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
         return [(self.target_qf, self.qf), *memories]
 
-    def _q(self, qf: _QNetwork, memory: Memory | None, batch: Mapping[str, Any]) -> tuple[Tensor, State]:
-        """Return Q of all actions, and the state after it."""
+    def _q(self, qf: _QNetwork, memory: Memory | None, batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], State]:
+        """Return Q of all actions, and its distribution if there is one; and the state after it."""
         obs: Any = batch["obs"]
         state_out: State = {}
         if memory is None:
-            q = qf.forward(obs)
+            q = qf.forward(obs, batch.get("noise") if self.num_noise else None)
         else:
             encoder, head = qf
             features, state_out = through_memory(encoder, memory, obs, batch["state_in"])
             q = head.forward(features)
-        return q if self._mask_key is None else self.action_dist.masked(q, obs[self._mask_key]), state_out
+        outputs = {}
+        if self.value_distribution is not None:
+            outputs["qf_dist_inputs"] = q = per_action(q, self._num_atoms)
+            q = self.value_distribution.mean(q)
+        outputs["qf_preds"] = q if self._mask_key is None else self.action_dist.masked(q, obs[self._mask_key])
+        return outputs, state_out
+
+
+def _head(num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig) -> MLP | DuelingHead:
+    options = replace(head_options(config), sigma0=config.sigma0 if config.noisy else None)
+    if config.dueling:
+        return DuelingHead(num_features, config.head_fcnet_hiddens, options, num_actions, num_atoms)
+    return MLP(num_features, config.head_fcnet_hiddens, options, num_actions * num_atoms)

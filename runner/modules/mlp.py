@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,12 +35,14 @@ class LayerOptions:
         activation: name of the activation after each hidden layer.
         use_layernorm: normalise before each activation.
         init_weight, init_bias: change a layer's parameters in place after torch's initialisation.
+        sigma0: initial scale of the noise on all parameters; None: there is none.
     """
 
     activation: str
     use_layernorm: bool = False
     init_weight: Initialize | None = None
     init_bias: Initialize | None = None
+    sigma0: float | None = None
 
     def initialize(self, weight: Tensor, bias: Tensor) -> None:
         """Initialise the parameters of one layer."""
@@ -53,11 +58,17 @@ class MLP(nn.Module):
     For the few rows of a vector step most of a layer's time is the call of `nn.Module`, so the layers' parameters are
     used directly.
 
+    With `sigma0` the layers are noisy (Fortunato et al., 2018, https://arxiv.org/abs/1706.10295, eq. 9, factorised):
+    y = W x + b + eps_out * (sigma_W (eps_in * x) + sigma_b), with noise of each row of its own.
+
     Args:
         num_inputs: width of the input.
         hiddens: widths of the hidden layers.
-        options: activation, layer norm, initialisation.
+        options: activation, layer norm, initialisation, noise.
         num_outputs: width of a last layer without activation; None: the last hidden layer is the output.
+
+    Attributes:
+        num_noise: numbers in a row of noise, eps_in and eps_out of each layer; 0: there is no noise.
     """
 
     def __init__(
@@ -68,6 +79,9 @@ class MLP(nn.Module):
         self.num_outputs = widths[-1]
         self.layers = nn.ModuleList()
         self.norms = nn.ModuleList()
+        self.sigmas = nn.ModuleList()
+        self._noise_widths: list[int] = []
+        sigma_chain: list[tuple[Tensor, Tensor]] = []
         chain: list[tuple[Tensor, Tensor, nn.Module | None, Activation | None]] = []
         for number, (width, next_width) in enumerate(pairwise(widths)):
             layer = nn.Linear(width, next_width)
@@ -79,10 +93,16 @@ class MLP(nn.Module):
                 self.norms.append(norm)
             activate = ACTIVATIONS[options.activation] if is_hidden else None
             chain.append((layer.weight, layer.bias, norm, activate))
-        self._chain = tuple(chain)
+            if options.sigma0 is not None:
+                sigma = _sigma(width, next_width, options.sigma0)
+                self.sigmas.append(sigma)
+                sigma_chain.append((sigma.weight, sigma.bias))
+                self._noise_widths += [width, next_width]
+        self.num_noise = sum(self._noise_widths)
+        self._chain, self._sigma_chain = tuple(chain), tuple(sigma_chain)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute (B, num_inputs) -> (B, num_outputs)."""
+        """Compute (B, num_inputs) -> (B, num_outputs), of noisy layers without their noise."""
         for weight, bias, norm, activate in self._chain:
             inputs = F.linear(inputs, weight, bias)
             if norm is not None:
@@ -90,6 +110,33 @@ class MLP(nn.Module):
             if activate is not None:
                 inputs = activate(inputs)
         return inputs
+
+    def forward_with_noise(self, inputs: Tensor, noise: Tensor) -> Tensor:
+        """Compute the same with noise (B, num_noise); see `factorised_noise`."""
+        eps = torch.split(noise, self._noise_widths, -1)
+        layers = zip(self._chain, self._sigma_chain, eps[::2], eps[1::2], strict=True)
+        for (weight, bias, norm, activate), (sigma_weight, sigma_bias), eps_in, eps_out in layers:
+            noisy = F.linear(eps_in * inputs, sigma_weight, sigma_bias)
+            inputs = torch.addcmul(F.linear(inputs, weight, bias), eps_out, noisy)
+            if norm is not None:
+                inputs = norm(inputs)
+            if activate is not None:
+                inputs = activate(inputs)
+        return inputs
+
+
+def _sigma(num_inputs: int, num_outputs: int, sigma0: float) -> nn.Linear:
+    """Return sigma_W and sigma_b of a noisy layer, as section 3.2 of the paper initialises them."""
+    sigma = nn.Linear(num_inputs, num_outputs)
+    nn.init.constant_(sigma.weight, sigma0 / math.sqrt(num_inputs))
+    nn.init.constant_(sigma.bias, sigma0 / math.sqrt(num_inputs))
+    return sigma
+
+
+def factorised_noise(stream: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return f(x) = sgn(x) sqrt|x| of standard normal numbers: the factors of the noise of noisy layers."""
+    normal = stream.standard_normal(shape, np.float32)
+    return np.copysign(np.sqrt(np.abs(normal)), normal)
 
 
 def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | None:

@@ -7,6 +7,8 @@ from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
@@ -34,6 +36,8 @@ class RLModule(nn.Module):
     Attributes:
         action_dist: distribution that `action_dist_inputs` parametrise.
         is_stateful: whether the module carries memory from step to step.
+        num_noise: numbers in a row of column `noise`, which the passes read while exploring and learning, and without
+            which they are greedy; 0: they read none.
     """
 
     # Columns that the forward passes write; pieces of the module-to-env pipeline and the loss may read them.
@@ -43,6 +47,7 @@ class RLModule(nn.Module):
     # Columns that the forward passes read; `state_in` too for modules with memory.
     inputs: tuple[str, ...] = ("obs",)
     is_stateful = False
+    num_noise = 0
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__()
@@ -66,6 +71,10 @@ class RLModule(nn.Module):
         """Let each target follow its network: target <- target + tau (network - target)."""
         for target, network in self.target_networks():
             follow(target, network, tau)
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Draw column `noise` (*leading, num_noise), independent in each row."""
+        return stream.standard_normal((*leading, self.num_noise), np.float32)
 
     def get_initial_state(self) -> dict[str, Any]:
         """Return `state_in` of an episode's first step: a nested dict of float32 tensors without batch axis, or {}."""

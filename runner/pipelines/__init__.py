@@ -10,6 +10,7 @@ _EXPORTS: dict[str, str] = {
     "AddColumnsFromEpisodesToTrainBatch": "learner_pieces",
     "AddInfosFromEpisodesToTrainBatch": "train_batch_pieces",
     "AddNextObservationsFromEpisodesToTrainBatch": "train_batch_pieces",
+    "AddNoiseToBatch": "noise_pieces",
     "AddObservationsFromEpisodesToBatch": "common_pieces",
     "AddObservationsOfAllAgentsToTrainBatch": "cross_agent_pieces",
     "AddOneTsToEpisodesAndTruncate": "learner_pieces",

@@ -25,6 +25,7 @@ from runner.pipelines.module_to_env_pieces import (
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
+from runner.pipelines.noise_pieces import AddNoiseToBatch
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import (
     ConnectorPipeline,
@@ -47,10 +48,15 @@ def env_to_module_pipeline(
     edits: Sequence[Edit],
     make_piece: MakePiece,
     max_seq_len: int | None = None,
+    has_noise: bool = False,
 ) -> EnvToModulePipeline:
-    """Make the pipeline from running episodes to the next forward pass; `max_seq_len` for modules with memory."""
+    """Make the pipeline from running episodes to the next forward pass.
+
+    `max_seq_len` is for modules with memory, `has_noise` for modules that read noise.
+    """
     memory = [] if max_seq_len is None else [AddTimeDimToBatchAndZeroPad(), AddStatesFromEpisodesToBatch()]
-    pieces = [AddObservationsFromEpisodesToBatch(), *memory, BatchIndividualItems(), NumpyToTensor(device)]
+    noise = [AddNoiseToBatch()] if has_noise else []
+    pieces = [AddObservationsFromEpisodesToBatch(), *memory, *noise, BatchIndividualItems(), NumpyToTensor(device)]
     return edited(EnvToModulePipeline(pieces, observation_space, action_space), edits, make_piece)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -15,6 +14,7 @@ from runner.config.schedules import check_schedule, scheduled_value
 from runner.episodes import nested
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
+from runner.pipelines.noise_pieces import DrawsNoise
 from runner.pipelines.piece import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
@@ -28,55 +28,9 @@ from runner.pipelines.piece import (
 from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, PieceGraph, RemoveTimeGraph, ScalingGraph
 from runner.pipelines.piece_kinds import ModuleToEnvPiece
 from runner.rows.running_episodes import RunningAgents, RunningEpisodes
-from runner.streams import restore_stream, stream_state
-
-_NOISE_STEPS = 256
 
 
-class _DrawsNoise(ModuleToEnvPiece):
-    """Base of pieces that sample actions: they draw the noise of 256 vector steps at once, each from its stream."""
-
-    def __init__(self) -> None:
-        self._stream = np.random.default_rng(0)
-        self._noise: Any = ()
-        self._position = 0
-        self._resume_at = 0
-        self._drawn_from: dict[str, Any] = {}
-
-    def _next_noise(self, num_rows: int, most_rows: int, draw: Callable[[tuple[int, int]], Any]) -> Any:
-        """Return noise (K, ...) for the K rows of a vector step.
-
-        Args:
-            num_rows: K.
-            most_rows: the largest K there can be.
-            draw: returns noise (vector steps, rows, ...) of this leading shape.
-        """
-        if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
-            self._drawn_from = stream_state(self._stream)
-            self._noise = draw((_NOISE_STEPS, max(num_rows, most_rows)))
-            self._position, self._resume_at = self._resume_at, 0
-        noise = self._noise[self._position]
-        self._position += 1
-        return noise if noise.shape[0] == num_rows else noise[:num_rows]  # fewer rows act than could
-
-    def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw noise from `stream`."""
-        self._stream = stream
-        self._noise, self._position, self._resume_at = (), 0, 0
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the stream before the current noise was drawn, and how much of that noise is used."""
-        if self._resume_at or self._position == len(self._noise):
-            return {"stream": stream_state(self._stream), "position": self._resume_at}
-        return {"stream": self._drawn_from, "position": self._position}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the noise is drawn again at the next call."""
-        restore_stream(self._stream, state["stream"])
-        self._noise, self._position, self._resume_at = (), 0, int(state["position"])
-
-
-class GetActions(_DrawsNoise):
+class GetActions(DrawsNoise, ModuleToEnvPiece):
     """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode when not exploring.
 
     `action_logp` is added once per fragment, from `action_dist_inputs` and `actions`.
@@ -121,7 +75,7 @@ class GetActions(_DrawsNoise):
         columns[ACTION_LOGP] = logp.numpy()
 
 
-class EpsilonGreedyActions(_DrawsNoise):
+class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
     """Adds `actions` (N, ...): the best ones by `action_dist_inputs`, and with probability epsilon random ones.
 
     Random actions are uniform over what no mask forbids. The Q values are taken out of the batch: they are no

@@ -36,6 +36,7 @@ LOSS_MASK = "loss_mask"
 STATE_IN = "state_in"
 NEW_STATE_IN = "new_state_in"
 STATE_OUT = "state_out"
+NOISE = "noise"
 SEQ_LENS = "seq_lens"
 # In minibatches of sequences: (V,) rows of the env steps in (S * L).
 STEP_ROWS = "step_rows"

@@ -15,11 +15,14 @@ from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.modules.rl_module import RLModule
 from runner.pipelines.memory_pieces import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
+from runner.pipelines.noise_pieces import AddNoiseToBatch
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.rows.running_episodes import RunningEpisodes
 
 MEMORY_PIECES = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
+# Default pieces that leave observations as they are.
+ACTING_PIECES = (*MEMORY_PIECES, AddNoiseToBatch)
 
 
 class ObservationRows(RunningEpisodes):
@@ -90,10 +93,10 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
 def pass_through(
     pieces: Iterable[ConnectorPiece], block: ColumnBlock, module: RLModule, batch: Batch | None = None
 ) -> tuple[Batch, Column | None]:
-    """Return what env-to-module pieces make of every observation of a block, without a time axis and without memory.
+    """Return what env-to-module pieces make of every observation of a block, without a time axis, memory and noise.
 
     Args:
-        pieces: called in order, except the ones that modules with memory need.
+        pieces: called in order, except the ones that modules with memory or noisy layers need.
         block: R + E observations.
         module: what pieces are given as such.
         batch: columns (R + E, ...) to begin with.
@@ -103,6 +106,6 @@ def pass_through(
     """
     rows, batch, shared_data = ObservationRows(block), batch or {}, {}  # type: ignore[var-annotated]
     for piece in pieces:
-        if not isinstance(piece, MEMORY_PIECES):
+        if not isinstance(piece, ACTING_PIECES):
             batch = piece(rl_module=module, batch=batch, episodes=rows, explore=True, shared_data=shared_data)
     return batch, rows.written_obs

@@ -43,6 +43,7 @@ class Table(torch.nn.Module):
     """Q and its target as tables; observations are numbers of rows."""
 
     is_stateful = False
+    num_noise = 0
 
     def __init__(self, q: Any, target_q: Any) -> None:
         super().__init__()
