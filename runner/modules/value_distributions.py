@@ -53,13 +53,16 @@ class CategoricalReturns(ValueDistribution):
         """Return (B, N) the distribution of R + gamma^n Z on the atoms, from the probabilities (B, N) of Z.
 
         A return beyond the bounds counts as the bound; one between two atoms is shared by them, the nearer one gets
-        more (algorithm 1). So an atom takes of each return a share that falls linearly to 0 at its neighbours.
+        more (algorithm 1).
         """
         atoms = self._atoms(probabilities)
         returns = torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), atoms)  # (B, N)
-        returns = returns.clamp(self._v_min, self._v_max).unsqueeze(-2)  # (B, 1, N)
-        shares = (1.0 - (returns - atoms.unsqueeze(-1)).abs() / self._spacing).clamp(min=0.0)  # (B, N, N)
-        return (shares @ probabilities.unsqueeze(-1)).squeeze(-1)
+        places = ((returns - self._v_min) / self._spacing).clamp(0.0, self._num_atoms - 1)
+        below = places.floor().clamp(max=self._num_atoms - 2)
+        to_above = probabilities * (places - below)
+        numbers = below.long()
+        shared = torch.zeros_like(probabilities).scatter_add(-1, numbers, probabilities - to_above)
+        return shared.scatter_add(-1, numbers + 1, to_above)
 
     def td_loss(self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
         """Return (B,) KL(projected || predicted): the cross entropy of the paper less a constant (Hessel et al., 2018).

@@ -83,6 +83,7 @@ SAMPLED = {
     "ppo_pendulum": _SAMPLED,
     "ppo_speaker_listener": _SAMPLED,
     "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
+    "rainbow_cartpole": (*_CONTINUOUS_REPLAY, "module.num_atoms=11"),
     "sac_pendulum": _CONTINUOUS_REPLAY,
 }
 # Plan, beside those of the experiments -> overrides of a2c_cartpole.

@@ -253,6 +253,7 @@ EXPERIMENTS = {
     "a2c": "a2c_cartpole",
     "a2c_replay": "a2c_replay_cartpole",
     "dqn": "dqn_cartpole",
+    "rainbow": "rainbow_cartpole",
     "sac": "sac_pendulum",
     "a3c": "a2c_cartpole",
     "pg": "pg_cartpole",
@@ -290,8 +291,9 @@ DRAWN = {
 
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
+    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "a3c", "pg")
     for name, experiment in EXPERIMENTS.items():
-        others = [] if name in ("ppo", "a2c", "a2c_replay", "dqn", "sac", "a3c", "pg") else ["offline.input_=somewhere"]
+        others = [] if name in sampling else ["offline.input_=somewhere"]
         if name == "a3c":
             others = ["algorithm=a3c"]
         outcome = run_main("show", "--plan", f"+experiment={experiment}", *others)

@@ -34,6 +34,7 @@ PROMISES = {
     "a2c_cartpole": (450, 500_000),
     "a2c_replay_cartpole": (300, 500_000),
     "dqn_cartpole": (450, 100_000),
+    "rainbow_cartpole": (450, 100_000),
     "sac_pendulum": (-200, 20_000),
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
@@ -48,7 +49,7 @@ PROMISES = {
 }
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_cartpole"),
-    *("ppo_stateless_cartpole_lstm", "sac_pendulum"),
+    *("ppo_stateless_cartpole_lstm", "rainbow_cartpole", "sac_pendulum"),
 )
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
@@ -103,7 +104,7 @@ def test_promises_are_those_of_the_experiments() -> None:
     for name in PROMISES:
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
         assert stop == {RETURN: PROMISES[name][0], STEPS: PROMISES[name][1]}
-    patterns = ("ppo_*.yaml", "a2c_*.yaml", "dqn_*.yaml", "pg_*.yaml", "sac_*.yaml")
+    patterns = ("ppo_*.yaml", "a2c_*.yaml", "dqn_*.yaml", "pg_*.yaml", "rainbow_*.yaml", "sac_*.yaml")
     files = {path.stem for pattern in patterns for path in (ROOT / "conf" / "experiment").glob(pattern)}
     stepped_here = {name for name in files if not name.startswith("ppo_external_")}  # others: test_external_learning.py
     assert stepped_here == set(PROMISES), "every experiment has a learning test"

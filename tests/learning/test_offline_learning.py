@@ -124,6 +124,6 @@ def test_promises_are_those_of_the_experiments() -> None:
         assert config.stop[RETURN] == target
         assert config.stop.keys() == {RETURN, ITERATION}
         assert config.evaluation.evaluation_duration >= 10
-    sampled = ("ppo_", "a2c_", "dqn_", "pg_", "sac_")
+    sampled = ("ppo_", "a2c_", "dqn_", "pg_", "rainbow_", "sac_")
     files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if not path.stem.startswith(sampled)}
     assert files == set(PROMISES), "every experiment has a learning test"

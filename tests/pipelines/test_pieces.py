@@ -14,6 +14,7 @@ import runner.pipelines
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines import (
     AddColumnsFromEpisodesToTrainBatch,
+    AddNoiseToBatch,
     AddObservationsFromEpisodesToBatch,
     AddOneTsToEpisodesAndTruncate,
     AgentToModuleMapping,
@@ -59,6 +60,9 @@ OURS = {
     "NumpyToTensor": replaced(NumpyToTensor, "env_to_module"),
     "NumpyToTensor-learner": replaced(NumpyToTensor, "learner"),
     "MeanStdFilter": PieceCase(MeanStdFilter, "env_to_module", "insert_after", "AddObservationsFromEpisodesToBatch"),
+    "AddNoiseToBatch": PieceCase(
+        AddNoiseToBatch, "env_to_module", "insert_after", "AddObservationsFromEpisodesToBatch"
+    ),
     "GetActions": replaced(GetActions, "module_to_env"),
     "EpsilonGreedyActions": PieceCase(lambda: EpsilonGreedyActions(0.5), "module_to_env", "replace", "GetActions"),
     "TensorToNumpy": replaced(TensorToNumpy, "module_to_env"),

@@ -70,6 +70,7 @@ PLANS: dict[str, tuple[str, list[str]]] = {
         "dqn_cartpole",
         [*TWO, FILTER, "algorithm.num_steps_sampled_before_learning_starts=100", "algorithm.training_intensity=7.5"],
     ),
+    "rainbow": ("rainbow_cartpole", [*TWO, FILTER, "algorithm.num_steps_sampled_before_learning_starts=100"]),
     "sac": (
         "sac_pendulum",
         [*TWO, "algorithm.num_steps_sampled_before_learning_starts=100", "algorithm.train_batch_size_per_learner=16"],

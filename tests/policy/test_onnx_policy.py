@@ -97,19 +97,21 @@ def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("observation_space", "overrides"),
+    ("experiment", "observation_space", "overrides"),
     [
-        (VECTOR, ()),
-        (MASKED, ("module.action_mask_key=mask",)),
-        (VECTOR, ("module.use_lstm=true", "module.lstm_cell_size=8", "algorithm.n_step=1")),
+        ("dqn_cartpole", VECTOR, ()),
+        ("dqn_cartpole", MASKED, ("module.action_mask_key=mask",)),
+        ("dqn_cartpole", VECTOR, ("module.use_lstm=true", "module.lstm_cell_size=8", "algorithm.n_step=1")),
+        ("rainbow_cartpole", VECTOR, ()),
+        ("rainbow_cartpole", MASKED, ("module.action_mask_key=mask", "module.dueling=false")),
     ],
-    ids=["vector", "masked", "lstm"],
+    ids=["vector", "masked", "lstm", "rainbow", "masked_rainbow"],
 )
 def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
-    observation_space: gym.Space[Any], overrides: tuple[str, ...]
+    experiment: str, observation_space: gym.Space[Any], overrides: tuple[str, ...]
 ) -> None:
     actions = spaces.Discrete(3)
-    parts, config = make_parts(observation_space, actions, *overrides, experiment="dqn_cartpole")
+    parts, config = make_parts(observation_space, actions, *overrides, experiment=experiment)
     weights = random_weights(parts)
     model = OnnxPolicy.of_parts(parts, config).to_bytes(weights, {})
     assert difference(model, parts, weights, {}) < 1e-5
