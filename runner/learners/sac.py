@@ -102,7 +102,7 @@ class SACLoss(Loss):
         target_entropy = -float(module.squashed.num_noise) if given == "auto" else float(given)
         return -(log_alpha * (pi_logp.detach() + target_entropy)).mean()
 
-    def _policy_loss(self, module: Any, obs: Any, pi_actions: Tensor, entropy_cost: Tensor) -> Tensor:
+    def _policy_loss(self, module: Any, obs: Any, pi_actions: Any, entropy_cost: Tensor) -> Tensor:
         pi_q = through_actions(module.compute_q_values(obs, pi_actions).amin(0), pi_actions)  # (B,)
         return (entropy_cost - pi_q).mean()
 

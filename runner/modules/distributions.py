@@ -13,6 +13,7 @@ from runner.modules.bernoulli import Bernoulli
 from runner.modules.categorical import Categorical, MultiCategorical, ShiftedCategorical
 from runner.modules.gaussian import DiagGaussian
 from runner.modules.nested_distribution import NestedDistribution
+from runner.modules.squashed_gaussian import SquashedGaussian
 
 _MAX_LOGITS = 2**20
 _SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and Tuple of these"
@@ -45,6 +46,19 @@ def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> Ac
             return DiagGaussian(action_space.shape, torch_dtype(action_space.dtype, torch.float32))
         return _integer_distribution(action_space, where)
     raise TypeError(f"no action distribution for {where}: got {action_space}; allowed: {_SUPPORTED}")
+
+
+def squashed_distribution(action_space: gym.Space[Any]) -> SquashedGaussian | NestedDistribution:
+    """Return tanh of a Gaussian for a bounded Box of floats, and several side by side for Dict and Tuple of them.
+
+    Raises:
+        TypeError: another space, or a part of one.
+    """
+    if isinstance(action_space, gym.spaces.Dict) and len(action_space):
+        return NestedDistribution({key: squashed_distribution(part) for key, part in action_space.items()})
+    if isinstance(action_space, gym.spaces.Tuple) and len(action_space):
+        return NestedDistribution(tuple(squashed_distribution(part) for part in action_space.spaces))
+    return SquashedGaussian(action_space)
 
 
 def _categorical(space: gym.spaces.Discrete) -> Categorical:

@@ -53,12 +53,15 @@ class QEnsemble(nn.ModuleList):
         return torch.stack([q_function.forward(obs, actions) for q_function in self])
 
 
-def through_actions(q: Tensor, actions: Tensor) -> Tensor:
+def through_actions(q: Tensor, actions: Any) -> Tensor:
     """Return q (B,) with a gradient for the actions (B, ...) that it was computed for, and for nothing else."""
-    if not actions.requires_grad:
+    parts = list(nested.leaves(actions))
+    if not parts[0].requires_grad:
         return q.detach()
-    (slopes,) = torch.autograd.grad(q.sum(), actions)
-    return q.detach() + (slopes * (actions - actions.detach())).reshape(len(q), -1).sum(-1)
+    total = q.detach()
+    for slopes, part in zip(torch.autograd.grad(q.sum(), parts), parts, strict=True):
+        total = total + (slopes * (part - part.detach())).reshape(len(q), -1).sum(-1)
+    return total
 
 
 class WithQFunctions(nn.Module):

@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.modules.actor_critic_module import head_options
+from runner.modules.distributions import squashed_distribution
 from runner.modules.mlp import MLP
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.q_functions import WithQFunctions, refuse_memory
 from runner.modules.rl_module import RLModule
-from runner.modules.squashed_gaussian import SquashedGaussian
 
 _MAX_LOG_STD = 2.0  # as in the authors' code; before the tanh
 
@@ -25,7 +25,7 @@ class SACModule(WithQFunctions, RLModule):
 
     Args:
         observation_space: what `ObservationEncoder` can encode.
-        action_space: a bounded Box of floats.
+        action_space: a bounded Box of floats, or a Dict or Tuple of them.
         config: widths and activations, see `ModuleConfig`.
 
     Attributes:
@@ -44,9 +44,12 @@ class SACModule(WithQFunctions, RLModule):
             if getattr(config, key) != allowed:
                 raise ValueError(f"SACModule: module.{key} is set; allowed: {'null' if allowed is None else 'false'}")
         super().__init__(observation_space, action_space, config)
-        self.action_dist = self.squashed = SquashedGaussian(action_space)
+        self.action_dist = self.squashed = squashed_distribution(action_space)
         self.encoder = ObservationEncoder(observation_space, config)
-        num_dist_inputs = self.action_dist.num_inputs
+        num_dist_inputs = self.squashed.num_inputs
+        is_log_std = torch.zeros(num_dist_inputs, dtype=torch.bool)
+        is_log_std[list(self.squashed.log_std_inputs)] = True
+        self.register_buffer("_is_log_std", is_log_std, persistent=False)
         self.pi = MLP(self.encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
         self.add_q_functions(observation_space, action_space, config)
         self.log_alpha = nn.Parameter(torch.zeros(()))
@@ -63,6 +66,5 @@ class SACModule(WithQFunctions, RLModule):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `action_dist_inputs` (B, 2 A) from `obs` (B, ...)."""
         outputs: Tensor = self.pi.forward(self.encoder.forward(batch["obs"]))
-        mean, log_std = outputs.chunk(2, -1)
-        log_std = log_std.clamp(-self.config.log_std_clip_param, _MAX_LOG_STD)
-        return {"action_dist_inputs": torch.cat((mean, log_std), -1)}
+        clamped = outputs.clamp(-self.config.log_std_clip_param, _MAX_LOG_STD)
+        return {"action_dist_inputs": torch.where(self._is_log_std, clamped, outputs)}

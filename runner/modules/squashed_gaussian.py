@@ -97,18 +97,20 @@ class SquashedGaussian:
         return None
 
     def draw_shares(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Return uniform shares (*leading, *shape) from 0 to 1, for `at_shares`."""
-        return stream.random((*leading, *self._shape), np.float32)
+        """Return uniform shares (*leading, A) from 0 to 1, for `at_shares`."""
+        return stream.random((*leading, self.num_noise), np.float32)
 
     def at_shares(self, shares: Tensor) -> Tensor:
-        """Return the actions (..., *shape) at these shares of the way between the bounds; of uniform shares they have
-        the density `exp(-log_volume)`."""
+        """Return the actions (..., *shape) at these shares (..., A) of the way between the bounds; of uniform shares
+        they have the density `exp(-log_volume)`."""
         tables = self._tables_on(shares.device)
-        return (tables.low + shares * (tables.high - tables.low)).to(self._dtype)
+        return self._shaped(tables.center + (2.0 * shares - 1.0) * tables.scale)
 
     def _squashed(self, x: Tensor) -> Tensor:
         tables = self._tables_on(x.device)
-        flat = tables.center + tables.scale * x.tanh()
+        return self._shaped(tables.center + tables.scale * x.tanh())
+
+    def _shaped(self, flat: Tensor) -> Tensor:
         return flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
 
     def _log_slopes(self, x: Tensor) -> Tensor:
@@ -125,10 +127,8 @@ class SquashedGaussian:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Bounds (*shape); center, half width and its log (A,); nodes and weights of the quadrature."""
+    """Center of the bounds, half their distance and its log (A,); nodes and weights of the quadrature."""
 
-    low: Tensor
-    high: Tensor
     center: Tensor
     scale: Tensor
     log_scale: Tensor
@@ -140,7 +140,7 @@ class _Tables:
         center, scale = (0.5 * (high + low)).flatten(), (0.5 * (high - low)).flatten()
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
         quadrature = (torch.from_numpy(values.astype(np.float32)) for values in (nodes, weights / weights.sum()))
-        return cls(low, high, center, scale, scale.log(), *quadrature)
+        return cls(center, scale, scale.log(), *quadrature)
 
     def to(self, device: torch.device) -> _Tables:
         return _Tables(*(values.to(device) for values in vars(self).values()))

@@ -17,6 +17,7 @@ from runner.episodes.spaces import space_to_dict
 from runner.module_parts import ActingParts
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import distribution_for
+from runner.modules.nested_distribution import NestedDistribution
 from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines.module_to_env_pieces import acting_space
 from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
@@ -98,7 +99,8 @@ def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start
     if type(dist) is not type(distribution_for(space)):
         return {"name": "custom", "class": type(dist).__name__, **columns}
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
-        return {"name": "nested", **columns, **_describe_parts(space, start)}
+        assert isinstance(dist, NestedDistribution)
+        return {"name": "nested", **columns, **_describe_parts(dist, space, start)}
     if isinstance(space, gym.spaces.Discrete):
         numbers = {"num_actions": int(space.n), "start": int(space.start)}
         return {"name": "categorical", **columns, **numbers, "dtype": str(space.dtype)}
@@ -110,11 +112,11 @@ def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start
     return {"name": "multi_categorical", **columns, "sizes": sizes, "starts": starts, **_shape_and_dtype(space)}
 
 
-def _describe_parts(space: gym.spaces.Dict | gym.spaces.Tuple[Any], start: int) -> Json:
+def _describe_parts(dist: NestedDistribution, space: gym.spaces.Dict | gym.spaces.Tuple[Any], start: int) -> Json:
     keyed = space.spaces.items() if isinstance(space, gym.spaces.Dict) else enumerate(space.spaces)
     parts = []
-    for key, part in keyed:
-        described = describe_distribution(distribution_for(part), part, start)
+    for of_part, (key, part) in zip(dist.parts, keyed, strict=True):
+        described = describe_distribution(of_part, part, start)
         start = described["slice"][1]
         parts.append([key, described])
     return {"kind": "dict" if isinstance(space, gym.spaces.Dict) else "tuple", "parts": parts}

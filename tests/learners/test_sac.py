@@ -86,6 +86,31 @@ def test_losses_and_gradients(changes: dict[str, Any]) -> None:
     check_gradients(module, metrics.total_loss, expected)
 
 
+def test_dict_actions_are_one_vector_in_parts() -> None:
+    parts = gym.spaces.Dict(
+        a=gym.spaces.Box(-1.0, 1.0, (1,), np.float32), b=gym.spaces.Box(-2.0, 2.0, (2,), np.float32)
+    )
+    bounds = np.array([1.0, 2.0, 2.0], np.float32)
+    flat, nested = make(SACModule, gym.spaces.Box(-bounds, bounds)), make(SACModule, parts)
+    weights = flat.state_dict()
+    columns = [0, 3, 1, 2, 4, 5]  # mean and log std of each part in turn; flat, all means come first
+    last = f"pi.layers.{len(flat.pi.layers) - 1}"
+    for name in (f"{last}.weight", f"{last}.bias"):
+        weights[name] = weights[name][columns]
+    nested.load_state_dict(weights)
+    batch = replayed_rows() | {"actions": 3 * torch.randn(30, 3, generator=torch.Generator().manual_seed(0))}
+    in_parts = batch | {"actions": {"a": batch["actions"][:, :1], "b": batch["actions"][:, 1:]}}
+    loss = SACLoss(CONFIG)
+    noise = loss.draw_noise(flat, batch)
+    metrics: Any = loss(flat, batch | noise)
+    of_parts: Any = loss(nested, in_parts | noise)
+    for one in (metrics, of_parts):
+        one.total_loss.backward()
+    torch.testing.assert_close(of_parts.total_loss, metrics.total_loss)
+    torch.testing.assert_close(of_parts.policy_loss, metrics.policy_loss)
+    torch.testing.assert_close(flat.pi.layers[-1].weight.grad[columns], nested.pi.layers[-1].weight.grad)
+
+
 def test_targets_follow_each_step() -> None:
     module, batch = make(SACModule, CONTINUOUS), replayed_rows()
     learner = Learner(module, SACLoss(CONFIG), CONFIG, np.random.default_rng(0))

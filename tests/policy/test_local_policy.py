@@ -18,7 +18,7 @@ from onnx import TensorProto, helper
 
 from runner.episodes import nested
 from runner.modules.action_distribution import ActionDistribution
-from runner.modules.distributions import distribution_for
+from runner.modules.distributions import distribution_for, squashed_distribution
 from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV
@@ -29,6 +29,7 @@ from runner.rllink.local_policy import LocalPolicy, PolicyFileError
 from tests.policy.policies import make_parts, prepended, random_weights
 
 ARM = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
+ARMS = spaces.Dict({"b": spaces.Tuple([ARM, spaces.Box(-1.0, 1.0, (2, 2), np.float64)]), "a": ARM})
 VECTOR = spaces.Box(-5.0, 5.0, (4,), np.float32)
 SPACES: dict[str, gym.Space[Any]] = {
     "discrete": spaces.Discrete(4),
@@ -43,6 +44,7 @@ SPACES: dict[str, gym.Space[Any]] = {
 DISTRIBUTIONS: list[tuple[str, gym.Space[Any], ActionDistribution]] = [
     *((name, space, distribution_for(space)) for name, space in SPACES.items()),
     ("squashed", ARM, SquashedGaussian(ARM)),
+    ("squashed_parts", ARMS, squashed_distribution(ARMS)),
 ]
 BY_NAME = {name: (space, dist) for name, space, dist in DISTRIBUTIONS}
 
