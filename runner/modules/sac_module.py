@@ -37,6 +37,7 @@ class SACModule(WithQFunctions, RLModule):
     """
 
     train_outputs = ("action_dist_inputs",)
+    _is_log_std: Tensor
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         refuse_memory(config, "SACModule")
@@ -64,7 +65,7 @@ class SACModule(WithQFunctions, RLModule):
         }
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (B, 2 A) from `obs` (B, ...)."""
+        """Compute `action_dist_inputs` (B, 2 A) from `obs` (B, ...); log stds are clamped."""
         outputs: Tensor = self.pi.forward(self.encoder.forward(batch["obs"]))
         clamped = outputs.clamp(-self.config.log_std_clip_param, _MAX_LOG_STD)
         return {"action_dist_inputs": torch.where(self._is_log_std, clamped, outputs)}
