@@ -64,7 +64,8 @@ class EnvSteps:
         self._first = 0  # no env step before it has all its rows
         self._keys = np.zeros(capacity, np.int64)
         self._tables: dict[str, _Table] = {}
-        self._episodes: dict[str, tuple[int, int]] = {}  # id -> number, newest time step
+        # Id -> number, newest time step, and how many env steps were written before its first.
+        self._episodes: dict[str, tuple[int, int, int]] = {}
         self._num_episodes = 0
         self._most_episodes = 64
 
@@ -101,7 +102,7 @@ class EnvSteps:
         ids = dict.fromkeys(id_ for block in blocks.values() for id_ in _agents_of(block).multi_agent_episode_ids)
         for id_ in ids:
             if id_ not in self._episodes:
-                self._episodes[id_] = (self._num_episodes, -1)
+                self._episodes[id_] = (self._num_episodes, -1, self._num_written)
                 self._num_episodes += 1
         keys = {module_id: self._keys_of(block) for module_id, block in blocks.items()}
         every = np.unique(np.concatenate([*keys.values(), np.empty(0, np.int64)]))
@@ -125,15 +126,20 @@ class EnvSteps:
 
     def _steps_of(self, keys: Rows, ids: Iterable[str]) -> Rows:
         """Return the numbers of env steps of these episodes, sorted by key; new ones get theirs, -1: not held."""
-        newest = dict(self._episodes[id_] for id_ in ids)
+        newest = {number: t for number, t, _ in (self._episodes[id_] for id_ in ids)}
         numbers, times = keys >> _TIME_BITS, keys & ((1 << _TIME_BITS) - 1)
         # An agent that waited for its result when a fragment was cut comes with the next one.
         is_late = times <= np.array([newest[number] for number in numbers.tolist()], np.int64)
         steps = np.full(len(keys), _NONE, np.int64)
+        oldest = max(0, self._num_written - self.capacity)
         if is_late.any():
             held = self._held()
             known = held[np.isin(self._keys[held % self.capacity], keys[is_late])]
             steps[np.searchsorted(keys, self._keys[known % self.capacity])] = known
+            # The only agent that acted at an env step may come late, too; of an episode that has lost env steps nobody
+            # knows whether it was the only one.
+            whole = [number for number, _, first in self._episodes.values() if first >= oldest]
+            is_late &= (steps != _NONE) | ~np.isin(numbers, whole)
         new = np.flatnonzero(~is_late)
         steps[new] = self._num_written + np.arange(len(new))
         self._num_written += len(new)
@@ -142,10 +148,11 @@ class EnvSteps:
         self._keys[places] = keys[kept]
         for table in self._tables.values():
             table.rows[places] = _NONE
-        newest |= zip(numbers[new].tolist(), times[new].tolist(), strict=True)  # the last of a number stays
+        for number, t in zip(numbers[new].tolist(), times[new].tolist(), strict=True):
+            newest[number] = max(newest[number], t)
         for id_ in ids:
-            number, _ = self._episodes[id_]
-            self._episodes[id_] = (number, newest[number])
+            number, _, first = self._episodes[id_]
+            self._episodes[id_] = (number, newest[number], first)
         return steps
 
     @staticmethod
@@ -250,7 +257,7 @@ class EnvSteps:
             table = self._tables[module_id] = _Table(self.capacity)
             table.numbers_of(list(of_module["agents"]))
             table.rows[places], table.env_t[:] = of_module["rows"], of_module["env_t"]
-        self._episodes = {id_: (int(number), int(t)) for id_, (number, t) in state["episodes"].items()}
+        self._episodes = {id_: (int(one[0]), int(one[1]), int(one[2])) for id_, one in state["episodes"].items()}
 
 
 def _step_rows(block: ColumnBlock) -> Rows:
