@@ -374,6 +374,64 @@ class SACConfig(TargetNetworksConfig):
 
 
 @dataclass(frozen=True)
+class TD3Metrics(LossMetrics):
+    """What one gradient step of TD3 reports; means over the minibatch, of Q's losses the sum over the Q functions.
+
+    `policy_loss` is reported in the steps in which the policy learns.
+    """
+
+    policy_loss: Any
+    qf_loss: Any
+    qf_mean: Any
+    td_error: Any
+
+    rows: ClassVar[tuple[str, ...]] = ("td_error",)
+
+
+@dataclass(frozen=True)
+class TD3Config(TargetNetworksConfig):
+    """Twin delayed deep deterministic policy gradient (Fujimoto et al., 2018, https://arxiv.org/abs/1802.09477), with
+    the paper's defaults. `ddpg` is this with one Q function, no delay and no noise in targets.
+
+    Noise is in units of half the distance between an action's bounds.
+    """
+
+    actor_lr: Schedule = option(1e-3, "learning rate of the policy", minimum=0, is_schedule=True)
+    critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
+    min_sample_timesteps_per_iteration: int = option(
+        1000, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+    )
+    replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
+    num_steps_sampled_before_learning_starts: int = option(
+        1500, "env steps that are kept before the first update", unit="env steps", minimum=0
+    )
+    n_step: int | list[int] = option(
+        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
+    )
+    target_network_update_freq: int | None = option(
+        None,
+        "rows trained on between updates of the targets; 0: after each gradient step; null: only the plan updates "
+        "them, with the policy",
+        unit="env steps",
+        minimum=0,
+    )
+    policy_delay: int = option(2, "updates of the Q functions for each of the policy", unit="gradient steps", minimum=1)
+    target_noise: float = option(0.2, "standard deviation of the noise of actions in targets; 0: none", minimum=0)
+    target_noise_clip: float = option(0.5, "largest noise of actions in targets", minimum=0)
+    exploration: str = option(
+        "gaussian", "noise of actions while exploring", choices=("gaussian", "ornstein_uhlenbeck")
+    )
+    exploration_noise: Schedule = option(
+        0.1, "standard deviation of this noise, over env steps", minimum=0, is_schedule=True
+    )
+    num_random_steps: int = option(1500, "actions are uniformly random so long", unit="env steps", minimum=0)
+
+    metrics: ClassVar[type[LossMetrics]] = TD3Metrics
+    optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr"}
+
+
+@dataclass(frozen=True)
 class CQLMetrics(LossMetrics):
     """What one gradient step of CQL reports; means over the minibatch, of Q's losses the sum over the Q functions."""
 

@@ -34,9 +34,11 @@ class FlatAdam:
     ) -> None:
         values = parameter.detach()
         assert parameter.grad is not None  # FlatParameters makes it
-        self._step_count = torch.zeros((), device=parameter.device)
+        parts = groups or (slice(None),)
+        step_counts = torch.zeros(len(parts), device=parameter.device)
+        self._step_counts = step_counts.unbind()  # of each group, since a group may rest
         self._state = {
-            "step": self._step_count,
+            "step": step_counts,
             "exp_avg": torch.zeros_like(values),
             "exp_avg_sq": torch.zeros_like(values),
         }
@@ -47,23 +49,24 @@ class FlatAdam:
                 torch._fused_adam_,
                 *([vector[group]] for vector in vectors),
                 [],
-                [self._step_count],
+                [step_count],
                 **options,
                 weight_decay=weight_decay,
                 amsgrad=False,
                 maximize=False,
             )
-            for group in groups or (slice(None),)
+            for group, step_count in zip(parts, self._step_counts, strict=True)
         ]
 
-    def step(self, *lrs: float) -> None:
-        """Take a step along the gradient, with a learning rate for each group."""
-        self._step_count.add_(1)
-        for kernel, lr in zip(self._kernels, lrs, strict=True):
-            kernel(lr=lr)
+    def step(self, *lrs: float | None) -> None:
+        """Take a step along the gradient, with a learning rate for each group; a group without one rests."""
+        for kernel, step_count, lr in zip(self._kernels, self._step_counts, lrs, strict=True):
+            if lr is not None:
+                step_count.add_(1)
+                kernel(lr=lr)
 
     def get_state(self) -> dict[str, Tensor]:
-        """Step count and moments, copied."""
+        """Step counts of the groups and moments, copied."""
         return {name: value.clone() for name, value in self._state.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -42,22 +42,20 @@ class GradientSteps:
         self.gradient = self._weights.gradient
         optimizers, groups = config.optimizers, self._weights.groups
         self.lr_fields = list(optimizers.values())
+        self._optimizer_names = list(optimizers)
         named = None if len(optimizers) == 1 else list(optimizers)
         parts = [slice(None)] if named is None else [groups[name] for name in named]
         self._optimizer = make_optimizer(config.optimizer, self._weights, network, named)
         self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
-        norm_names = [f"gradients_{name}_optimizer_global_norm" for name in optimizers]
-        self._parts = dict(zip(norm_names, parts, strict=True))
+        self._parts = dict(zip(map(_norm_name, optimizers), parts, strict=True))
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
         """Return the learning rate of each optimiser after so many env steps."""
         return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self.lr_fields]
 
-    def step(self, lrs: Sequence[float]) -> dict[str, Tensor]:
-        """Clip the gradient and take a step; returns the norm of each optimiser's gradient before clipping."""
-        norms = self.clip(self.gradient)
-        self.move(lrs)
-        return norms
+    def step(self, lrs: Sequence[float], resting: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Clip the gradient and take a step; returns what `move` does."""
+        return self.move(lrs, self.clip(self.gradient), resting)
 
     def clip(self, gradient: Tensor) -> dict[str, Tensor]:
         """Scale each optimiser's part of a gradient (P,) down to `grad_clip`, in place; returns the norms before."""
@@ -69,9 +67,19 @@ class GradientSteps:
                 of_one.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
         return norms
 
-    def move(self, lrs: Sequence[float]) -> None:
-        """Take a step along the gradient as it is."""
-        self._optimizer.step(*lrs)
+    def move(self, lrs: Sequence[float], norms: dict[str, Tensor], resting: Sequence[str] = ()) -> dict[str, Tensor]:
+        """Take a step along the clipped gradient with all optimisers but the resting ones.
+
+        Returns:
+            The norms of these optimisers' gradients before clipping, of `norms` by `clip`.
+        """
+        if not resting:
+            self._optimizer.step(*lrs)
+            return norms
+        of_steps = zip(self._optimizer_names, lrs, strict=True)
+        self._optimizer.step(*(None if name in resting else lr for name, lr in of_steps))
+        left_out = {_norm_name(name) for name in resting}
+        return {name: norm for name, norm in norms.items() if name not in left_out}
 
     def add(self, gradients: Gradients) -> None:
         """Add a gradient of other learners to the gradient of the next step.
@@ -145,3 +153,7 @@ class GradientSteps:
             + " in this configuration",
         )
         raise ConfigError([problem])
+
+
+def _norm_name(optimizer: str) -> str:
+    return f"gradients_{optimizer}_optimizer_global_norm"

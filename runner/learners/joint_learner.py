@@ -81,7 +81,7 @@ class JointLearner:
         for together in zip_longest(*cut):
             minibatches = {id_: one for id_, one in zip(updates, together, strict=True) if one is not None}
             by_module = self._backward(minibatches, rows)
-            norms = self._steps.step(lrs)
+            norms = self._steps.step(lrs, self._resting(minibatches))
             for module_id, record in by_module.items():
                 updates[module_id].end_step(minibatches[module_id].num_rows_of_all)
                 records[module_id].append(record | norms)
@@ -121,7 +121,7 @@ class JointLearner:
         self._steps.gradient.zero_()
         for module_id in updates:
             self._steps.add(gradients[module_id])
-        norms = self._steps.step(lrs)
+        norms = self._steps.step(lrs, self._resting(updates))
         metrics = {}
         for module_id, update in updates.items():
             of_module = gradients[module_id]
@@ -141,6 +141,11 @@ class JointLearner:
         for update in found.values():
             update.loss.before_update(num_env_steps)
         return found
+
+    def _resting(self, module_ids: Iterable[str]) -> list[str]:
+        """Return the optimisers that rest for all of these modules: an optimiser moves the parameters of all."""
+        of_modules = [self._updates[module_id].loss.resting for module_id in module_ids]
+        return [name for name in of_modules[0] if all(name in others for others in of_modules)] if of_modules else []
 
     def _backward(self, minibatches: Mapping[str, Minibatch], rows: Mapping[str, RowOutputs]) -> dict[str, Record]:
         """Compute the gradient of the sum of losses, the mean over the peers; returns each module's metrics."""

@@ -114,7 +114,7 @@ class Learner:
         self.loss.before_update(num_env_steps)
         self._steps.gradient.zero_()
         self._steps.add(gradients)
-        norms = self._steps.step(lrs)
+        norms = self._steps.step(lrs, self.loss.resting)
         self._update.end_step(gradients.num_rows)
         reported = {**gradients.metrics, **self._update.means([norms], self._steps.lr_fields)}
         return self._update.end(reported, self._steps.metrics(lrs), 1)
@@ -130,10 +130,9 @@ class Learner:
     def _step(self, minibatch: Minibatch, lrs: Sequence[float], rows: RowOutputs) -> Record:
         """Take a step along the gradient of a minibatch; returns the metrics, with the norms before clipping."""
         if self._compiled is None or not self._compiled.takes(minibatch):
-            return self._backward(minibatch, rows) | self._steps.step(lrs)
+            return self._backward(minibatch, rows) | self._steps.step(lrs, self.loss.resting)
         record, norms = self._compiled(minibatch)
-        self._steps.move(lrs)
-        return rows.without_rows(record, minibatch) | norms
+        return rows.without_rows(record, minibatch) | self._steps.move(lrs, norms, self.loss.resting)
 
     def _backward(self, minibatch: Minibatch, rows: RowOutputs) -> Record:
         """Compute the gradient of a minibatch, the mean over the peers; returns the metrics."""

@@ -26,8 +26,8 @@ _CLASSES = {"adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "sgd": t
 class Optimizer(Protocol):
     """Steps parameters along their gradients, each group with a learning rate."""
 
-    def step(self, *lrs: float) -> None:
-        """Take a step, with a learning rate for each group."""
+    def step(self, *lrs: float | None) -> None:
+        """Take a step, with a learning rate for each group; a group without one rests."""
 
     def get_state(self) -> dict[str, Any]:
         """Return copies of what it keeps, tensors and plain values."""
@@ -42,11 +42,19 @@ class TorchOptimizer:
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
 
-    def step(self, *lrs: float) -> None:
-        """Take a step along the gradient, with a learning rate for each group."""
+    def step(self, *lrs: float | None) -> None:
+        """Take a step along the gradient, with a learning rate for each group; a group without one rests."""
+        resting: list[tuple[nn.Parameter, Tensor | None]] = []
         for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
-            group["lr"] = lr
+            if lr is None:
+                resting += [(parameter, parameter.grad) for parameter in group["params"]]
+            else:
+                group["lr"] = lr
+        for parameter, _ in resting:
+            parameter.grad = None  # torch's optimisers leave out parameters without a gradient
         self._optimizer.step()
+        for parameter, gradient in resting:
+            parameter.grad = gradient
 
     def get_state(self) -> dict[str, Any]:
         """Return number of the parameter -> name -> value, copied; hyperparameters come from the configuration."""

@@ -20,6 +20,7 @@ _EXPORTS: dict[str, str] = {
     "RLModule": "rl_module",
     "SACModule": "sac_module",
     "SquashedGaussian": "squashed_gaussian",
+    "TD3Module": "td3_module",
     "check_mask_space": "action_masks",
     "distribution_for": "distributions",
 }

@@ -82,6 +82,11 @@ class NestedDistribution:
         rows = [part.first_fully_forbidden(m) for part, m in by_part if m is not None]
         return min((row for row in rows if row is not None), default=None)
 
+    def mode_with_noise(self, dist_inputs: Tensor, noise: Tensor) -> Any:
+        """Return a dict or tuple of modes of bounded Boxes, moved by noise (B, M); see `SquashedGaussian`."""
+        by_part = zip(self.parts, self._split(dist_inputs), self._split_noise(noise), strict=True)
+        return self._joined([part.mode_with_noise(inputs, of_part) for part, inputs, of_part in by_part])
+
     @property
     def log_volume(self) -> float:
         """The log of the volume of a space of bounded Boxes."""

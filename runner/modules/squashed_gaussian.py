@@ -66,6 +66,12 @@ class SquashedGaussian:
         """Return (B, *shape) floats, where the mean of x goes."""
         return self._squashed(self._normal.mode(dist_inputs))
 
+    def mode_with_noise(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
+        """Return (B, *shape) floats: the mode moved by noise (B, A) in units of half the distance between the bounds,
+        and kept within them."""
+        unit = (self._normal.mode(dist_inputs).tanh() + noise).clamp(-1.0, 1.0)
+        return self.at_shares(0.5 * (unit + 1.0))
+
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
         """Return (B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
         flat = actions.reshape(*dist_inputs.shape[:-1], -1).to(dist_inputs.dtype)

@@ -25,6 +25,7 @@ _EXPORTS: dict[str, str] = {
     "EnvToModulePiece": "piece_kinds",
     "EnvToModulePipeline": "pipeline",
     "EpsilonGreedyActions": "module_to_env_pieces",
+    "NoisyActions": "noisy_actions",
     "FlattenObservations": "observation_pieces",
     "FrameStacking": "history_pieces",
     "GeneralAdvantageEstimation": "advantages",

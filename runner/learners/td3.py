@@ -1,0 +1,99 @@
+"""Twin delayed deep deterministic policy gradient (Fujimoto et al., 2018, https://arxiv.org/abs/1802.09477)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.config.algorithms import LossMetrics, TD3Config, TD3Metrics
+from runner.learners.loss import Loss
+from runner.modules.q_functions import through_actions
+from runner.streams import restore_stream, stream_state
+
+TARGET_NOISE = "target_noise"
+
+
+class TD3Loss(Loss):
+    """TD3: two Q functions (or one) with smoothed targets, and a policy that learns in every `policy_delay`-th step.
+
+    L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n min Q_target(s', pi_target(s') + clip(noise)))
+    L_pi = -E[Q_1(s, pi(s))]
+
+    R sums the rewards of n steps, s' is the observation after them, w are the importance weights of replay; the second
+    term of y is 0 after a terminal step. One Q function, no delay and no noise make DDPG (Lillicrap et al., 2016).
+
+    Attributes:
+        resting: `actor`, but for the steps in which the policy learns.
+    """
+
+    reads: tuple[str, ...] = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
+    needs: tuple[str, ...] = (
+        "squashed",
+        "clamped",
+        "compute_q_values",
+        "compute_target_q_values",
+        "compute_target_dist_inputs",
+    )
+    made_for = "module=td3"
+
+    def __init__(self, config: TD3Config) -> None:
+        self._config = config
+        self._stream = np.random.default_rng(0)
+        self._set_num_steps(0)
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Draw the noise of actions in targets from `stream`."""
+        self._stream = stream
+
+    def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """Draw the noise (B, A) of the target policy's actions."""
+        rewards, config = columns["rewards"], self._config
+        noise = self._stream.standard_normal((len(rewards), module.squashed.num_noise), np.float32)
+        clipped = (config.target_noise * noise).clip(-config.target_noise_clip, config.target_noise_clip)
+        return {TARGET_NOISE: torch.from_numpy(clipped.astype(np.float32)).to(rewards.device)}
+
+    def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
+        """The loss of one minibatch.
+
+        Args:
+            module: a `TD3Module` or the like, E Q functions.
+            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` and `weights` (B,) float32, `terminateds` (B,) bool,
+                `n_step` (B,) int64, and what `draw_noise` gives.
+            is_reporting: makes no difference.
+        """
+        with torch.no_grad():
+            next_theta = module.compute_target_dist_inputs(batch["new_obs"])
+            next_actions = module.squashed.mode_with_noise(next_theta, batch[TARGET_NOISE])
+            next_q = module.compute_target_q_values(batch["new_obs"], next_actions).amin(0)
+            next_values = next_q.masked_fill(batch["terminateds"], 0.0)
+            y = torch.addcmul(batch["rewards"], self._config.gamma ** batch["n_step"], next_values)  # (B,)
+        q = module.compute_q_values(batch["obs"], module.clamped(batch["actions"]))  # (E, B)
+        td = y - q  # (E, B)
+        total_loss = qf_loss = (batch["weights"] * td.square()).mean(-1).sum()
+        policy_loss = None
+        if not self.resting:
+            pi_actions = module.squashed.mode(module.forward_train(batch)["action_dist_inputs"])
+            pi_q = module.critic[0].forward(batch["obs"], pi_actions)  # (B,)
+            policy_loss = -through_actions(pi_q, pi_actions).mean()
+            total_loss = qf_loss + policy_loss
+        return TD3Metrics(total_loss, policy_loss, qf_loss, q.mean(), td.detach().abs().mean(0))
+
+    def after_step(self, module: Any, num_rows: int) -> None:
+        """Count the step: the policy learns in every `policy_delay`-th."""
+        self._set_num_steps(self._num_steps + 1)
+
+    def _set_num_steps(self, num_steps: int) -> None:
+        self._num_steps = num_steps
+        self.resting = () if (num_steps + 1) % self._config.policy_delay == 0 else ("actor",)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the random stream and the number of gradient steps."""
+        return {"stream": stream_state(self._stream), "num_steps": self._num_steps}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        restore_stream(self._stream, state["stream"])
+        self._set_num_steps(int(state["num_steps"]))
