@@ -19,7 +19,7 @@ TARGET_NOISE = "target_noise"
 class TD3Loss(Loss):
     """TD3: two Q functions (or one) with smoothed targets, and a policy that learns in every `policy_delay`-th step.
 
-    L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n min Q_target(s', pi_target(s') + clip(noise)))
+    L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n min Q_target(s', pi_target(s') + clip(noise))
     L_pi = -E[Q_1(s, pi(s))]
 
     R sums the rewards of n steps, s' is the observation after them, w are the importance weights of replay; the second
@@ -33,6 +33,7 @@ class TD3Loss(Loss):
     needs: tuple[str, ...] = (
         "squashed",
         "clamped",
+        "critic",
         "compute_q_values",
         "compute_target_q_values",
         "compute_target_dist_inputs",
