@@ -25,6 +25,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.common_pieces import step_rows_of_obs
 from runner.pipelines.defaults import default_module_to_env_pieces
 from runner.pipelines.module_to_env_pieces import EpsilonGreedyActions, NormalizeAndClipActions
+from runner.pipelines.noisy_actions import NoisyActions
 from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
@@ -170,7 +171,7 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
         ConfigError: a piece changes actions in a way that cannot be undone.
     """
     defaults = default_module_to_env_pieces(True, True, has_memory=True, has_several_agents=True)
-    known: tuple[type[ConnectorPiece], ...] = (EpsilonGreedyActions, *(type(piece) for piece in defaults))
+    known: tuple[type[ConnectorPiece], ...] = (EpsilonGreedyActions, NoisyActions, *(type(piece) for piece in defaults))
     for piece in pipeline.single_pieces():
         if not isinstance(piece, known):
             what = f"the piece {type(piece).__name__} changes actions for simulators, and this cannot be undone"

@@ -28,6 +28,8 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         overrides = [f"algorithm={option}", "env=cartpole", "+stop.training_iteration=1"]
     elif name == "module/rainbow":  # PPO does not learn with it
         overrides = ["algorithm=rainbow", "module=rainbow", "env=cartpole", "+stop.training_iteration=1"]
+    elif name in ("module/td3", "module/ddpg"):
+        overrides = [f"algorithm={option}", name.replace("/", "="), "env=pendulum", "+stop.training_iteration=1"]
     else:
         overrides = [CARTPOLE, f"{group}={option}"]
     if name == "env/none":
@@ -37,7 +39,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
     if name == "env/external":
         box = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
         overrides += [f"env.observation_space={box}", f"env.action_space={box}", "evaluation=none"]
-    sampling = ("ppo", "a2c", "a3c", "dqn", "pg", "rainbow", "sac")
+    sampling = ("ppo", "a2c", "a3c", "ddpg", "dqn", "pg", "rainbow", "sac", "td3")
     if group in ("experiment", "algorithm") and not option.startswith(sampling):
         overrides += ["offline.input_=data", "checkpoint.metric=training_iteration"]
     if group == "algorithm" and option == "marwil":

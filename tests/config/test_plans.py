@@ -255,6 +255,7 @@ EXPERIMENTS = {
     "dqn": "dqn_cartpole",
     "rainbow": "rainbow_cartpole",
     "sac": "sac_pendulum",
+    "td3": "td3_pendulum",
     "a3c": "a2c_cartpole",
     "pg": "pg_cartpole",
     "bc": "bc_cartpole",
@@ -291,7 +292,7 @@ DRAWN = {
 
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
-    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "a3c", "pg")
+    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "pg")
     for name, experiment in EXPERIMENTS.items():
         others = [] if name in sampling else ["offline.input_=somewhere"]
         if name == "a3c":
@@ -299,7 +300,7 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
         outcome = run_main("show", "--plan", f"+experiment={experiment}", *others)
         assert (outcome.code, outcome.err) == (0, "")
         texts.append(f"== {name}\n{outcome.out}")
-    assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {"cql_discrete"} == set(EXPERIMENTS)
+    assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {"cql_discrete", "ddpg"} == set(EXPERIMENTS)
     texts += [f"== {name}\n{draw_plan(read_plan(plan))}\n" for name, plan in DRAWN.items()]
     assert_golden("plan_drawings", "\n".join(texts))
 

@@ -183,7 +183,7 @@ def test_it_learns_to_match_what_it_sees(name: str) -> None:
 
 def test_targets_follow_with_the_policy() -> None:
     with Trainer.from_experiment("td3_pendulum", [*QUICK, "algorithm.min_sample_timesteps_per_iteration=0"]) as trainer:
-        module: Any = trainer.module
+        module: Any = trainer.learners._modules["default_policy"]
         followed = []
         for _ in range(108):
             before = (

@@ -18,6 +18,7 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT
+from tests.learning.test_learning import SAMPLED
 
 RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iteration"
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
@@ -124,6 +125,5 @@ def test_promises_are_those_of_the_experiments() -> None:
         assert config.stop[RETURN] == target
         assert config.stop.keys() == {RETURN, ITERATION}
         assert config.evaluation.evaluation_duration >= 10
-    sampled = ("ppo_", "a2c_", "dqn_", "pg_", "rainbow_", "sac_")
-    files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if not path.stem.startswith(sampled)}
+    files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml") if not path.stem.startswith(SAMPLED)}
     assert files == set(PROMISES), "every experiment has a learning test"

@@ -75,6 +75,10 @@ PLANS: dict[str, tuple[str, list[str]]] = {
         "sac_pendulum",
         [*TWO, "algorithm.num_steps_sampled_before_learning_starts=100", "algorithm.train_batch_size_per_learner=16"],
     ),
+    "td3": (
+        "td3_pendulum",
+        [*TWO, "algorithm.num_steps_sampled_before_learning_starts=100", "algorithm.train_batch_size_per_learner=16"],
+    ),
     "mixed_in_replay": ("a2c_replay_cartpole", [f"algorithm.plan={MIXED}"]),
     "own_operator": ("ppo_cartpole", [f"algorithm.plan={OWN}"]),
     "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.two_batches}]"]),

@@ -71,6 +71,7 @@ CASES: dict[str, Case] = {
     "multi_discrete": (VECTOR, spaces.MultiDiscrete([2, 3, 3]), (), []),
     "clipped": (VECTOR, ARM, ("env.normalize_actions=false", "env.clip_actions=true"), []),
     "squashed": (VECTOR, ARM, ("module._target_=runner.modules.SACModule",), []),
+    "deterministic": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module",), []),
     "nested_actions": (VECTOR, NESTED_ACTIONS, ("module.fcnet_use_layernorm=true", "module.free_log_std=true"), []),
 }  # fmt: skip
 
@@ -104,13 +105,14 @@ def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
         ("dqn_cartpole", VECTOR, ("module.use_lstm=true", "module.lstm_cell_size=8", "algorithm.n_step=1")),
         ("rainbow_cartpole", VECTOR, ()),
         ("rainbow_cartpole", MASKED, ("module.action_mask_key=mask", "module.dueling=false")),
+        ("td3_pendulum", VECTOR, ()),
     ],
-    ids=["vector", "masked", "lstm", "rainbow", "masked_rainbow"],
+    ids=["vector", "masked", "lstm", "rainbow", "masked_rainbow", "td3"],
 )
 def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
     experiment: str, observation_space: gym.Space[Any], overrides: tuple[str, ...]
 ) -> None:
-    actions = spaces.Discrete(3)
+    actions = ARM if experiment == "td3_pendulum" else spaces.Discrete(3)
     parts, config = make_parts(observation_space, actions, *overrides, experiment=experiment)
     weights = random_weights(parts)
     model = OnnxPolicy.of_parts(parts, config).to_bytes(weights, {})
