@@ -14,6 +14,7 @@ _PLANS: Mapping[str, list[str]] = {
     "runner.dataflow.on_policy": ["ParallelRollouts", "ConcatBatches", "TrainOneStep"],
     "runner.dataflow.offline.offline": ["ReadRecorded", "TrainOneStep"],
 }
+_WITH_Q_FUNCTIONS = ("runner.learners.iql.IQLLoss", "runner.learners.cql.CQLLoss")
 _OF_RECORDED_DATA = "offline"  # key in `sources`, beside nothing
 
 
@@ -43,12 +44,14 @@ def _converted_learners(state: Mapping[str, Any]) -> dict[str, Any]:
 def converted_config(config: Mapping[str, Any], where: object) -> dict[str, Any]:
     """Return a stored configuration of release 0.1.0 with the plan that does what its dataflow did.
 
+    The weights of IQL and CQL are of Q functions one after another, which are computed together now: they are refused.
+
     Args:
         config: unresolved.
         where: the checkpoint, for messages.
 
     Raises:
-        CheckpointError: the run had a dataflow of its user's own.
+        CheckpointError: the run had a dataflow of its user's own, or Q functions.
     """
     algorithm = config.get("algorithm")
     if not isinstance(algorithm, Mapping) or "dataflow" not in algorithm:
@@ -62,5 +65,17 @@ def converted_config(config: Mapping[str, Any], where: object) -> dict[str, Any]
             allowed="a new run with its modules: module.load_state_path, and algorithm.plan as docs/plans.md says",
         )
         raise CheckpointError(problem)
+    if str(algorithm.get("loss")) in _WITH_Q_FUNCTIONS:
+        problem = Problem(
+            "this checkpoint of release 0.1.0 has Q functions, whose weights are in another order now",
+            where=f"algorithm.loss\n{where}",
+            got=str(algorithm["loss"]),
+            allowed="release 0.1.0, or a new run",
+        )
+        raise CheckpointError(problem)
     others = {name: value for name, value in algorithm.items() if name != "dataflow"}
-    return {**config, "algorithm": {**others, "plan": _PLANS[dataflow]}}
+    converted = {**config, "algorithm": {**others, "plan": _PLANS[dataflow]}}
+    module = config.get("module")
+    if isinstance(module, Mapping):  # no other module than the refused ones has Q functions that `twin_q` counts
+        converted["module"] = {name: value for name, value in module.items() if name != "twin_q"}
+    return converted

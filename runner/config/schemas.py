@@ -174,7 +174,7 @@ class ModuleConfig:
     head_fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     head_fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
-    twin_q: bool = option(True, "modules with Q functions: two, of which the lower value counts; false: one")
+    num_critics: int = option(2, "modules with Q functions: how many there are", minimum=1)
     dueling: bool = option(
         False, "modules with a Q for each action: a value of the state and advantages of actions, each with a head"
     )

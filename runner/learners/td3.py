@@ -77,7 +77,7 @@ class TD3Loss(Loss):
         policy_loss = None
         if not self.resting:
             pi_actions = module.squashed.mode(module.forward_train(batch)["action_dist_inputs"])
-            pi_q = module.critic[0].forward(batch["obs"], pi_actions)  # (B,)
+            pi_q = module.compute_q_values(batch["obs"], pi_actions, slice(1)).squeeze(0)  # (B,)
             policy_loss = -through_actions(pi_q, pi_actions).mean()
             total_loss = qf_loss + policy_loss
         return TD3Metrics(total_loss, policy_loss, qf_loss, q.mean(), td.detach().abs().mean(0))

@@ -16,6 +16,9 @@ from torch import Tensor, nn
 
 Activation = Callable[[Tensor], Tensor]
 Initialize = Callable[[Tensor], object]
+# Which networks of an ensemble: their numbers (M,) int64, or a slice.
+Members = Tensor | slice
+ALL = slice(None)
 
 ACTIVATIONS: dict[str, Activation | None] = {
     "tanh": torch.tanh,
@@ -123,6 +126,73 @@ class MLP(nn.Module):
             if activate is not None:
                 inputs = activate(inputs)
         return inputs
+
+
+class EnsembleMLP(nn.Module):
+    """E perceptrons of one shape, each initialised by itself, computed together.
+
+    Args:
+        num_members: E.
+        num_inputs, hiddens, options, num_outputs: see `MLP`; there is no noise.
+
+    Attributes:
+        num_hidden: width of all hidden layers together.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        num_inputs: int,
+        hiddens: Sequence[int],
+        options: LayerOptions,
+        num_outputs: int | None = None,
+    ) -> None:
+        super().__init__()
+        members = [MLP(num_inputs, hiddens, options, num_outputs) for _ in range(num_members)]
+        self.num_outputs, self.num_hidden = members[0].num_outputs, sum(hiddens)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.norms = nn.ParameterList()  # scale and shift of each hidden layer's norm
+        self._hiddens, self._activate = list(hiddens), ACTIVATIONS[options.activation]
+        self._use_layernorm = options.use_layernorm
+        for layers in zip(*(member.layers for member in members), strict=True):
+            self.weights.append(
+                nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
+            )  # (E, in, out)
+            self.biases.append(
+                nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
+            )  # (E, 1, out)
+        for width in hiddens if options.use_layernorm else ():
+            self.norms.extend(
+                (nn.Parameter(torch.ones(num_members, 1, width)), nn.Parameter(torch.zeros(num_members, 1, width)))
+            )
+
+    def forward(self, inputs: Tensor, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
+        """Compute (M, B, num_outputs) of inputs (B, num_inputs), or (M, B, num_inputs) of a member each.
+
+        Args:
+            inputs: as above.
+            members: the numbers (M,) int64 of the perceptrons to compute, or a slice of them.
+            scales: (M, B, num_hidden) factors of each hidden layer's outputs before norm and activation: of dropout.
+        """
+        of_layers = None if scales is None else scales.split(self._hiddens, -1)
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            weight, bias = _of(weight, members), _of(bias, members)
+            inputs = torch.baddbmm(bias, inputs.expand(len(weight), -1, -1), weight)
+            if number == len(self._hiddens):
+                break
+            if of_layers is not None:
+                inputs = inputs * of_layers[number]
+            if self._use_layernorm:
+                scale, shift = self.norms[2 * number], self.norms[2 * number + 1]
+                normalised = F.layer_norm(inputs, inputs.shape[-1:])
+                inputs = torch.addcmul(_of(shift, members), normalised, _of(scale, members))
+            if self._activate is not None:
+                inputs = self._activate(inputs)
+        return inputs
+
+
+def _of(parameter: Tensor, members: Members) -> Tensor:
+    return parameter if members is ALL else parameter[members]
 
 
 def _sigma(num_inputs: int, num_outputs: int, sigma0: float) -> nn.Linear:

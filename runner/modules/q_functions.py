@@ -13,44 +13,90 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.modules.actor_critic_module import head_options
-from runner.modules.mlp import MLP
+from runner.modules.mlp import ALL, EnsembleMLP, Members
 from runner.modules.observation_encoder import ObservationEncoder, encoder_options
 from runner.modules.target_networks import target_of
 
 
-class QFunction(nn.Module):
-    """Q(s, a) for any spaces: the features of both, side by side, through hidden layers and a head.
+class QEnsemble(nn.Module):
+    """E Q functions of observation and action for any spaces, computed together.
+
+    Each has the features of both, side by side, through hidden layers and a head; or the features of the observation
+    alone, with outputs for each action.
 
     Args:
-        observation_space, action_space: what `ObservationEncoder` can encode.
-        config: widths and activations.
+        observation_space: what `ObservationEncoder` can encode.
+        action_space: the same; None: outputs are of the observation alone.
+        config: widths, activations, dropout, and E, `num_critics`.
+        num_outputs: K of each Q function.
+
+    Attributes:
+        num_members: E.
+        num_hidden: width of all hidden layers of one Q function together.
     """
 
-    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+    def __init__(
+        self,
+        observation_space: gym.Space[Any],
+        action_space: gym.Space[Any] | None,
+        config: ModuleConfig,
+        num_outputs: int = 1,
+    ) -> None:
         super().__init__()
-        self.obs_features = ObservationEncoder(observation_space, replace(config, fcnet_hiddens=[]))
-        self.action_features = ObservationEncoder(action_space, replace(config, fcnet_hiddens=[], conv_filters=None))
-        num_features = self.obs_features.num_outputs + self.action_features.num_outputs
-        self.encoder = MLP(num_features, config.fcnet_hiddens, encoder_options(config))
-        self.head = MLP(self.encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), 1)
+        self.num_members = config.num_critics
+        self.obs_features = _Features(observation_space, replace(config, fcnet_hiddens=[]))
+        num_features = self.obs_features.num_outputs
+        self.action_features = None
+        if action_space is not None:
+            self.action_features = _Features(action_space, replace(config, fcnet_hiddens=[], conv_filters=None))
+            num_features += self.action_features.num_outputs
+        self.encoder = EnsembleMLP(self.num_members, num_features, config.fcnet_hiddens, encoder_options(config))
+        num_features = self.encoder.num_outputs
+        hiddens = config.head_fcnet_hiddens
+        self.head = EnsembleMLP(self.num_members, num_features, hiddens, head_options(config), num_outputs)
+        self.num_hidden = self.encoder.num_hidden + self.head.num_hidden
 
-    def forward(self, obs: Any, actions: Any) -> Tensor:
-        """Return (B,) of `obs` (B, ...) and actions (B, ...); (B * n,) of n actions a row (B, n, ...)."""
-        obs_features = self.obs_features.forward(obs)
-        action_features = self.action_features.forward(actions)
-        num_actions = len(action_features) // len(obs_features)
-        if num_actions > 1:
-            obs_features = obs_features.repeat_interleave(num_actions, 0)
-        features = torch.cat((obs_features, action_features), -1)
-        return self.head.forward(self.encoder.forward(features)).squeeze(-1)
+    def forward(self, obs: Any, actions: Any = None, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
+        """Return (M, B, K) of `obs` (B, ...) and actions (B, ...); (M, B * n, K) of n actions a row (B, n, ...).
+
+        Args:
+            obs, actions: as above.
+            members: which Q functions, M of them.
+            scales: (M, B, num_hidden) factors of their hidden layers.
+        """
+        features = self.obs_features.forward(obs, members)
+        if self.action_features is not None:
+            of_actions = self.action_features.forward(actions, members)
+            num_actions = of_actions.shape[-2] // features.shape[-2]
+            if num_actions > 1:
+                features = features.repeat_interleave(num_actions, -2)
+            if features.ndim != of_actions.ndim:  # the same for all Q functions, beside one of each
+                num_members = len(features if features.ndim == 3 else of_actions)
+                features, of_actions = (part.expand(num_members, -1, -1) for part in (features, of_actions))
+            features = torch.cat((features, of_actions), -1)
+        of_encoder, of_head = None, None
+        if scales is not None:
+            of_encoder, of_head = scales.split([self.encoder.num_hidden, self.head.num_hidden], -1)
+        return self.head.forward(self.encoder.forward(features, members, of_encoder), members, of_head)
 
 
-class QEnsemble(nn.ModuleList):
-    """E Q functions."""
+class _Features(nn.Module):
+    """The features of observations or actions: of each Q function its own where they are learned, as of images."""
 
-    def forward(self, obs: Any, actions: Any) -> Tensor:
-        """Return (E, B) or (E, B * n), see `QFunction.forward`."""
-        return torch.stack([q_function.forward(obs, actions) for q_function in self])
+    def __init__(self, space: gym.Space[Any], config: ModuleConfig) -> None:
+        super().__init__()
+        first = ObservationEncoder(space, config)
+        self.num_outputs = first.num_outputs
+        self._are_learned = any(True for _ in first.parameters())
+        others = range(1, config.num_critics) if self._are_learned else ()
+        self.encoders = nn.ModuleList([first, *(ObservationEncoder(space, config) for _ in others)])
+
+    def forward(self, values: Any, members: Members) -> Tensor:
+        """Return (B, F), or (M, B, F) where the features are learned."""
+        if not self._are_learned:
+            features: Tensor = self.encoders[0].forward(values)
+            return features
+        return torch.stack([encoder.forward(values) for encoder in self.encoders])[members]
 
 
 def through_actions(q: Tensor, actions: Any) -> Tensor:
@@ -65,7 +111,10 @@ def through_actions(q: Tensor, actions: Any) -> Tensor:
 
 
 class WithQFunctions(nn.Module):
-    """Part of modules with Q functions (two unless `twin_q` is false) and their targets."""
+    """Part of modules with E Q functions, `num_critics`, and their targets.
+
+    With `q_distribution: quantile` each gives N quantiles of the return, of which Q is the mean.
+    """
 
     critic: QEnsemble
     target_critic: QEnsemble
@@ -74,8 +123,7 @@ class WithQFunctions(nn.Module):
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
     ) -> None:
         """Make the networks; to be called once, in `__init__`."""
-        num_critics = 2 if config.twin_q else 1
-        self.critic = QEnsemble(QFunction(observation_space, action_space, config) for _ in range(num_critics))
+        self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
         self.target_critic = target_of(self.critic)
         self._bounds = _bounds_of(action_space)
 
@@ -87,17 +135,29 @@ class WithQFunctions(nn.Module):
         """
         return nested.map_leaves(lambda bounds, leaf: leaf if bounds is None else bounds(leaf), self._bounds, actions)
 
-    def compute_q_values(self, obs: Any, actions: Any) -> Tensor:
-        """Return (E, B) Q of `obs` (B, ...) and actions (B, ...); (E, B * n) for n actions a row (B, n, ...)."""
-        return self.critic.forward(obs, actions)
+    def compute_q_values(self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
+        """Return (M, B) Q of `obs` (B, ...) and actions (B, ...); (M, B * n) for n actions a row (B, n, ...).
 
-    def compute_target_q_values(self, obs: Any, actions: Any) -> Tensor:
+        Args:
+            obs, actions: as above.
+            members: which Q functions, M of them.
+            scales: (M, B, num_hidden) of dropout.
+        """
+        return _mean(self.critic.forward(obs, actions, members, scales))
+
+    def compute_target_q_values(
+        self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None
+    ) -> Tensor:
         """Return the same of the targets."""
-        return self.target_critic.forward(obs, actions)
+        return _mean(self.target_critic.forward(obs, actions, members, scales))
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return the Q functions' targets and the Q functions."""
         return [(self.target_critic, self.critic)]
+
+
+def _mean(outputs: Tensor) -> Tensor:
+    return outputs.squeeze(-1) if outputs.shape[-1] == 1 else outputs.mean(-1)
 
 
 class _Bounds:

@@ -95,6 +95,15 @@ def test_a_dataflow_of_ones_own_is_refused() -> None:
         StoredValues.of(checkpoint, {**manifest, "config": config}, is_trusted=True)
 
 
+@pytest.mark.parametrize("loss", ["iql.IQLLoss", "cql.CQLLoss"])
+def test_q_functions_in_another_order_are_refused(loss: str) -> None:
+    checkpoint = checkpoint_of("bc")
+    manifest = read_manifest(checkpoint)
+    config = {**manifest["config"], "algorithm": {**manifest["config"]["algorithm"], "loss": f"runner.learners.{loss}"}}
+    with pytest.raises(CheckpointError, match=r"another order now[\s\S]*got +runner.learners." + loss):
+        StoredValues.of(checkpoint, {**manifest, "config": config}, is_trusted=True)
+
+
 @pytest.mark.parametrize("algorithm", [None, [], {"plan": ["ReadRecorded"]}])
 def test_other_configurations_stay(algorithm: Any) -> None:
     config = {"algorithm": algorithm, "seed": 1}

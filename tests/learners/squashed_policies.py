@@ -24,5 +24,14 @@ def sampled(theta: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def q_values(critic: Any, obs: Tensor, action: Tensor) -> Tensor:
-    """(E,) of an action (A,) in a batch of one observation."""
-    return torch.cat([q.forward(obs, action[None]) for q in critic])
+    """(E,) of an action (A,) in a batch of one observation, one Q function at a time."""
+    features = torch.cat((obs, action[None]), -1)
+    return torch.cat([_q_value(critic, features, number) for number in range(critic.num_members)])
+
+
+def _q_value(critic: Any, features: Tensor, number: int) -> Tensor:
+    """(1,) of Q function `number`, whose hidden layers have ReLU or tanh."""
+    [hidden], [hidden_bias] = critic.encoder.weights, critic.encoder.biases
+    [last], [last_bias] = critic.head.weights, critic.head.biases
+    inside = (features @ hidden[number] + hidden_bias[number]).tanh()
+    return (inside @ last[number] + last_bias[number]).mean(-1)

@@ -143,11 +143,10 @@ def test_logsumexp_estimates_the_integral_over_actions() -> None:
     space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
     module, batch = make(SACModule, space), recorded_rows(space)
     with torch.no_grad():
-        for q in module.critic:
-            for parameter in q.parameters():
-                parameter.zero_()
-            q.encoder.layers[0].weight[0, 3] = 0.1  # tanh(0.1 a), nearly linear; the first three inputs are obs
-            q.head.layers[0].weight[0, 0] = 10.0
+        for parameter in module.critic.parameters():
+            parameter.zero_()
+        module.critic.encoder.weights[0][:, 3, 0] = 0.1  # tanh(0.1 a), nearly linear; the first three inputs are obs
+        module.critic.head.weights[0][:, 0, 0] = 10.0
     loss = CQLLoss(replace(CONFIG, num_actions=3000, min_q_weight=1.0))
     metrics = loss(module, with_noise(batch, loss, module))
     mean_q = batch["actions"].clamp(-1, 1).mean().item()

@@ -40,13 +40,13 @@ def naive_iql(module: Any, batch: dict[str, Tensor], cfg: IQLConfig, space: gym.
         obs, action = row["obs"], row["actions"]
         if isinstance(space, gym.spaces.Box):
             action = action.clamp(-1.0, 1.0)
-        target_q = min(q.forward(obs, action).item() for q in module.target_critic)
+        target_q = module.compute_target_q_values(obs, action).min().item()
         value = module.compute_values(row)[0]
         u = target_q - value
         terms["value"].append(abs(cfg.expectile - float(u.item() < 0)) * u**2)
         next_value = 0.0 if row["terminateds"].item() else module.compute_values({"obs": row["new_obs"]}).item()
         y = row["rewards"].item() + cfg.gamma * next_value
-        terms["critic"].append(sum((y - q.forward(obs, action)[0]) ** 2 for q in module.critic))
+        terms["critic"].append(sum((y - q) ** 2 for [q] in module.compute_q_values(obs, action)))
         weight = min(math.exp(cfg.beta * u.item()), 100.0)
         theta = module.forward_train(row)["action_dist_inputs"]
         terms["actor"].append(-weight * log_prob(theta, action, space))
@@ -95,11 +95,11 @@ def test_v_is_the_expectile_of_q() -> None:
     assert low > q.mean()
 
 
-@pytest.mark.parametrize("twin_q", [True, False])
-def test_one_or_two_q_functions(twin_q: bool) -> None:
-    module = IQLModule(OBSERVATIONS, CONTINUOUS, replace(CONFIG, twin_q=twin_q))
+@pytest.mark.parametrize("num_critics", [1, 2, 5])
+def test_an_ensemble_of_q_functions(num_critics: int) -> None:
+    module = IQLModule(OBSERVATIONS, CONTINUOUS, replace(CONFIG, num_critics=num_critics))
     batch = recorded_rows(CONTINUOUS)
-    assert module.compute_q_values(batch["obs"], batch["actions"]).shape == (2 if twin_q else 1, 30)
+    assert module.compute_q_values(batch["obs"], batch["actions"]).shape == (num_critics, 30)
     metrics = IQLLoss(IQLConfig())(module, batch)
     metrics.total_loss.backward()
     assert bool(torch.isfinite(metrics.total_loss))

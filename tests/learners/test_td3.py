@@ -118,11 +118,11 @@ def test_the_policy_learns_in_every_third_step(optimizer: str) -> None:
     learner, batch = learner_of(config), replayed_rows()
     moved, reported = [], []
     for _ in range(9):
-        before, critic = actor_weights(learner), learner.module.critic[0].head.layers[-1].weight.detach().clone()
+        before, critic = actor_weights(learner), learner.module.critic.head.weights[-1].detach().clone()
         metrics = learner.update(batch, 0).metrics
         moved.append(not torch.equal(before, actor_weights(learner)))
         reported.append({"policy_loss", "gradients_actor_optimizer_global_norm"} & metrics.keys())
-        assert not torch.equal(critic, learner.module.critic[0].head.layers[-1].weight)
+        assert not torch.equal(critic, learner.module.critic.head.weights[-1])
     assert moved == [False, False, True] * 3
     assert [len(names) for names in reported] == [0, 0, 2] * 3
 
@@ -188,10 +188,10 @@ def test_targets_follow_with_the_policy() -> None:
         for _ in range(108):
             before = (
                 module.target_actor[1].layers[-1].bias.clone(),
-                module.target_critic[1].head.layers[-1].bias.clone(),
+                module.target_critic.head.biases[-1].clone(),
             )
             trainer.train()
-            after = module.target_actor[1].layers[-1].bias, module.target_critic[1].head.layers[-1].bias
+            after = module.target_actor[1].layers[-1].bias, module.target_critic.head.biases[-1]
             followed.append([not torch.equal(old, new) for old, new in zip(before, after, strict=True)])
     learned = followed[followed.index([True, True]) - 1 :]
     assert len(learned) > 6

@@ -11,6 +11,7 @@ import torch
 
 from runner.config.schemas import ModuleConfig
 from runner.modules import DoubleQModule, IQLModule, SACModule
+from runner.modules.mlp import ACTIVATIONS
 from runner.modules.q_functions import through_actions
 from runner.modules.target_networks import follow, target_of
 from runner.pipelines.module_to_env_pieces import acting_space
@@ -54,6 +55,44 @@ def test_q_of_several_actions_of_each_observation(observation_space: gym.Space[A
         torch.testing.assert_close(together[:, :, number], module.compute_q_values(obs, actions[:, number]))
     outputs = module.forward_train({"obs": obs})
     assert outputs["action_dist_inputs"].shape == (5, 4)
+
+
+LAYERS = {
+    "plain": ModuleConfig(fcnet_hiddens=[8, 5], fcnet_activation="relu"),
+    "norm": ModuleConfig(fcnet_hiddens=[8], fcnet_use_layernorm=True, head_fcnet_hiddens=[6], num_critics=5),
+    "linear": ModuleConfig(fcnet_hiddens=[], num_critics=1),
+}
+
+
+@pytest.mark.parametrize("config", LAYERS.values(), ids=LAYERS)
+@pytest.mark.parametrize("observation_space", OBSERVATIONS.values(), ids=OBSERVATIONS)
+def test_an_ensemble_is_one_q_function_after_another(observation_space: gym.Space[Any], config: ModuleConfig) -> None:
+    critic = SACModule(observation_space, BOX, config).critic
+    with torch.no_grad():
+        for parameter in critic.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    obs, actions = items_of(observation_space, 5), items_of(BOX, 5)
+    together = critic.forward(obs, actions)
+    encoders = critic.obs_features.encoders
+    for number in range(config.num_critics):
+        encode = encoders[number if len(encoders) > 1 else 0]
+        outputs = torch.cat((encode.forward(obs), actions), -1)
+        for part, activate in (
+            (critic.encoder, ACTIVATIONS[config.fcnet_activation]),
+            (critic.head, ACTIVATIONS[config.head_fcnet_activation]),
+        ):
+            for layer, (weight, bias) in enumerate(zip(part.weights, part.biases, strict=True)):
+                outputs = torch.nn.functional.linear(outputs, weight[number].T, bias[number, 0])
+                if part is critic.head and layer == len(part.weights) - 1:
+                    break
+                if part is critic.encoder and config.fcnet_use_layernorm:
+                    scale, shift = part.norms[2 * layer][number, 0], part.norms[2 * layer + 1][number, 0]
+                    outputs = torch.nn.functional.layer_norm(outputs, outputs.shape[-1:], scale, shift)
+                outputs = activate(outputs)
+        torch.testing.assert_close(together[number], outputs)
+    some = torch.tensor([0, config.num_critics - 1])
+    torch.testing.assert_close(critic.forward(obs, actions, some), together[some])
+    torch.testing.assert_close(critic.forward(obs, actions, slice(1)), together[:1])
 
 
 def test_actions_are_clamped_into_the_boxes_of_their_space() -> None:
