@@ -368,9 +368,45 @@ class SACConfig(TargetNetworksConfig):
     target_entropy: float | str = option(
         "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
     )
+    num_target_critics: int | None = option(
+        None,
+        "Q functions, drawn for each gradient step, whose lowest value makes the target (REDQ: 2); null: all",
+        minimum=1,
+    )
+    policy_q: str = option("min", "value that the policy learns from, of all Q functions", choices=("min", "mean"))
+    policy_delay: int = option(1, "updates of the Q functions for each of the policy", unit="gradient steps", minimum=1)
 
     metrics: ClassVar[type[LossMetrics]] = SACMetrics
+    module_options: ClassVar[tuple[str, ...]] = ("critic_dropout",)
     optimizers: ClassVar[Mapping[str, str]] = {"actor": "actor_lr", "critic": "critic_lr", "alpha": "alpha_lr"}
+
+
+@dataclass(frozen=True)
+class DiscreteSACConfig(SACConfig):
+    """Soft actor-critic for discrete actions (Christodoulou, 2019, https://arxiv.org/abs/1910.07207)."""
+
+    actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
+    target_entropy: float | str = option(
+        "auto",
+        "entropy that alpha is adapted to; auto: half the largest, log(number of actions) / 2",
+        choices=("auto",),
+    )
+
+
+@dataclass(frozen=True)
+class TQCConfig(SACConfig):
+    """Truncated quantile critics (Kuznetsov et al., 2020, https://arxiv.org/abs/2005.04269).
+
+    Defaults are the paper's, but for the first steps and `min_sample_timesteps_per_iteration`.
+    """
+
+    actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
+    policy_q: str = option("mean", "value that the policy learns from, of all Q functions", choices=("min", "mean"))
+    top_quantiles_to_drop_per_net: int = option(
+        2, "highest quantiles of the target that are left out, times the number of Q functions", minimum=0
+    )
+
+    module_options: ClassVar[tuple[str, ...]] = ("q_distribution", "critic_dropout")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.algorithms import AlgorithmConfig, DQNConfig
+from runner.config.algorithms import AlgorithmConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import check_value
 from runner.config.compose import Composed
 from runner.config.errors import Problem, show_value
@@ -27,17 +27,21 @@ def find_q_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Pr
                 yield Problem(f"{key}.{name}: {what}", where, got, allowed)
 
 
+# Option -> its default, and algorithms that learn with another value.
+_LEARNED_BY_SOME: Mapping[str, tuple[Any, str]] = {
+    "q_distribution": ("none", "dqn or tqc"),
+    "noisy": (False, "dqn"),
+    "critic_dropout": (0.0, "sac, tqc or sac_discrete"),
+}
 # Name of the option, what is wrong, got, allowed.
 _Fault = tuple[str, str, str, str]
 
 
 def _find_unlearned(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
-    is_set = {"q_distribution": module.q_distribution != "none", "noisy": module.noisy}
-    for name, is_asked in is_set.items():
-        if is_asked and name not in algorithm.module_options:
-            default = "none" if name == "q_distribution" else "false"
+    for name, (default, algorithms) in _LEARNED_BY_SOME.items():
+        if getattr(module, name) != default and name not in algorithm.module_options:
             what = f"{algorithm.loss.rpartition('.')[2]} does not learn with it"
-            yield name, what, show_value(getattr(module, name)), f"{default}, or algorithm=dqn"
+            yield name, what, show_value(getattr(module, name)), f"{show_value(default)}, or algorithm={algorithms}"
 
 
 def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
@@ -59,11 +63,29 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
         if kind != "categorical" and value is not None:
             what = f"only a categorical distribution has bounds, and module.q_distribution is {kind}"
             yield name, what, show_value(value), "null, or module.q_distribution=categorical"
+    yield from _find_in_ensembles(module, algorithm)
     if module.noisy and (module.use_lstm or module.use_gru):
         yield "noisy", "a module with memory has no noisy layers", "true", "false, or no memory"
     if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.td_error_loss_fn == "mse":
         what = "algorithm.td_error_loss_fn mse is for a Q that is one number"
         yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"
+
+
+def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iterator[_Fault]:
+    if isinstance(algorithm, SACConfig):
+        num_drawn = algorithm.num_target_critics
+        if num_drawn is not None and num_drawn > module.num_critics:
+            what = f"algorithm.num_target_critics draws {num_drawn} of them"
+            yield "num_critics", what, show_value(module.num_critics), f"{num_drawn} or more"
+    if isinstance(algorithm, TQCConfig):
+        num_dropped = algorithm.top_quantiles_to_drop_per_net
+        if module.q_distribution != "quantile":
+            yield "q_distribution", "TQC learns quantiles", module.q_distribution, "quantile, as in module=tqc"
+        elif num_dropped >= module.num_atoms:
+            what = (
+                f"algorithm.top_quantiles_to_drop_per_net leaves out {num_dropped} of each Q function, so none is left"
+            )
+            yield "num_atoms", what, show_value(module.num_atoms), f"{num_dropped + 1} or more"
 
 
 def _with_overrides(module: ModuleConfig, values: Mapping[str, Any]) -> ModuleConfig:

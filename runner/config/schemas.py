@@ -175,6 +175,12 @@ class ModuleConfig:
     head_fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the heads")
     vf_share_layers: bool = option(True, "policy and value function share the encoder")
     num_critics: int = option(2, "modules with Q functions: how many there are", minimum=1)
+    critic_use_layernorm: bool = option(
+        False, "modules with Q functions: layer norm in these, also without fcnet_use_layernorm"
+    )
+    critic_dropout: float = option(
+        0.0, "modules with Q functions: share of these' hidden units that is left out in each pass", minimum=0, below=1
+    )
     dueling: bool = option(
         False, "modules with a Q for each action: a value of the state and advantages of actions, each with a head"
     )

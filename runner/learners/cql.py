@@ -32,12 +32,11 @@ class CQLLoss(SACLoss):
 
     def __init__(self, config: CQLConfig) -> None:
         super().__init__(config)
-        self.num_steps = 0
         self._clones = config.bc_iters > 0
 
-    def _noise(self, pi: Any, num_rows: int) -> dict[str, Any]:
-        rows = num_rows, self._config.num_actions
-        return super()._noise(pi, num_rows) | {
+    def _action_noise(self, module: Any, num_rows: int) -> dict[str, Any]:
+        pi, rows = module.squashed, (num_rows, self._config.num_actions)
+        return super()._action_noise(module, num_rows) | {
             UNIFORM_SHARES: pi.draw_shares(self._stream, rows),
             SAMPLES_NOISE: pi.draw_noise(self._stream, rows),
             NEXT_SAMPLES_NOISE: pi.draw_noise(self._stream, rows),
@@ -62,7 +61,7 @@ class CQLLoss(SACLoss):
         if self._clones:
             policy_loss = (alpha * pi_logp - pi.log_prob(theta, actions)).mean()
         else:
-            policy_loss = self._policy_loss(module, obs, pi_actions, alpha * pi_logp)
+            policy_loss = self._policy_loss(module, batch, pi_actions, alpha * pi_logp)
 
         # Q functions: TD error.
         with torch.no_grad():
@@ -118,19 +117,14 @@ class CQLLoss(SACLoss):
 
     def after_step(self, module: Any, num_rows: int) -> None:
         """Count the step."""
-        self.num_steps += 1
+        super().after_step(module, num_rows)
         self._clones = self.num_steps < self._config.bc_iters
 
     def coefficients(self) -> dict[str, float]:
         """Return how many gradient steps of behaviour cloning remain."""
         return {"curr_bc_iters_left": max(0, self._config.bc_iters - self.num_steps)}
 
-    def get_state(self) -> dict[str, Any]:
-        """Return gradient steps so far, and the random stream."""
-        return {"num_steps": self.num_steps, **super().get_state()}
-
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state."""
-        self.num_steps = int(state["num_steps"])
-        self._clones = self.num_steps < self._config.bc_iters
         super().set_state(state)
+        self._clones = self.num_steps < self._config.bc_iters

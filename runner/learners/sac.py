@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905)."""
+"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905), and REDQ and DroQ as options of it."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from runner.config.algorithms import CQLConfig, LossMetrics, SACConfig, SACMetrics
-from runner.learners.loss import Loss
+from runner.learners.delayed_policy import DelayedPolicyLoss
+from runner.modules.mlp import ALL, Members
 from runner.modules.q_functions import through_actions
-from runner.streams import restore_stream, stream_state
 
 # Columns of noise for actions: of the policy in s and in s'.
 POLICY_NOISE, NEXT_NOISE = "policy_noise", "next_policy_noise"
+# The Q functions (M,) that make the target, and factors (E or M, B, hidden) of hidden layers: of dropout.
+TARGET_MEMBERS, Q_SCALES, TARGET_SCALES, POLICY_SCALES = "target_members", "q_scales", "target_scales", "policy_scales"
 
 
-class SACLoss(Loss):
-    """SAC for real-valued actions; two Q functions (or one), a temperature that adapts.
+class SACLoss(DelayedPolicyLoss):
+    """SAC for real-valued actions; an ensemble of Q functions, a temperature that adapts.
 
     L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n (min Q_target(s', a') - alpha log pi(a' | s'))
     L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)]
@@ -28,6 +29,11 @@ class SACLoss(Loss):
 
     R sums the rewards of n steps, s' is the observation after them, w are the importance weights of replay; the second
     term of y is 0 after a terminal step. Each term reaches one parameter group: `critic`, `actor` or `alpha`.
+
+    With `num_target_critics` the minimum in y is over so many Q functions, drawn for each gradient step; with
+    `policy_q: mean` the policy learns from the mean (REDQ: Chen et al., 2021, https://arxiv.org/abs/2101.05982). A
+    module with `critic_dropout` has new dropout in each pass (DroQ: Hiraoka et al., 2022,
+    https://arxiv.org/abs/2110.02034).
     """
 
     reads: tuple[str, ...] = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
@@ -37,26 +43,39 @@ class SACLoss(Loss):
         "critic",
         "compute_q_values",
         "compute_target_q_values",
+        "draw_dropout",
         "log_alpha",
     )
     made_for = "module=sac"
+    delayed = ("actor", "alpha")
 
     def __init__(self, config: SACConfig | CQLConfig) -> None:
+        is_sac = isinstance(config, SACConfig)
+        super().__init__(config.policy_delay if is_sac else 1)
         self._config: Any = config
-        self._stream = np.random.default_rng(0)
-
-    def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw the noise of sampled actions from `stream`."""
-        self._stream = stream
+        self._num_target_critics = config.num_target_critics if is_sac else None
+        self._learns_from_mean = is_sac and config.policy_q == "mean"
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise (B, ...) of the policy's actions in s and s'."""
+        """Draw the noise (B, ...) of the policy's actions in s and s', and what is random in the Q functions."""
         rewards = columns["rewards"]
-        noise = self._noise(module.squashed, len(rewards))
+        noise = {**self._action_noise(module, len(rewards)), **self._critic_noise(module, len(rewards))}
         return {name: torch.from_numpy(values).to(rewards.device) for name, values in noise.items()}
 
-    def _noise(self, pi: Any, num_rows: int) -> dict[str, Any]:
-        return {name: pi.draw_noise(self._stream, (num_rows,)) for name in (POLICY_NOISE, NEXT_NOISE)}
+    def _action_noise(self, module: Any, num_rows: int) -> dict[str, Any]:
+        return {name: module.squashed.draw_noise(self._stream, (num_rows,)) for name in (POLICY_NOISE, NEXT_NOISE)}
+
+    def _critic_noise(self, module: Any, num_rows: int) -> dict[str, Any]:
+        num_critics = module.critic.num_members
+        num_of_pass = {Q_SCALES: num_critics, TARGET_SCALES: num_critics, POLICY_SCALES: num_critics}
+        noise: dict[str, Any] = {}
+        if self._num_target_critics is not None:
+            noise[TARGET_MEMBERS] = self._stream.permutation(num_critics)[: self._num_target_critics]
+            num_of_pass[TARGET_SCALES] = self._num_target_critics
+        for name, num_members in num_of_pass.items():
+            if (scales := module.draw_dropout(self._stream, num_members, num_rows)) is not None:
+                noise[name] = scales
+        return noise
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
         """The loss of one minibatch.
@@ -69,29 +88,33 @@ class SACLoss(Loss):
         """
         log_alpha = self._log_alpha(module)
         alpha = log_alpha.detach().exp()
-        theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
-        pi_actions, pi_logp = module.squashed.sample_with_log_prob(theta, batch[POLICY_NOISE])
-        alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)
-        policy_loss = self._policy_loss(module, batch["obs"], pi_actions, alpha * pi_logp)
+        total_loss = policy_loss = alpha_loss = logp_mean = None
+        if not self.resting:
+            theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
+            pi_actions, pi_logp = module.squashed.sample_with_log_prob(theta, batch[POLICY_NOISE])
+            alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)
+            policy_loss = self._policy_loss(module, batch, pi_actions, alpha * pi_logp)
+            logp_mean, total_loss = pi_logp.mean(), policy_loss + alpha_loss
+        qf_loss, qf_mean, td_error = self._q_losses(module, batch, alpha)
+        total_loss = qf_loss if total_loss is None else total_loss + qf_loss
+        return SACMetrics(total_loss, policy_loss, qf_loss, alpha_loss, alpha, qf_mean, logp_mean, td_error)
 
+    def _q_losses(self, module: Any, batch: Mapping[str, Any], alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the loss of the Q functions, their mean, and |TD error| (B,)."""
         with torch.no_grad():
             next_theta = module.forward_train({"obs": batch["new_obs"]})["action_dist_inputs"]
             next_q, next_logp = self._next_q(module, batch, next_theta)
-            next_values = (next_q - alpha * next_logp).masked_fill(batch["terminateds"], 0.0)
-            y = torch.addcmul(batch["rewards"], self._config.gamma ** batch["n_step"], next_values)  # (B,)
-        q = module.compute_q_values(batch["obs"], module.clamped(batch["actions"]))  # (E, B)
+            y = self._returns(batch, next_q - alpha * next_logp)
+        q = module.compute_q_values(batch["obs"], module.clamped(batch["actions"]), ALL, batch.get(Q_SCALES))  # (E, B)
         td = y - q  # (E, B)
-        qf_loss = (batch["weights"] * td.square()).mean(-1).sum()
-        return SACMetrics(
-            policy_loss + alpha_loss + qf_loss,
-            policy_loss,
-            qf_loss,
-            alpha_loss,
-            alpha,
-            q.mean(),
-            pi_logp.mean(),
-            td.detach().abs().mean(0),
-        )
+        return (batch["weights"] * td.square()).mean(-1).sum(), q.mean(), td.detach().abs().mean(0)
+
+    def _returns(self, batch: Mapping[str, Any], next_values: Tensor) -> Tensor:
+        """Return R + gamma^n times the values (B, ...) of s', which are 0 after a terminal step."""
+        rewards, discounts, are_last = batch["rewards"], self._config.gamma ** batch["n_step"], batch["terminateds"]
+        if next_values.ndim > 1:
+            rewards, discounts, are_last = (column.unsqueeze(-1) for column in (rewards, discounts, are_last))
+        return torch.addcmul(rewards, discounts, next_values.masked_fill(are_last, 0.0))
 
     def _log_alpha(self, module: Any) -> Tensor:
         log_alpha: Tensor = module.log_alpha + math.log(self._config.initial_alpha)
@@ -99,22 +122,27 @@ class SACLoss(Loss):
 
     def _alpha_loss(self, module: Any, log_alpha: Tensor, pi_logp: Tensor) -> Tensor:
         given = self._config.target_entropy
-        target_entropy = -float(module.squashed.num_noise) if given == "auto" else float(given)
+        target_entropy = self._auto_target_entropy(module) if given == "auto" else float(given)
         return -(log_alpha * (pi_logp.detach() + target_entropy)).mean()
 
-    def _policy_loss(self, module: Any, obs: Any, pi_actions: Any, entropy_cost: Tensor) -> Tensor:
-        pi_q = through_actions(module.compute_q_values(obs, pi_actions).amin(0), pi_actions)  # (B,)
-        return (entropy_cost - pi_q).mean()
+    def _auto_target_entropy(self, module: Any) -> float:
+        return -float(module.squashed.num_noise)
+
+    def _policy_loss(self, module: Any, batch: Mapping[str, Any], pi_actions: Any, entropy_cost: Tensor) -> Tensor:
+        q = module.compute_q_values(batch["obs"], pi_actions, ALL, batch.get(POLICY_SCALES))  # (E, B)
+        return (entropy_cost - through_actions(self._policy_q(q), pi_actions)).mean()
+
+    def _policy_q(self, q: Tensor) -> Tensor:
+        """Return the value (B, ...) that the policy learns from, of Q (E, B, ...)."""
+        return q.mean(0) if self._learns_from_mean else q.amin(0)
 
     def _next_q(self, module: Any, batch: Mapping[str, Any], next_theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return min Q_target (B,) of the policy's actions in s', and their log densities (B,)."""
         next_actions, next_logp = module.squashed.sample_with_log_prob(next_theta, batch[NEXT_NOISE])
-        return module.compute_target_q_values(batch["new_obs"], next_actions).amin(0), next_logp
+        members, scales = target_members(batch), batch.get(TARGET_SCALES)
+        return module.compute_target_q_values(batch["new_obs"], next_actions, members, scales).amin(0), next_logp
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the random stream."""
-        return {"stream": stream_state(self._stream)}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        restore_stream(self._stream, state["stream"])
+def target_members(batch: Mapping[str, Any]) -> Members:
+    """Return which Q functions make the target."""
+    return batch.get(TARGET_MEMBERS, ALL)

@@ -9,14 +9,13 @@ import numpy as np
 import torch
 
 from runner.config.algorithms import LossMetrics, TD3Config, TD3Metrics
-from runner.learners.loss import Loss
+from runner.learners.delayed_policy import DelayedPolicyLoss
 from runner.modules.q_functions import through_actions
-from runner.streams import restore_stream, stream_state
 
 TARGET_NOISE = "target_noise"
 
 
-class TD3Loss(Loss):
+class TD3Loss(DelayedPolicyLoss):
     """TD3: two Q functions (or one) with smoothed targets, and a policy that learns in every `policy_delay`-th step.
 
     L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n min Q_target(s', pi_target(s') + clip(noise))
@@ -24,9 +23,6 @@ class TD3Loss(Loss):
 
     R sums the rewards of n steps, s' is the observation after them, w are the importance weights of replay; the second
     term of y is 0 after a terminal step. One Q function, no delay and no noise make DDPG (Lillicrap et al., 2016).
-
-    Attributes:
-        resting: `actor`, but for the steps in which the policy learns.
     """
 
     reads: tuple[str, ...] = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
@@ -41,13 +37,8 @@ class TD3Loss(Loss):
     made_for = "module=td3"
 
     def __init__(self, config: TD3Config) -> None:
+        super().__init__(config.policy_delay)
         self._config = config
-        self._stream = np.random.default_rng(0)
-        self._set_num_steps(0)
-
-    def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw the noise of actions in targets from `stream`."""
-        self._stream = stream
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Draw the noise (B, A) of the target policy's actions."""
@@ -81,20 +72,3 @@ class TD3Loss(Loss):
             policy_loss = -through_actions(pi_q, pi_actions).mean()
             total_loss = qf_loss + policy_loss
         return TD3Metrics(total_loss, policy_loss, qf_loss, q.mean(), td.detach().abs().mean(0))
-
-    def after_step(self, module: Any, num_rows: int) -> None:
-        """Count the step: the policy learns in every `policy_delay`-th."""
-        self._set_num_steps(self._num_steps + 1)
-
-    def _set_num_steps(self, num_steps: int) -> None:
-        self._num_steps = num_steps
-        self.resting = () if (num_steps + 1) % self._config.policy_delay == 0 else ("actor",)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the random stream and the number of gradient steps."""
-        return {"stream": stream_state(self._stream), "num_steps": self._num_steps}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        restore_stream(self._stream, state["stream"])
-        self._set_num_steps(int(state["num_steps"]))

@@ -12,6 +12,7 @@ _EXPORTS: dict[str, str] = {
     "Bernoulli": "bernoulli",
     "Categorical": "categorical",
     "DiagGaussian": "gaussian",
+    "DiscreteSACModule": "discrete_sac_module",
     "DoubleQModule": "double_q_module",
     "IQLModule": "iql_module",
     "MultiCategorical": "categorical",

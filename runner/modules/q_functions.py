@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -44,16 +45,19 @@ class QEnsemble(nn.Module):
     ) -> None:
         super().__init__()
         self.num_members = config.num_critics
+        encoder_layers, head_layers = encoder_options(config), head_options(config)
+        if config.critic_use_layernorm:
+            encoder_layers, head_layers = (replace(one, use_layernorm=True) for one in (encoder_layers, head_layers))
         self.obs_features = _Features(observation_space, replace(config, fcnet_hiddens=[]))
         num_features = self.obs_features.num_outputs
         self.action_features = None
         if action_space is not None:
             self.action_features = _Features(action_space, replace(config, fcnet_hiddens=[], conv_filters=None))
             num_features += self.action_features.num_outputs
-        self.encoder = EnsembleMLP(self.num_members, num_features, config.fcnet_hiddens, encoder_options(config))
+        self.encoder = EnsembleMLP(self.num_members, num_features, config.fcnet_hiddens, encoder_layers)
         num_features = self.encoder.num_outputs
         hiddens = config.head_fcnet_hiddens
-        self.head = EnsembleMLP(self.num_members, num_features, hiddens, head_options(config), num_outputs)
+        self.head = EnsembleMLP(self.num_members, num_features, hiddens, head_layers, num_outputs)
         self.num_hidden = self.encoder.num_hidden + self.head.num_hidden
 
     def forward(self, obs: Any, actions: Any = None, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
@@ -123,9 +127,21 @@ class WithQFunctions(nn.Module):
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
     ) -> None:
         """Make the networks; to be called once, in `__init__`."""
+        if config.q_distribution not in ("none", "quantile"):
+            raise ValueError(
+                f"Q functions of actions give a number or quantiles: module.q_distribution is {config.q_distribution}; "
+                "allowed: none, quantile"
+            )
         self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
         self.target_critic = target_of(self.critic)
+        self._dropout = config.critic_dropout
         self._bounds = _bounds_of(action_space)
+
+    def draw_dropout(
+        self, stream: np.random.Generator, num_members: int, num_rows: int
+    ) -> npt.NDArray[np.float32] | None:
+        """Draw factors (num_members, num_rows, num_hidden) of hidden units, 0 or 1 / (1 - rate); None: no dropout."""
+        return draw_dropout(stream, self._dropout, (num_members, num_rows, self.critic.num_hidden))
 
     def clamped(self, actions: Any) -> Any:
         """Return (B, ...) actions, nested as their space, moved to the bounds of a Box of floats where they lie beyond.
@@ -151,9 +167,26 @@ class WithQFunctions(nn.Module):
         """Return the same of the targets."""
         return _mean(self.target_critic.forward(obs, actions, members, scales))
 
+    def compute_quantiles(self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
+        """Return (M, B, N) quantiles of the return, of which `compute_q_values` gives the mean."""
+        return self.critic.forward(obs, actions, members, scales)
+
+    def compute_target_quantiles(
+        self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None
+    ) -> Tensor:
+        """Return the same of the targets."""
+        return self.target_critic.forward(obs, actions, members, scales)
+
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
         """Return the Q functions' targets and the Q functions."""
         return [(self.target_critic, self.critic)]
+
+
+def draw_dropout(stream: np.random.Generator, rate: float, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
+    """Draw factors of hidden units: 0 with probability `rate`, else 1 / (1 - rate); None for a rate of 0."""
+    if rate == 0.0:
+        return None
+    return (stream.random(shape, np.float32) >= rate) * np.float32(1.0 / (1.0 - rate))
 
 
 def _mean(outputs: Tensor) -> Tensor:

@@ -159,7 +159,9 @@ def test_cloning_ends_after_exactly_bc_iters_gradient_steps() -> None:
     module, batch = make(SACModule, CONTINUOUS), recorded_rows(CONTINUOUS)
     learner = Learner(module, CQLLoss(config), config, np.random.default_rng(0))
     compute, rows = module.compute_q_values, []
-    module.compute_q_values = lambda obs, actions: rows[-1].append(actions.ndim) or compute(obs, actions)
+    module.compute_q_values = lambda obs, actions, *others: (
+        rows[-1].append(actions.ndim) or compute(obs, actions, *others)
+    )
     left = []
     for _ in range(5):
         rows.append([])

@@ -1,0 +1,49 @@
+"""What losses share whose policy may learn in only some of the gradient steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from runner.learners.loss import Loss
+from runner.modules.rl_module import RLModule
+from runner.streams import restore_stream, stream_state
+
+
+class DelayedPolicyLoss(Loss):
+    """Base of losses with a stream of noise whose policy learns in every `policy_delay`-th gradient step.
+
+    Attributes:
+        delayed: optimisers that rest in the other steps.
+        num_steps: gradient steps so far.
+    """
+
+    delayed: ClassVar[tuple[str, ...]] = ("actor",)
+
+    def __init__(self, policy_delay: int) -> None:
+        self._stream = np.random.default_rng(0)
+        self._policy_delay = policy_delay
+        self._set_num_steps(0)
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Draw all noise from `stream`."""
+        self._stream = stream
+
+    def after_step(self, module: RLModule, num_rows: int) -> None:
+        """Count the step."""
+        self._set_num_steps(self.num_steps + 1)
+
+    def _set_num_steps(self, num_steps: int) -> None:
+        self.num_steps = num_steps
+        self.resting = () if (num_steps + 1) % self._policy_delay == 0 else self.delayed
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the random stream and the number of gradient steps."""
+        return {"stream": stream_state(self._stream), "num_steps": self.num_steps}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        restore_stream(self._stream, state["stream"])
+        self._set_num_steps(int(state["num_steps"]))
