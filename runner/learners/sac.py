@@ -50,11 +50,11 @@ class SACLoss(DelayedPolicyLoss):
     delayed = ("actor", "alpha")
 
     def __init__(self, config: SACConfig | CQLConfig) -> None:
-        is_sac = isinstance(config, SACConfig)
-        super().__init__(config.policy_delay if is_sac else 1)
+        options = config if isinstance(config, SACConfig) else SACConfig()
+        super().__init__(options.policy_delay)
         self._config: Any = config
-        self._num_target_critics = config.num_target_critics if is_sac else None
-        self._learns_from_mean = is_sac and config.policy_q == "mean"
+        self._num_target_critics = options.num_target_critics
+        self._learns_from_mean = options.policy_q == "mean"
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Draw the noise (B, ...) of the policy's actions in s and s', and what is random in the Q functions."""
@@ -145,4 +145,5 @@ class SACLoss(DelayedPolicyLoss):
 
 def target_members(batch: Mapping[str, Any]) -> Members:
     """Return which Q functions make the target."""
-    return batch.get(TARGET_MEMBERS, ALL)
+    members: Members = batch.get(TARGET_MEMBERS, ALL)
+    return members

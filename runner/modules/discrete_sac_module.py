@@ -66,12 +66,10 @@ class DiscreteSACModule(RLModule):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `action_dist_inputs`, logits (B, A), of `obs` (B, ...); far below where a mask forbids."""
         obs = batch["obs"]
-        logits = self.actor.forward(obs)
-        return {
-            "action_dist_inputs": logits
-            if self._mask_key is None
-            else self.action_dist.masked(logits, obs[self._mask_key])
-        }
+        logits: Tensor = self.actor(obs)
+        if self._mask_key is not None:
+            logits = self.action_dist.masked(logits, obs[self._mask_key])
+        return {"action_dist_inputs": logits}
 
     def compute_q_values(self, obs: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
         """Return (M, B, A) Q of all actions in `obs` (B, ...), of the Q functions `members`, with dropout `scales`."""

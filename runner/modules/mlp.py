@@ -174,7 +174,7 @@ class EnsembleMLP(nn.Module):
             members: the numbers (M,) int64 of the perceptrons to compute, or a slice of them.
             scales: (M, B, num_hidden) factors of each hidden layer's outputs before norm and activation: of dropout.
         """
-        of_layers = None if scales is None else scales.split(self._hiddens, -1)
+        of_layers = None if scales is None else torch.split(scales, self._hiddens, -1)
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
             weight, bias = _of(weight, members), _of(bias, members)
             inputs = torch.baddbmm(bias, inputs.expand(len(weight), -1, -1), weight)

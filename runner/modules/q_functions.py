@@ -80,7 +80,7 @@ class QEnsemble(nn.Module):
             features = torch.cat((features, of_actions), -1)
         of_encoder, of_head = None, None
         if scales is not None:
-            of_encoder, of_head = scales.split([self.encoder.num_hidden, self.head.num_hidden], -1)
+            of_encoder, of_head = torch.split(scales, [self.encoder.num_hidden, self.head.num_hidden], -1)
         return self.head.forward(self.encoder.forward(features, members, of_encoder), members, of_head)
 
 

@@ -24,11 +24,13 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         return  # config.yaml itself is part of every composition
     if group == "experiment":
         overrides = [f"+experiment={option}"]
+    elif name == "algorithm/tqc":  # learns with no other module
+        overrides = ["algorithm=tqc", "module=tqc", "env=pendulum", "+stop.training_iteration=1"]
     elif group == "algorithm":  # without the values that an experiment gives to its own
         overrides = [f"algorithm={option}", "env=cartpole", "+stop.training_iteration=1"]
     elif name == "module/rainbow":  # PPO does not learn with it
         overrides = ["algorithm=rainbow", "module=rainbow", "env=cartpole", "+stop.training_iteration=1"]
-    elif name in ("module/td3", "module/ddpg"):
+    elif name in ("module/td3", "module/ddpg", "module/tqc"):
         overrides = [f"algorithm={option}", name.replace("/", "="), "env=pendulum", "+stop.training_iteration=1"]
     else:
         overrides = [CARTPOLE, f"{group}={option}"]
@@ -39,7 +41,7 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
     if name == "env/external":
         box = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
         overrides += [f"env.observation_space={box}", f"env.action_space={box}", "evaluation=none"]
-    sampling = ("ppo", "a2c", "a3c", "ddpg", "dqn", "pg", "rainbow", "sac", "td3")
+    sampling = ("ppo", "a2c", "a3c", "ddpg", "dqn", "pg", "rainbow", "sac", "td3", "tqc")
     if group in ("experiment", "algorithm") and not option.startswith(sampling):
         overrides += ["offline.input_=data", "checkpoint.metric=training_iteration"]
     if group == "algorithm" and option == "marwil":

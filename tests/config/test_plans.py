@@ -300,9 +300,12 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
         outcome = run_main("show", "--plan", f"+experiment={experiment}", *others)
         assert (outcome.code, outcome.err) == (0, "")
         texts.append(f"== {name}\n{outcome.out}")
-    assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {"cql_discrete", "ddpg"} == set(
-        EXPERIMENTS
-    )
+    assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {
+        "cql_discrete",
+        "ddpg",
+        "sac_discrete",
+        "tqc",
+    } == set(EXPERIMENTS)
     texts += [f"== {name}\n{draw_plan(read_plan(plan))}\n" for name, plan in DRAWN.items()]
     assert_golden("plan_drawings", "\n".join(texts))
 

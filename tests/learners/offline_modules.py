@@ -17,11 +17,13 @@ OBSERVATIONS = gym.spaces.Box(-5, 5, (3,), np.float32)
 CONFIG = ModuleConfig(fcnet_hiddens=[8], vf_share_layers=False)
 
 
-def make(module_class: type[RLModule], action_space: gym.Space[Any], seed: int = 0) -> Any:
+def make(
+    module_class: type[RLModule], action_space: gym.Space[Any], seed: int = 0, config: ModuleConfig = CONFIG
+) -> Any:
     """A module whose targets differ from what they follow."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = module_class(OBSERVATIONS, action_space, CONFIG)
+        module = module_class(OBSERVATIONS, action_space, config)
         with torch.no_grad():
             for parameter in module.parameters():
                 if not parameter.requires_grad:

@@ -35,8 +35,10 @@ PROMISES = {
     "a2c_replay_cartpole": (300, 500_000),
     "dqn_cartpole": (450, 100_000),
     "rainbow_cartpole": (450, 100_000),
+    "sac_cartpole_discrete": (400, 100_000),
     "sac_pendulum": (-200, 20_000),
     "td3_pendulum": (-200, 20_000),
+    "tqc_pendulum": (-200, 20_000),
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
     "ppo_pendulum": (-300, 400_000),
@@ -48,10 +50,10 @@ PROMISES = {
     "ppo_catch": (0.9, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
 }
-SAMPLED = ("a2c_", "dqn_", "pg_", "ppo_", "rainbow_", "sac_", "td3_")  # experiments without recorded data
+SAMPLED = ("a2c_", "dqn_", "pg_", "ppo_", "rainbow_", "sac_", "td3_", "tqc_")  # experiments without recorded data
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_cartpole"),
-    *("ppo_stateless_cartpole_lstm", "sac_pendulum", "td3_pendulum"),
+    *("ppo_stateless_cartpole_lstm", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
 # rainbow_cartpole reaches its return on some seeds only: docs/learning.md.
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1, "rainbow_cartpole": 0}

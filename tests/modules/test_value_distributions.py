@@ -16,6 +16,7 @@ from runner.modules.value_distributions import (
     CategoricalReturns,
     QuantileReturns,
     of_actions,
+    quantile_huber_loss,
     value_distribution_for,
 )
 
@@ -101,17 +102,32 @@ def test_quantile_loss_is_that_of_a_double_loop(data: Any, num_atoms: int) -> No
     rows = data.draw(rows_of(num_atoms))
     next_inputs, rewards, discounts = tensors(rows)
     lists = st.lists(NUMBERS, min_size=num_atoms, max_size=num_atoms)
-    quantiles = torch.tensor([data.draw(lists) for _ in rows], dtype=torch.float64)
+    quantiles = torch.tensor([data.draw(lists) for _ in rows], dtype=torch.float64, requires_grad=True)
     losses = QuantileReturns(num_atoms).td_loss(quantiles, next_inputs, rewards, discounts)
+    (gradient,) = torch.autograd.grad(losses.sum(), quantiles)
     for row in range(len(rows)):
         expected = 0.0
         for i in range(num_atoms):
-            tau, theta = (i + 0.5) / num_atoms, float(quantiles[row, i])
+            tau, theta = (i + 0.5) / num_atoms, quantiles[row, i].item()
+            slope = 0.0
             for j in range(num_atoms):
                 u = float(rewards[row] + discounts[row] * next_inputs[row, j]) - theta
                 huber = 0.5 * u**2 if abs(u) <= 1 else abs(u) - 0.5
                 expected += abs(tau - (u < 0)) * huber / num_atoms
-        assert losses[row].item() == pytest.approx(expected, rel=1e-9, abs=1e-12)
+                slope += abs(tau - (u < 0)) * min(max(u, -1.0), 1.0) / num_atoms
+            assert gradient[row, i].item() == pytest.approx(-slope, rel=1e-9, abs=1e-9)
+        assert losses[row].item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_quantile_loss_of_large_returns_in_float32() -> None:
+    """Sums of squares of returns in the thousands do not drown the losses of quantiles close to them."""
+    stream = np.random.default_rng(0)
+    returns = torch.from_numpy(stream.normal(-1500.0, 300.0, (20, 115)))
+    quantiles = torch.from_numpy(stream.normal(-1500.0, 300.0, (20, 50)))
+    taus = torch.linspace(0.01, 0.99, 50, dtype=torch.float64)
+    exact = quantile_huber_loss(quantiles, taus, returns)
+    rounded = quantile_huber_loss(quantiles.float(), taus.float(), returns.float())
+    torch.testing.assert_close(rounded.double(), exact, rtol=1e-4, atol=1e-2)
 
 
 def test_means() -> None:

@@ -79,6 +79,15 @@ PLANS: dict[str, tuple[str, list[str]]] = {
         "td3_pendulum",
         [*TWO, "algorithm.num_steps_sampled_before_learning_starts=100", "algorithm.train_batch_size_per_learner=16"],
     ),
+    "redq": (
+        "sac_pendulum",
+        [
+            *TWO,
+            *("module.num_critics=3", "module.critic_dropout=0.1", "algorithm.num_target_critics=2"),
+            *("algorithm.policy_delay=3", "algorithm.train_batch_size_per_learner=16"),
+            "algorithm.num_steps_sampled_before_learning_starts=100",
+        ],
+    ),
     "mixed_in_replay": ("a2c_replay_cartpole", [f"algorithm.plan={MIXED}"]),
     "own_operator": ("ppo_cartpole", [f"algorithm.plan={OWN}"]),
     "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.two_batches}]"]),

@@ -71,6 +71,10 @@ CASES: dict[str, Case] = {
     "multi_discrete": (VECTOR, spaces.MultiDiscrete([2, 3, 3]), (), []),
     "clipped": (VECTOR, ARM, ("env.normalize_actions=false", "env.clip_actions=true"), []),
     "squashed": (VECTOR, ARM, ("module._target_=runner.modules.SACModule",), []),
+    "discrete_sac": (
+        MASKED, spaces.Discrete(3),
+        ("module._target_=runner.modules.DiscreteSACModule", "module.action_mask_key=mask"), [],
+    ),
     "deterministic": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module",), []),
     "nested_actions": (VECTOR, NESTED_ACTIONS, ("module.fcnet_use_layernorm=true", "module.free_log_std=true"), []),
 }  # fmt: skip
@@ -106,13 +110,14 @@ def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
         ("rainbow_cartpole", VECTOR, ()),
         ("rainbow_cartpole", MASKED, ("module.action_mask_key=mask", "module.dueling=false")),
         ("td3_pendulum", VECTOR, ()),
+        ("tqc_pendulum", VECTOR, ()),
     ],
-    ids=["vector", "masked", "lstm", "rainbow", "masked_rainbow", "td3"],
+    ids=["vector", "masked", "lstm", "rainbow", "masked_rainbow", "td3", "tqc"],
 )
 def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
     experiment: str, observation_space: gym.Space[Any], overrides: tuple[str, ...]
 ) -> None:
-    actions = ARM if experiment == "td3_pendulum" else spaces.Discrete(3)
+    actions = ARM if experiment.endswith("pendulum") else spaces.Discrete(3)
     parts, config = make_parts(observation_space, actions, *overrides, experiment=experiment)
     weights = random_weights(parts)
     model = OnnxPolicy.of_parts(parts, config).to_bytes(weights, {})
