@@ -7,6 +7,7 @@ from typing import Any
 
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
+    "BitFlipping": "bit_flipping",
     "Catch": "catch",
     "DictCartPole": "cartpoles",
     "MaskedCartPole": "cartpoles",

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+import gymnasium as gym
+
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_makers import make_environment
 from runner.module_parts import ModuleParts
-from runner.replay import ReplayBuffer
+from runner.replay import HindsightReplayBuffer, ReplayBuffer
+from runner.replay.goals import GoalJudge
 from runner.streams import random_stream
 
 
@@ -35,9 +39,33 @@ def build_replay_buffers(config: ExperimentConfig, parts: Mapping[str, ModulePar
         ]
         if problems:
             raise ConfigError(problems)
+        if isinstance(buffer, HindsightReplayBuffer):
+            buffer.use_judge(_goal_judge(config, key))
         buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
         buffer.use_lookback({module_id: of_module.learner.num_lookback for module_id, of_module in parts.items()})
     return buffers
+
+
+def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:
+    """Return what judges other goals in the experiment's environment.
+
+    Raises:
+        ConfigError: the environment is a simulator's, or has several agents or no goals.
+    """
+    fault = None
+    if config.env.is_external:
+        fault = "simulators connect, and what their rewards for other goals are is not known here"
+    else:
+        env = make_environment(config.env, 1, "sync")
+        if not isinstance(env, gym.Env):
+            fault = f"{config.env.name} has several agents, or steps all sub-environments together"
+        else:
+            try:
+                return GoalJudge(env)
+            except ValueError as error:
+                fault = str(error)
+    allowed = "an environment with goals, or runner.replay.ReplayBuffer"
+    raise ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, allowed)])
 
 
 def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:

@@ -1,7 +1,8 @@
 """Buffers of experiences that train batches are sampled from."""
 
 from runner.replay.episode_replay_buffer import EpisodeReplayBuffer
+from runner.replay.hindsight_replay_buffer import HindsightReplayBuffer
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.replay.replay_buffer import ReplayBuffer, Replayed
 
-__all__ = ["EpisodeReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "Replayed"]
+__all__ = ["EpisodeReplayBuffer", "HindsightReplayBuffer", "PrioritizedReplayBuffer", "ReplayBuffer", "Replayed"]

@@ -353,6 +353,31 @@ class RowRing:
         """Return the row of the observation after each row's step."""
         return rows + self._to_successor[self.place(rows)]
 
+    def observations_after(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return the rows (L, B) of the observations after each row's step, to the last one known, and how many (B,).
+
+        The last one again and again where there are fewer than L. Takes a pass for each step of the longest episode.
+        """
+        path, number = [self.successors(rows)], np.ones(len(rows), np.int64)
+        while (has_step := self._ending[self.place(path[-1])] != NO_STEP).any():
+            path.append(np.where(has_step, self.successors(path[-1]), path[-1]))
+            number += has_step
+        return np.stack(path), number
+
+    def observations_before(self, rows: Rows) -> tuple[Rows, Rows]:
+        """Return the rows (L, B) of each row's observation and of the held ones before it, and how many (B,).
+
+        The earliest one again and again where there are fewer than L; for a ring with lookback.
+        """
+        path, number = [rows], np.ones(len(rows), np.int64)
+        while True:
+            distance = self._to_predecessor[self.place(path[-1])]
+            is_held = (distance > 0) & (path[-1] - distance >= self.oldest)
+            if not is_held.any():
+                return np.stack(path), number
+            path.append(path[-1] - np.where(is_held, distance, 0))
+            number += is_held
+
     def past(self, rows: Rows, num_steps: int) -> PastRows:
         """Follow each row back for `num_steps`, or to where its episode begins or what is held of it does."""
         path, num_before = [rows], np.zeros(len(rows), np.int64)

@@ -34,6 +34,7 @@ PROMISES = {
     "a2c_cartpole": (450, 500_000),
     "a2c_replay_cartpole": (300, 500_000),
     "dqn_cartpole": (450, 100_000),
+    "her_bit_flipping": (-7.2, 50_000),
     "rainbow_cartpole": (450, 100_000),
     "sac_cartpole_discrete": (400, 100_000),
     "sac_pendulum": (-200, 20_000),
@@ -50,9 +51,19 @@ PROMISES = {
     "ppo_catch": (0.9, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
 }
-SAMPLED = ("a2c_", "dqn_", "pg_", "ppo_", "rainbow_", "sac_", "td3_", "tqc_")  # experiments without recorded data
+SAMPLED = (
+    "a2c_",
+    "dqn_",
+    "her_",
+    "pg_",
+    "ppo_",
+    "rainbow_",
+    "sac_",
+    "td3_",
+    "tqc_",
+)  # experiments without recorded data
 TEN_SEEDS = (
-    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_cartpole"),
+    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "her_bit_flipping", "pg_cartpole", "ppo_cartpole"),
     *("ppo_stateless_cartpole_lstm", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
 # rainbow_cartpole reaches its return on some seeds only: docs/learning.md.

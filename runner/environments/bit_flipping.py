@@ -1,0 +1,69 @@
+"""Bit flipping: turn N bits into N desired ones (Andrychowicz et al., 2017, https://arxiv.org/abs/1707.01495)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+Bits = npt.NDArray[np.int8]
+Observation = dict[str, Bits]
+
+
+class BitFlipping(gym.Env[Observation, Any]):
+    """Observations and goals are N bits, (N,) int8; action i flips bit i.
+
+    The reward is -1, and 0 for the step that reaches the goal, which ends the episode; after N steps it is truncated.
+    The least number of steps is N / 2 in the mean, so that the best mean return is 1 - N / 2.
+
+    Args:
+        num_bits: N.
+
+    Raises:
+        ValueError: no bits.
+    """
+
+    def __init__(self, num_bits: int = 15) -> None:
+        if num_bits < 1:
+            raise ValueError(f"num_bits must be 1 or more, got {num_bits}")
+        bits = gym.spaces.MultiBinary(num_bits)
+        self._num_bits = num_bits
+        self.observation_space: gym.spaces.Dict = gym.spaces.Dict(  # type: ignore[assignment]
+            dict.fromkeys(("observation", "achieved_goal", "desired_goal"), bits)
+        )
+        self.action_space = gym.spaces.Discrete(num_bits)
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Observation, dict[str, Any]]:
+        """Draw bits and desired bits that differ."""
+        super().reset(seed=seed)
+        self._num_steps = 0
+        self._bits = self.np_random.integers(2, size=self._num_bits, dtype=np.int8)
+        self._goal = self._bits
+        while np.array_equal(self._goal, self._bits):
+            self._goal = self.np_random.integers(2, size=self._num_bits, dtype=np.int8)
+        return self._observe(), {}
+
+    def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
+        """Flip a bit."""
+        self._bits[int(action)] ^= 1
+        self._num_steps += 1
+        is_solved = bool(self.compute_terminated(self._bits, self._goal, {}))
+        is_truncated = self._num_steps == self._num_bits and not is_solved
+        return self._observe(), float(self.compute_reward(self._bits, self._goal, {})), is_solved, is_truncated, {}
+
+    def compute_reward(self, achieved_goal: Bits, desired_goal: Bits, info: Any) -> npt.NDArray[np.float32]:
+        """Return 0 where bits (..., N) are the desired ones, else -1."""
+        return np.where(self.compute_terminated(achieved_goal, desired_goal, info), np.float32(0.0), np.float32(-1.0))
+
+    def compute_terminated(self, achieved_goal: Bits, desired_goal: Bits, info: Any) -> npt.NDArray[np.bool_]:
+        """Return whether bits (..., N) are the desired ones."""
+        is_solved: npt.NDArray[np.bool_] = (np.asarray(achieved_goal) == desired_goal).all(-1)
+        return is_solved
+
+    def _observe(self) -> Observation:
+        bits, goal = self._bits, self._goal
+        return {"observation": bits.copy(), "achieved_goal": bits.copy(), "desired_goal": goal.copy()}
