@@ -9,7 +9,7 @@ from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.offline import OfflineConfig
 from runner.config.operators import RECORDED_DATA
-from runner.config.plans import names_recorded_data, needs_of
+from runner.config.plans import names_recorded_data, needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
 
@@ -44,7 +44,7 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
     if reads_data and not names_data:
         what = f"{name} learns from recorded data, and offline.input_ names none"
         yield Problem(what, composed.where("offline.input_"), "null", "offline.input_=PATH, for example of `record`")
-    if names_data and not reads_data:
+    if names_data and not reads_data and not recorded_buffers(config):
         what = f"{name} learns from what it samples, recorded data would have no effect"
         yield Problem(what, composed.where("offline.input_"), str(offline.input_), "null, or algorithm=bc, marwil, ...")
     if offline.materialize_data and offline.materialize_mapped_data and names_data:

@@ -151,6 +151,7 @@ class MixInReplayConfig(BufferConfig):
     """Write experiences to a replay buffer, give them on, and after them some that were written before."""
 
     replay_proportion: float = option(1.0, "replayed items for each item; fractions add up", minimum=0)
+    store: bool = option(True, "write the experiences to the buffer; false: its own are mixed in only")
 
     takes: ClassVar[tuple[str, ...]] = (EXPERIENCES,)
 

@@ -14,7 +14,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import needs_of
+from runner.config.plans import needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
 from runner.learners.acted_outputs import ActedOutputs
 from runner.learners.joint_learner import JointLearner, ModuleLearning
@@ -83,8 +83,9 @@ def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, Modu
     """Make the learners of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
-    # External simulators may act with older weights, or with a policy of their own.
-    is_checked = config.learners.check_acted_outputs and not config.env.is_external
+    # External simulators may act with older weights, or with a policy of their own; recorded steps are of another one.
+    acts_itself = not config.env.is_external and not recorded_buffers(config)
+    is_checked = config.learners.check_acted_outputs and acts_itself
     env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     acted_outputs = ActedOutputs(env_to_module) if is_checked else None
     trained = list(parts) if named is None else named

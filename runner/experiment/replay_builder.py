@@ -8,6 +8,7 @@ import gymnasium as gym
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.plans.buffer_checks import RECORDED
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
 from runner.module_parts import ModuleParts
@@ -25,7 +26,7 @@ def build_replay_buffers(config: ExperimentConfig, parts: Mapping[str, ModulePar
     buffers = {}
     for name, block in config.algorithm.replay_buffers.items():
         key = f"algorithm.replay_buffers.{name}"
-        arguments = {argument: value for argument, value in block.items() if argument != "_target_"}
+        arguments = {argument: value for argument, value in block.items() if argument not in ("_target_", RECORDED)}
         buffer_class = import_target(block["_target_"], f"{key}._target_", ReplayBuffer)
         try:
             buffer = buffers[name] = buffer_class(**arguments)

@@ -27,10 +27,12 @@ from runner.experiment.learner_builder import check_local_gpus
 from runner.experiment.loaded_modules import load_modules, shared_states
 from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
+from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_memory import measure_replay
 from runner.experiment.resource_builder import build_resources
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModulePlan, build_parts, reported_metrics
+from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.plans import Result, RunMetrics, make_plan
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, returns_by_kind
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -93,6 +95,7 @@ class Trainer:
         self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
+        self._recorded_replay = open_recorded_replay(config, self._parts)
         if not is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
             self._held_out = build_held_out_evaluation(config, self._parts)
         if RECORDED_DATA in needs and note is not None:
@@ -119,6 +122,8 @@ class Trainer:
         self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside)
         is_recording = self._recorded_role == TRAINING
         self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
+        if self._recorded_replay is not None:
+            self._recorded_replay.fill(self.resources.replay_buffers, self._parts[DEFAULT_MODULE_ID])
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.last_result: Result = {}
@@ -274,6 +279,8 @@ class Trainer:
         found = []
         if RECORDED_DATA in self.resources.sources:
             found.append(recorded_data_set(self.resources.recorded_data.source, self.config.offline, "training"))
+        if self._recorded_replay is not None:
+            found.append(recorded_data_set(self._recorded_replay.source, self.config.offline, "training"))
         if self._held_out is not None:
             held_out = self._held_out.source
             found.append(recorded_data_set(held_out, held_out.config, "evaluation"))

@@ -24,6 +24,8 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
 
 _BLOCK = "algorithm.replay_buffers"
+# Key of a buffer's block, beside the arguments of its class: it begins with the steps that `offline.input_` names.
+RECORDED = "recorded"
 _STORES = (StoreToReplayBufferConfig, MixInReplayConfig)
 _REPLAYS = (ReplayConfig, MixInReplayConfig)
 
@@ -33,6 +35,8 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     buffers = config.algorithm.replay_buffers
     for name, block in buffers.items():
         yield from _find_faults(f"{_BLOCK}.{name}", block, where)
+        if isinstance(block, dict) and RECORDED in block:
+            yield from _find_unrecorded(f"{_BLOCK}.{name}.{RECORDED}", block[RECORDED], config, where)
     plan = read_plan(config.algorithm.plan)
     if any(step.is_function for step in plan):
         return
@@ -49,8 +53,26 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     for name, block in buffers.items():
         yield from _find_undiscounted(f"{_BLOCK}.{name}", block, config.algorithm, where)
         if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
-            yield from _find_unused(name, plan, where)
+            yield from _find_unused(name, block, plan, where)
             yield from _find_constant_priorities(name, block, plan, where)
+
+
+def recorded_buffers(config: ExperimentConfig) -> list[str]:
+    """Return the names of the buffers that begin with recorded steps."""
+    buffers = config.algorithm.replay_buffers
+    return [name for name, block in buffers.items() if isinstance(block, dict) and block.get(RECORDED) is True]
+
+
+def _find_unrecorded(key: str, value: object, config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+    """Find a buffer that shall begin with recorded steps and cannot."""
+    if not isinstance(value, bool):
+        yield Problem(f"{key} has the wrong type", where(key), show_value(value), "true or false")
+    elif value and config.offline.input_ is None:
+        what = f"{key}: offline.input_ names no recorded steps"
+        yield Problem(what, where(key), "null", "offline.input_=PATH, for example of `record`")
+    elif value and config.checkpoint.replay == "none":
+        what = f"{key}: a resumed run would begin without the recorded steps"
+        yield Problem(what, where("checkpoint.replay"), "none", "full")
 
 
 def modules_stored_in(buffer: str, config: ExperimentConfig, module_ids: Sequence[str]) -> list[str]:
@@ -65,7 +87,7 @@ def _selections(buffer: str, plan: Plan, selected: frozenset[str]) -> Iterator[f
     for step in plan:
         if isinstance(step.config, SelectExperiencesConfig):
             selected &= frozenset(step.config.modules)
-        elif isinstance(step.config, _STORES) and _buffer_of(step) == buffer:
+        elif isinstance(step.config, _STORES) and _stores(step) and _buffer_of(step) == buffer:
             yield selected
         for branch in step.plans:
             yield from _selections(buffer, branch, selected)
@@ -134,15 +156,23 @@ def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
     if fault is not None:
         yield describe_fault(f"{key}._target_", fault, where(f"{key}._target_"), path)
         return
-    arguments = [str(name) for name in block if name != "_target_"]
+    arguments = [str(name) for name in block if name not in ("_target_", RECORDED)]
     fault = find_target_fault(path, arguments)
     if fault is not None:
         yield describe_fault(key, fault, where(key), ", ".join(arguments))
 
 
-def _find_unused(name: str, plan: Plan, where: Where) -> Iterator[Problem]:
-    of_buffer = [step.base or type(step.config) for step in _steps_on(name, plan)]
-    stores = any(issubclass(kind, _STORES) for kind in of_buffer)
+def _stores(step: Step) -> bool:
+    """Whether a step on a buffer writes to it."""
+    if not issubclass(step.base or type(step.config), _STORES):
+        return False
+    return not (isinstance(step.config, MixInReplayConfig) and not step.config.store)
+
+
+def _find_unused(name: str, block: object, plan: Plan, where: Where) -> Iterator[Problem]:
+    steps = _steps_on(name, plan)
+    of_buffer = [step.base or type(step.config) for step in steps]
+    stores = any(map(_stores, steps)) or (isinstance(block, dict) and block.get(RECORDED) is True)
     replays = any(issubclass(kind, _REPLAYS) for kind in of_buffer)
     if not (stores and replays):
         done = "stores to" if stores else "replays" if replays else "neither stores to nor replays"

@@ -56,7 +56,10 @@ class Replay(Source):
 
 
 class MixInReplay(Operator):
-    """Write experiences to a replay buffer, give them on, and after them replayed ones of as many env steps."""
+    """Write experiences to a replay buffer, give them on, and after them replayed ones of as many env steps.
+
+    Without `store` the buffer stays as it is: experiences of one buffer with some of another one.
+    """
 
     options: MixInReplayConfig
 
@@ -66,7 +69,8 @@ class MixInReplay(Operator):
 
     def transform(self, item: Experiences) -> Iterator[Experiences]:
         """Give the item and replayed ones."""
-        self.resources.replay_buffers[self.options.buffer].add(item.rollout)
+        if self.options.store:
+            self.resources.replay_buffers[self.options.buffer].add(item.rollout)
         yield item
         self._owed += self.options.replay_proportion
         while self._owed >= 1:

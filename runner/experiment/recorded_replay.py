@@ -1,0 +1,106 @@
+"""Replay buffers that begin with recorded steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import ConfigError, Problem
+from runner.config.plans import recorded_buffers
+from runner.config.schemas import ExperimentConfig
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, Rollout
+from runner.experiment.first_sample import first_sample
+from runner.experiment.learner_builder import columns_of_learner
+from runner.experiment.recorded_data_builder import check_recorded_data
+from runner.module_parts import ModuleParts
+from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.recorded_episodes import with_held_observations
+from runner.replay import ReplayBuffer
+
+if TYPE_CHECKING:
+    from runner.offline.reading.recorded_source import Source
+
+
+@dataclass(frozen=True)
+class RecordedReplay:
+    """Recorded steps on their way to replay buffers, with the columns of sampled ones.
+
+    Attributes:
+        buffers: names of the buffers that begin with them.
+        source: of the steps.
+        read: columns that are recorded.
+        unread: column -> some sampled rows; what the acting module gave and no learner reads. It is nan in recorded
+            steps: who acted was another policy.
+    """
+
+    buffers: tuple[str, ...]
+    source: Source
+    read: tuple[str, ...]
+    unread: Mapping[str, Column]
+
+    def fill(self, buffers: Mapping[str, ReplayBuffer], parts: ModuleParts) -> int:
+        """Write all steps to the buffers; returns how many there are.
+
+        Raises:
+            ConfigError: a buffer is too small, or the data lack a column that the learner reads.
+            DataError: damaged data.
+        """
+        num_env_steps = 0
+        for block in self.source.narrowed(self.read, with_infos=False).blocks():
+            held = self._completed(with_held_observations(block, parts.env_to_module, parts.module))
+            num_env_steps += held.num_rows
+            for name in self.buffers:
+                buffers[name].add(Rollout({DEFAULT_MODULE_ID: held}, held.num_rows))
+        for name in self.buffers:
+            _check_room(name, buffers[name], num_env_steps)
+        return num_env_steps
+
+    def _completed(self, block: ColumnBlock) -> ColumnBlock:
+        """Return the block with the columns of sampled steps."""
+        lacking = [name for name in self.read if name not in block.columns]
+        if lacking:
+            what = f"recorded steps lack {', '.join(lacking)}, which the algorithm learns from"
+            raise ConfigError([Problem(what, self.source.where, ", ".join(block.columns), "data with these columns")])
+        columns = {name: block.columns[name] for name in self.read}
+        columns[REWARDS] = np.asarray(columns[REWARDS], np.float32)
+
+        def unknown(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            is_float = np.issubdtype(leaf.dtype, np.floating)
+            return np.full((block.num_rows, *leaf.shape[1:]), np.nan if is_float else 0, leaf.dtype)
+
+        unread = {name: nested.map_leaves(unknown, column) for name, column in self.unread.items()}
+        return replace(block, columns=columns | unread)
+
+
+def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> RecordedReplay | None:
+    """Open the recorded steps that buffers begin with; None if none does. To be called before learners are made.
+
+    Raises:
+        ConfigError: the data do not fit, or only Ray Data can read them.
+    """
+    names = recorded_buffers(config)
+    if not names:
+        return None
+    source = check_recorded_data(config, parts)
+    if source is None:
+        what = "replay buffers begin with files that are read here, and these are read by Ray Data"
+        where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
+        raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
+    of_module = parts[DEFAULT_MODULE_ID]
+    sampled = first_sample(config, parts).blocks[DEFAULT_MODULE_ID].columns
+    needed = {OBS, ACTIONS, REWARDS, *columns_of_learner(of_module.plan, of_module.module)}
+    unread = {name: column for name, column in sampled.items() if name not in needed}
+    return RecordedReplay(tuple(names), source, tuple(name for name in sampled if name in needed), unread)
+
+
+def _check_room(name: str, buffer: ReplayBuffer, num_env_steps: int) -> None:
+    if len(buffer) < num_env_steps:
+        what = f"replay buffer {name} holds {len(buffer):,} of {num_env_steps:,} recorded env steps"
+        where = f"algorithm.replay_buffers.{name}.capacity"
+        allowed = f"more than {num_env_steps:,}: one more for each episode, and room for what is sampled"
+        raise ConfigError([Problem(what, where, str(buffer.capacity), allowed)])

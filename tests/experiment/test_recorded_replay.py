@@ -1,0 +1,123 @@
+"""Replay buffers that begin with recorded steps: what they hold, batches of both kinds, resume, mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner import Trainer
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.offline.reading.source import open_source
+from tests.conftest import ROOT, without_times
+
+DATA = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
+ID = "default_policy"
+QUICK = (
+    *("seed=100", "tracking=none", "evaluation=none", f"offline.input_={DATA}", "module.fcnet_hiddens=[8]"),
+    *("algorithm.n_step=1", "algorithm.train_batch_size_per_learner=16", "algorithm.training_intensity=4"),
+    *("algorithm.num_steps_sampled_before_learning_starts=20", "algorithm.min_sample_timesteps_per_iteration=100"),
+)
+FILLED = (*QUICK, "+algorithm.replay_buffers.replay.recorded=true", "algorithm.replay_capacity=20000")
+MIXED_PLAN = (
+    "[{Concurrently: {mode: round_robin, output_indexes: [1], round_robin_weights: auto, plans: "
+    "[[ParallelRollouts, StoreToReplayBuffer], [{Replay: {num_env_steps: 8, learning_starts: 20}}, "
+    "{MixInReplay: {buffer: recorded, store: false}}, ConcatBatches, TrainOneStep, UpdateTargetNetwork]]}}]"
+)
+RECORDED = "{_target_: runner.replay.ReplayBuffer, capacity: 20000, recorded: true}"
+MIXED = (*QUICK, f"+algorithm.replay_buffers.recorded={RECORDED}", f"algorithm.plan={MIXED_PLAN}")
+
+
+def trainer_of(*overrides: str) -> Trainer:
+    return Trainer.from_experiment("dqn_cartpole", overrides)
+
+
+def recorded_steps() -> list[Any]:
+    return list(open_source(OfflineConfig(input_=str(DATA))).blocks())
+
+
+def test_a_buffer_begins_with_all_recorded_steps() -> None:
+    blocks = recorded_steps()
+    with trainer_of(*FILLED) as trainer:
+        buffer = trainer.resources.replay_buffers["replay"]
+        assert len(buffer) == sum(block.num_rows for block in blocks)
+        ring = buffer._rings[ID]
+        for name in ("obs", "actions", "rewards"):
+            held = np.asarray(ring.columns[name])[: len(ring)]
+            if name != "obs":
+                held = held[ring.has_step(np.arange(len(ring)))]
+            expected = np.concatenate([block.columns[name] for block in blocks])
+            np.testing.assert_array_equal(held, expected)
+        assert ring.columns["rewards"].dtype == np.float32
+        before = len(buffer)
+        result = trainer.train()
+        assert len(buffer) == before + result["num_env_steps_sampled_lifetime"]
+        assert result["num_env_steps_trained_lifetime"] > 0
+
+
+def test_a_batch_is_half_recorded() -> None:
+    recorded = {obs.tobytes() for block in recorded_steps() for obs in block.columns["obs"]}
+    with trainer_of(*MIXED) as trainer:
+        batches: list[Any] = []
+        update = trainer.learners.update
+        trainer.learners.update = lambda rollout, *rest: batches.append(rollout) or update(rollout, *rest)  # type: ignore[method-assign,func-returns-value]
+        num_recorded = len(trainer.resources.replay_buffers["recorded"])
+        trainer.train()
+        assert len(trainer.resources.replay_buffers["recorded"]) == num_recorded, "nothing is stored there"
+    assert len(batches) > 5
+    for rollout in batches:
+        obs = rollout.blocks[ID].columns["obs"][::2]  # before each step
+        assert [one.tobytes() in recorded for one in obs] == [False] * 8 + [True] * 8
+
+
+def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
+@pytest.mark.parametrize("overrides", [FILLED, MIXED], ids=["filled", "mixed"])
+def test_a_checkpoint_goes_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    with trainer_of(*overrides) as trainer:
+        expected = results_of(trainer, 4)
+        weights = trainer.learners.get_weights()[ID]
+    with trainer_of(*overrides) as trainer:
+        first = results_of(trainer, 2)
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+    with trainer_of(*overrides) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        assert first + results_of(trainer, 2) == expected
+        assert np.array_equal(trainer.learners.get_weights()[ID], weights)
+
+
+def test_the_learner_learns_from_them() -> None:
+    """A second module of the same process must not take the learner's parameters away."""
+    with trainer_of(*FILLED) as trainer:
+        before = trainer.learners.get_weights()[ID]
+        result = trainer.train()
+        assert result[f"learners/{ID}/gradients_default_optimizer_global_norm"] > 0
+        assert not np.array_equal(trainer.learners.get_weights()[ID], before)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ((*FILLED, "offline.input_=null"), r"replay\.recorded: offline\.input_ names no recorded steps"),
+        ((*QUICK, "+algorithm.replay_buffers.replay.recorded=sometimes"), r"replay\.recorded has the wrong type"),
+        ((*FILLED, "checkpoint.replay=none"), "a resumed run would begin without the recorded steps"),
+        ((*FILLED, "algorithm.replay_capacity=100"), r"replay buffer replay holds \d+ of [\d,]+ recorded env steps"),
+        (QUICK, "recorded data would have no effect"),
+        ((*FILLED, "env=bit_flipping"), "obs"),
+        ((*FILLED, "connectors=mean_std_filter"), "MeanStdFilter learns from env steps that are sampled"),
+        (
+            (*MIXED, f"algorithm.plan={MIXED_PLAN.replace('store: false', 'store: 3')}"),
+            r"MixInReplay[\s\S]*store",
+        ),
+    ],
+    ids=["no data", "no bool", "not kept", "too small", "not used", "another env", "filter", "no option"],
+)
+def test_mistakes(overrides: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        trainer_of(*overrides)
