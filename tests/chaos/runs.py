@@ -112,6 +112,7 @@ RECORDED = {
     # Which batches are made with newer parameters is a matter of time, see docs/offline.md.
     "marwil_cartpole": ((*_RECORDED, "offline.prelearner_module_synch_period=1000"), "ppo_cartpole"),
     "iql_pendulum": (_RECORDED, "ppo_pendulum"),
+    "sac_rlpd_pendulum": (_CONTINUOUS_REPLAY, "ppo_pendulum"),
     "cql_pendulum": ((*_RECORDED, "algorithm.bc_iters=10"), "ppo_pendulum"),
 }
 # Experiment with simulators -> overrides, and the client of examples/external with its arguments.

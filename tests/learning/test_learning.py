@@ -51,6 +51,7 @@ PROMISES = {
     "ppo_catch": (0.9, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
 }
+OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
     "a2c_",
     "dqn_",
@@ -121,6 +122,6 @@ def test_promises_are_those_of_the_experiments() -> None:
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
         assert stop == {RETURN: PROMISES[name][0], STEPS: PROMISES[name][1]}
     experiments = [path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")]
-    files = {name for name in experiments if name.startswith(SAMPLED)}
+    files = {name for name in experiments if name.startswith(SAMPLED)} - OFFLINE_TO_ONLINE
     stepped_here = {name for name in files if not name.startswith("ppo_external_")}  # others: test_external_learning.py
     assert stepped_here == set(PROMISES), "every experiment has a learning test"

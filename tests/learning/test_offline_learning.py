@@ -119,6 +119,20 @@ def test_the_recipe_records_mixed_quality(mixed_quality: Path) -> None:
     assert returns["percentiles"]["50"] < PROMISES["cql_pendulum"]
 
 
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", range(NUM_SEEDS))
+def test_recorded_steps_help_from_the_start(mixed_quality: Path, seed: int) -> None:
+    """-200 within 8,000 env steps; `sac_pendulum`, which begins with none, takes up to 9,000."""
+    overrides = [f"offline.input_={mixed_quality}", f"seed={seed}", "evaluation.evaluation_interval=null"]
+    with Trainer.from_experiment("sac_rlpd_pendulum", overrides) as trainer:
+        value, num_env_steps = float("-inf"), 0
+        while value < -200 and num_env_steps < 8000:
+            result = trainer.train()
+            num_env_steps = int(result["num_env_steps_sampled_lifetime"] or 0)
+            value = result["env_runners/episode_return_mean"] or value
+    assert value >= -200
+
+
 def test_promises_are_those_of_the_experiments() -> None:
     for name, target in PROMISES.items():
         config = build_experiment_config(compose_experiment([f"+experiment={name}", "offline.input_=data"]))
