@@ -6,25 +6,13 @@ One sub-environment and one hidden layer of 256, so that what is done for each e
 from __future__ import annotations
 
 import argparse
-import statistics
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import bench_common as bc
-from side_by_side import measure_all
+from side_by_side import Bar, measure_all, rows_of_bars
 from throughput import speeds
 
 PRIORITIZED = "ours-prioritized"
-
-
-@dataclass(frozen=True)
-class Bar:
-    """How many times as fast as another system one has to be at least."""
-
-    name: str
-    other: str
-    least: float
 
 
 BARS = (
@@ -46,19 +34,6 @@ def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
     ]
 
 
-def rows_of_bars(results: Sequence[bc.Result]) -> list[list[str]]:
-    """Return for each bar the ratio of speeds of the same turn, their median first."""
-    rows = []
-    for bar in BARS:
-        pairs = zip(speeds(results, bar.name), speeds(results, bar.other), strict=False)
-        ratios = [ours / theirs for ours, theirs in pairs]
-        if ratios:
-            is_met = statistics.median(ratios) >= bar.least
-            verdict = f"{bar.least:.2f}: {'met' if is_met else 'missed'}"
-            rows.append([f"{bar.name} / {bar.other}", bc.spread(ratios, 2), verdict])
-    return rows
-
-
 def main() -> None:
     parser = bc.parser(__doc__, "dqn.json", f"{bc.OURS},{bc.OURS_COMPILED},{PRIORITIZED},bare,sb3")
     bc.add_repeats(parser)
@@ -76,7 +51,7 @@ def main() -> None:
         )
     )
     print("\nSpeed against another system in the same turn, median (min-max).\n")
-    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results)))
+    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, BARS)))
     print("\n" + bc.machine_text(machine))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import bench_common as bc
+from throughput import speeds
 
 ENV_STEPS = 4000  # seconds and work are given for so many env steps, one iteration
 
@@ -78,6 +79,28 @@ def _cell(values: Sequence[float], column: Column) -> str:
     if column.is_better_high is None:  # an amount of work; it hardly varies
         return f"{statistics.median(values):,.{column.digits}f}"
     return bc.spread(values, column.digits)
+
+
+@dataclass(frozen=True)
+class Bar:
+    """How many times as fast as another system one has to be at least."""
+
+    name: str
+    other: str
+    least: float
+
+
+def rows_of_bars(results: Sequence[bc.Result], bars: Sequence[Bar]) -> list[list[str]]:
+    """Return for each bar the ratio of speeds of the same turn, their median first."""
+    rows = []
+    for bar in bars:
+        pairs = zip(speeds(results, bar.name), speeds(results, bar.other), strict=False)
+        ratios = [ours / theirs for ours, theirs in pairs]
+        if ratios:
+            is_met = statistics.median(ratios) >= bar.least
+            verdict = f"{bar.least:.2f}: {'met' if is_met else 'missed'}"
+            rows.append([f"{bar.name} / {bar.other}", bc.spread(ratios, 2), verdict])
+    return rows
 
 
 def run(

@@ -1,0 +1,26 @@
+"""The settings of the peers of `benchmarks/soft_actor_critic.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer_cli import Settings
+
+HIDDENS = (256, 256)
+SAC, TQC = "sac", "tqc"
+NUM_CRITICS, NUM_QUANTILES, NUM_DROPPED = 2, 25, 2  # of TQC: SB3-contrib's
+
+
+@dataclass(frozen=True)
+class SACSettings(Settings):
+    """One run of one peer on Pendulum; the numbers are the same for every peer. One update for each env step."""
+
+    num_envs: int = 1
+    lr: float = 1e-3
+    gamma: float = 0.98
+    tau: float = 0.005
+    train_batch_size: int = 256
+    steps_per_iteration: int = 500
+    learning_starts: int = 500
+    replay_capacity: int = 50_000
+    algorithm: str = SAC

@@ -1,0 +1,59 @@
+"""Env steps per second of SAC and TQC on Pendulum, one update of 256 rows for each env step, two layers of 256.
+
+Systems: ours, eager and compiled, a bare torch loop (SAC), SB3's SAC, SB3-contrib's TQC. `--python-sb3` has both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import bench_common as bc
+from side_by_side import Bar, measure_all, rows_of_bars
+from throughput import speeds
+
+TQC = ("--algorithm", "tqc")
+BARS = (
+    Bar(bc.OURS, "sb3", 1.2),
+    Bar(bc.OURS, "bare", 1.05),
+    Bar(bc.OURS_COMPILED, "sb3", 1.2),
+    Bar(bc.OURS_COMPILED, "bare", 1.05),
+    Bar("ours-tqc", "sb3-tqc", 1.3),
+    Bar("ours-tqc-compiled", "sb3-tqc", 1.3),
+)
+
+
+def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
+    return [
+        bc.Peer(bc.OURS, "ours_sac.py", sys.executable),
+        bc.Peer(bc.OURS_COMPILED, "ours_sac.py", sys.executable, bc.COMPILED),
+        bc.Peer("bare", "bare_sac.py", sys.executable),
+        bc.Peer("sb3", "sb3_sac.py", args.python_sb3),
+        bc.Peer("ours-tqc", "ours_sac.py", sys.executable, TQC),
+        bc.Peer("ours-tqc-compiled", "ours_sac.py", sys.executable, (*bc.COMPILED, *TQC)),
+        bc.Peer("sb3-tqc", "sb3_sac.py", args.python_sb3, TQC),
+    ]
+
+
+def main() -> None:
+    names = ",".join(peer.name for peer in known_peers(argparse.Namespace(python_sb3=None)))
+    parser = bc.parser(__doc__, "soft_actor_critic.json", names)
+    bc.add_repeats(parser)
+    args, extra = parser.parse_known_args()
+    repeats, iterations, warmup = bc.repeats_of(args)
+    peers = bc.named_peers(args, known_peers(args))
+    machine = bc.machine_facts(peers)
+    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
+    results = measure_all(peers, repeats, flags)
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "soft_actor_critic": results})
+    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 500 env steps each.\n")
+    print(
+        bc.markdown_table(["system", "steps/s"], [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers])
+    )
+    print("\nSpeed against another system in the same turn, median (min-max).\n")
+    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, BARS)))
+    print("\n" + bc.machine_text(machine))
+
+
+if __name__ == "__main__":
+    main()
