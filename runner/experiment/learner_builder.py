@@ -37,6 +37,7 @@ from runner.module_parts import (
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
+from runner.pipelines.raw_observations import raw_filters
 from runner.streams import random_stream
 
 
@@ -84,9 +85,11 @@ def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, Modu
     named = config.multi_agent.modules_to_train
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
     # External simulators may act with older weights, or with a policy of their own; recorded steps are of another one.
-    acts_itself = not config.env.is_external and not recorded_buffers(config)
-    is_checked = config.learners.check_acted_outputs and acts_itself
+    # Replayed observations are standardised by what was seen since they were acted on.
     env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
+    acts_itself = not config.env.is_external and not recorded_buffers(config)
+    acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
+    is_checked = config.learners.check_acted_outputs and acts_on_the_same
     acted_outputs = ActedOutputs(env_to_module) if is_checked else None
     trained = list(parts) if named is None else named
     together = next(iter(parts.values())).together

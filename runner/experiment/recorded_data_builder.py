@@ -39,7 +39,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
         raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
     module_parts = parts[DEFAULT_MODULE_ID]
     for piece in module_parts.env_to_module.single_pieces():
-        if type(piece).merge_states is not ConnectorPiece.merge_states:
+        if type(piece).merge_states is not ConnectorPiece.merge_states and not getattr(piece, "leaves_raw", False):
             what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
             allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
             raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])

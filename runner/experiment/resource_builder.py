@@ -17,6 +17,7 @@ from runner.experiment.recorded_data_builder import build_recorded_data
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.module_parts import ModuleParts
 from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.raw_observations import Standardisation
 from runner.plans import Resources, RunMetrics
 
 if TYPE_CHECKING:
@@ -57,4 +58,5 @@ def build_resources(
         recorded_data,
         adapting_losses(config, parts),
         build_replay_buffers(config, parts),
+        Standardisation({module_id: of_module.env_to_module for module_id, of_module in parts.items()}),
     )

@@ -13,7 +13,7 @@ from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import needs_of
+from runner.config.plans import learns_from_replay_only, needs_of, read_plan
 from runner.config.schemas import ExperimentConfig
 from runner.learners.loss import Loss, find_misfit
 from runner.module_parts.module_plan import ModulePlan
@@ -24,6 +24,7 @@ from runner.pipelines.module_to_env_pieces import acting_space
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
 from runner.pipelines.pipeline_checks import find_unmatched_piece
+from runner.pipelines.raw_observations import leave_raw
 from runner.replay.replay_buffer import REPLAYED
 from runner.streams import integer_seed, random_stream
 
@@ -45,6 +46,8 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
         if module.is_stateful or module.num_noise:
             needs = plan.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
             env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, *needs)
+        if learns_from_replay_only(read_plan(config.algorithm.plan)):
+            leave_raw(env_to_module)
         module_to_env = module_to_env_pipeline(
             *spaces,
             config.env.normalize_actions,

@@ -89,7 +89,12 @@ class MeanStdFilter(ObservationPiece):
         de_std_to_one: divide by the standard deviation.
         clip_by_value: largest absolute value of the result; None: no bound.
         update_stats: learn from what passes; evaluation runners never do.
+
+    Attributes:
+        leaves_raw: leave the episodes' observations as they are; they are standardised when they are replayed.
     """
+
+    leaves_raw = False
 
     writes_obs_to_episodes = True
     belongs_in = ("env_to_module",)
@@ -142,7 +147,7 @@ class MeanStdFilter(ObservationPiece):
 
     def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
         """Learn from the rows and standardise them."""
-        rows = obs if self._places is None else self._as_vectors(obs)
+        rows = self._rows_of(obs)
         if self._updates and self.is_training:
             mask = batch.get(LOSS_MASK)
             self._since_merge = self._since_merge.merged(Moments.of_rows(rows if mask is None else rows[mask]))
@@ -150,10 +155,23 @@ class MeanStdFilter(ObservationPiece):
         if self.metrics is not None and self._clip is not None and filtered.size:
             num_clipped = np.count_nonzero(np.abs(filtered) >= np.float32(self._clip))
             self.metrics.report("observations_clipped_fraction", num_clipped / filtered.size, filtered.size)
-        if self._places is not None:
-            filtered = nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
-        episodes.write_obs(filtered)
-        return filtered
+        result = self._as_observations(filtered, obs)
+        if not self.leaves_raw:
+            episodes.write_obs(result)
+        return result
+
+    def standardised(self, obs: Any) -> Any:
+        """Return observations (N, ...) standardised; nothing is learned from them."""
+        return self._as_observations(self._standardised(self._rows_of(obs)), obs)
+
+    def _rows_of(self, obs: Any) -> npt.NDArray[Any]:
+        return obs if self._places is None else self._as_vectors(obs)
+
+    def _as_observations(self, filtered: npt.NDArray[np.float32], obs: Any) -> Any:
+        """Return the standardised numbers in the places of `obs` that they are from."""
+        if self._places is None:
+            return filtered
+        return nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
 
     def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:
         """Return (N, D): all leaves that are filtered, one after the other."""

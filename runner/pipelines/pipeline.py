@@ -223,6 +223,10 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
             if isinstance(piece, ConnectorPipeline):
                 piece.freeze()
 
+    def named_pieces(self) -> dict[str, ConnectorPiece]:
+        """Return name -> piece, in order, as states name them; a nested pipeline is one piece."""
+        return dict(self._named)
+
     def get_state(self) -> dict[str, Any]:
         """Return piece name -> its state, for pieces that have one."""
         states = {name: piece.get_state() for name, piece in self._named.items()}

@@ -12,7 +12,9 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.episodes.columns import Rollout
 from runner.learners.remote_learner_group import Learners
+from runner.pipelines.raw_observations import Standardisation
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Item
@@ -67,6 +69,7 @@ class Resources:
         recorded_data: to learn from; None: the plan needs none.
         adapting_losses: names of losses that adapt to updates, which env runners cannot compute.
         replay_buffers: by name.
+        standardisation: of replayed observations; None: they are replayed as they were sampled.
 
     Attributes:
         metrics: `run_metrics`.
@@ -83,6 +86,7 @@ class Resources:
         recorded_data: OfflineData | None = None,
         adapting_losses: Sequence[str] = (),
         replay_buffers: Mapping[str, ReplayBuffer] = MappingProxyType({}),
+        standardisation: Standardisation | None = None,
     ) -> None:
         self.config = config
         self.learners = learners
@@ -90,6 +94,7 @@ class Resources:
         self._env_runners, self._recorded_data = env_runners, recorded_data
         self.adapting_losses = tuple(adapting_losses)
         self.replay_buffers = dict(replay_buffers)
+        self._standardisation = standardisation
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
 
@@ -124,6 +129,12 @@ class Resources:
     def shared_state(self) -> dict[str, Any]:
         """Module id -> merged state of pieces that runners share."""
         return next(iter(self.sources.values())).shared_state
+
+    def standardised(self, rollout: Rollout) -> Rollout:
+        """Return replayed experiences with observations as the modules see them now."""
+        if self._standardisation is None:
+            return rollout
+        return self._standardisation(rollout, self.shared_state)
 
     def set_policy(self, shared_state: Mapping[str, Any]) -> None:
         """Let all sources work with the learners' weights, and with this state of pieces that runners share."""

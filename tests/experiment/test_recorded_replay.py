@@ -110,13 +110,12 @@ def test_the_learner_learns_from_them() -> None:
         ((*FILLED, "algorithm.replay_capacity=100"), r"replay buffer replay holds \d+ of [\d,]+ recorded env steps"),
         (QUICK, "recorded data would have no effect"),
         ((*FILLED, "env=bit_flipping"), "obs"),
-        ((*FILLED, "connectors=mean_std_filter"), "MeanStdFilter learns from env steps that are sampled"),
         (
             (*MIXED, f"algorithm.plan={MIXED_PLAN.replace('store: false', 'store: 3')}"),
             r"MixInReplay[\s\S]*store",
         ),
     ],
-    ids=["no data", "no bool", "not kept", "too small", "not used", "another env", "filter", "no option"],
+    ids=["no data", "no bool", "not kept", "too small", "not used", "another env", "no option"],
 )
 def test_mistakes(overrides: tuple[str, ...], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -5,7 +5,7 @@ from runner.config.plans.buffer_checks import find_buffer_problems, modules_stor
 from runner.config.plans.checks import find_asynchrony_problems, find_compile_problems, find_plan_problems
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
-from runner.config.plans.needs import names_recorded_data, needs_of
+from runner.config.plans.needs import learns_from_replay_only, names_recorded_data, needs_of
 from runner.config.plans.reading import read_options, read_plan
 from runner.config.plans.steps import KEY, Plan, Step, steps_of
 
@@ -20,6 +20,7 @@ __all__ = [
     "find_plan_problems",
     "find_useless_intensity",
     "items_after",
+    "learns_from_replay_only",
     "modules_stored_in",
     "names_recorded_data",
     "needs_of",

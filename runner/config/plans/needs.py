@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA
+from runner.config.operators import (
+    ENV_RUNNERS,
+    LEARNERS,
+    RECORDED_DATA,
+    AsyncGradientsConfig,
+    ComputeGradientsConfig,
+    MixInReplayConfig,
+    ReplayConfig,
+    TrainOneStepConfig,
+)
 from runner.config.plans.reading import read_plan
-from runner.config.plans.steps import steps_of
+from runner.config.plans.steps import Plan, steps_of
 from runner.config.schemas import ExperimentConfig
+
+_LEARN = (AsyncGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig)
 
 
 def needs_of(config: ExperimentConfig) -> frozenset[str]:
@@ -24,3 +35,18 @@ def needs_of(config: ExperimentConfig) -> frozenset[str]:
 def names_recorded_data(config: ExperimentConfig) -> bool:
     """Whether the `offline` block names data to learn from."""
     return config.offline.input_ is not None or config.offline.offline_data_class is not None
+
+
+def learns_from_replay_only(plan: Plan) -> bool:
+    """Return whether all experiences that a plan learns from are replayed; unknown operators may learn from any."""
+    is_replayed = False
+    for step in plan:
+        if step.config is None or not all(map(learns_from_replay_only, step.plans)):
+            return False
+        if isinstance(step.config, ReplayConfig):
+            is_replayed = True
+        elif isinstance(step.config, _LEARN) and not is_replayed:
+            return False
+        elif isinstance(step.config, MixInReplayConfig):
+            is_replayed &= not step.config.store
+    return True

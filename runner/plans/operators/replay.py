@@ -116,4 +116,5 @@ class UpdatePriorities(Operator):
 def replayed(resources: Resources, name: str, num_env_steps: int) -> Experiences:
     """Return experiences that are sampled from a buffer, as an item."""
     sampled = resources.replay_buffers[name].sample(num_env_steps, resources.metrics.num_env_steps_sampled_lifetime)
-    return Experiences(sampled.rollout, replay_rows={name: sampled.rows})
+    rollout = resources.standardised(sampled.rollout)
+    return Experiences(rollout, replay_rows={name: sampled.rows})

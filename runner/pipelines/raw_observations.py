@@ -1,0 +1,85 @@
+"""Episodes that hold raw observations, which are standardised when they are replayed, not when they are sampled."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from runner.episodes.columns import OBS, ColumnBlock, Lookback, LookbackRows, Rollout
+from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch
+from runner.pipelines.mean_std_filter import MeanStdFilter
+from runner.pipelines.pipeline import EnvToModulePipeline
+
+_TAKES_HELD = AddObservationsFromEpisodesToBatch
+
+
+def leave_raw(pipeline: EnvToModulePipeline) -> None:
+    """Let a `MeanStdFilter` leave the observations in the episodes raw, where they can be standardised later.
+
+    They can if the filter gets them as they are held, and is the last to write them; else it goes on writing.
+    """
+    pieces = list(pipeline.named_pieces().values())
+    writers = [number for number, piece in enumerate(pieces) if piece.writes_obs_to_episodes]
+    last = pieces[writers[-1]] if writers else None
+    if not isinstance(last, MeanStdFilter):
+        return
+    since_written = pieces[writers[-2] + 1 if len(writers) > 1 else 0 : writers[-1]]
+    is_changed = any(OBS in one.writes and not isinstance(one, _TAKES_HELD) for one in since_written)
+    last.leaves_raw = not is_changed and not any(one.num_lookback for one in pieces[writers[-1] :])
+
+
+def raw_filters(pipeline: EnvToModulePipeline) -> dict[str, MeanStdFilter]:
+    """Return name -> piece of the filter that leaves observations raw; {}: none does."""
+    pieces = pipeline.named_pieces().items()
+    return {name: piece for name, piece in pieces if isinstance(piece, MeanStdFilter) and piece.leaves_raw}
+
+
+class Standardisation:
+    """Standardises replayed observations by what all runners have seen so far.
+
+    Args:
+        env_to_module: module id -> pipeline like the runners'; it stays as it is.
+    """
+
+    def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
+        self._filters = {module_id: copy.deepcopy(raw_filters(one)) for module_id, one in env_to_module.items()}
+        self.is_needed = any(self._filters.values())
+
+    def __call__(self, rollout: Rollout, shared_state: Mapping[str, Any]) -> Rollout:
+        """Return the rollout as the modules see it now.
+
+        Args:
+            rollout: raw, of a replay buffer; it stays as it is.
+            shared_state: module id -> merged state of the runners' pieces.
+        """
+        if not self.is_needed:
+            return rollout
+        blocks = {
+            module_id: self._standardised(module_id, block, shared_state.get(module_id, {}))
+            for module_id, block in rollout.blocks.items()
+        }
+        return replace(rollout, blocks=blocks)
+
+    def _standardised(self, module_id: str, block: ColumnBlock, states: Mapping[str, Any]) -> ColumnBlock:
+        for name, piece in self._filters[module_id].items():
+            if name in states:
+                piece.set_state(states[name])
+            block = replace(
+                block,
+                columns=_with_obs(block.columns, piece),
+                lookback=_past(block.lookback, piece),
+                last_lookback=_past(block.last_lookback, piece),
+            )
+        return block
+
+
+def _with_obs(columns: Mapping[str, Any], piece: MeanStdFilter) -> dict[str, Any]:
+    return {**columns, OBS: piece.standardised(columns[OBS])}
+
+
+def _past(lookback: Lookback | None, piece: MeanStdFilter) -> Lookback | None:
+    if not isinstance(lookback, LookbackRows):
+        return lookback
+    return replace(lookback, columns=_with_obs(lookback.columns, piece))
