@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,10 @@ os.environ["RUNNER_KEY"] = "a key that the tests made up"
 
 import hypothesis
 import pytest
+
+with warnings.catch_warnings():  # about its types; made errors, as in tests, they crash the interpreter
+    warnings.simplefilter("ignore")
+    import Box2D  # noqa: F401 - of LunarLander
 
 hypothesis.settings.register_profile("suite", deadline=None)
 hypothesis.settings.load_profile("suite")

@@ -22,6 +22,7 @@ from runner.experiment.first_sample import first_sample, reduced
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
+from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.module_parts import (
@@ -127,6 +128,8 @@ class _Rehearsal:
     def _replay(self, parts: Mapping[str, ModuleParts], rollout: Rollout) -> Rollout:
         """Store env steps in all buffers, and return as many from the first one: what its updates learn from."""
         self._made += [f"replay buffer {one.name} ({one})" for one in measure_replay(self._config, parts, rollout)]
+        if open_recorded_replay(self._config, parts) is not None:
+            self._made.append("the first recorded steps")
         buffers = list(build_replay_buffers(self._config, parts).values())
         for buffer in buffers:
             buffer.add(rollout)

@@ -29,6 +29,7 @@ RECORDED = {
     "bc_cartpole": "CartPole-v1",
     "marwil_cartpole": "CartPole-v1",
     "cql_pendulum": "Pendulum-v1",
+    "sac_rlpd_pendulum": "Pendulum-v1",
     "iql_pendulum": "Pendulum-v1",
 }
 SPACE = {"space": "box", "low": -1, "high": 1, "shape": [3], "dtype": "float32"}

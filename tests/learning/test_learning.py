@@ -34,14 +34,18 @@ PROMISES = {
     "a2c_cartpole": (450, 500_000),
     "a2c_replay_cartpole": (300, 500_000),
     "dqn_cartpole": (450, 100_000),
+    "dqn_lunarlander": (154, 100_000),
     "her_bit_flipping": (-7.2, 50_000),
     "rainbow_cartpole": (450, 100_000),
     "sac_cartpole_discrete": (400, 100_000),
+    "sac_lunarlander_continuous": (200, 150_000),
     "sac_pendulum": (-200, 20_000),
     "td3_pendulum": (-200, 20_000),
     "tqc_pendulum": (-200, 20_000),
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
+    "ppo_acrobot": (-100, 200_000),
+    "ppo_lunarlander": (200, 1_000_000),
     "ppo_pendulum": (-300, 400_000),
     "ppo_stateless_cartpole_lstm": (350, 300_000),
     "ppo_multi_agent_cartpole": (950, 400_000),  # the sum of two agents: each has at least 450
@@ -64,8 +68,10 @@ SAMPLED = (
     "tqc_",
 )  # experiments without recorded data
 TEN_SEEDS = (
-    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "her_bit_flipping", "pg_cartpole", "ppo_cartpole"),
-    *("ppo_stateless_cartpole_lstm", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
+    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "her_bit_flipping"),
+    *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_lunarlander"),
+    *("ppo_stateless_cartpole_lstm", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum"),
+    *("tqc_pendulum",),
 )
 # rainbow_cartpole reaches its return on some seeds only: docs/learning.md.
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1, "rainbow_cartpole": 0}
