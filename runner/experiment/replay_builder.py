@@ -53,20 +53,21 @@ def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:
     Raises:
         ConfigError: the environment is a simulator's, or has several agents or no goals.
     """
-    fault = None
     if config.env.is_external:
-        fault = "simulators connect, and what their rewards for other goals are is not known here"
-    else:
-        env = make_environment(config.env, 1, "sync")
-        if not isinstance(env, gym.Env):
-            fault = f"{config.env.name} has several agents, or steps all sub-environments together"
-        else:
-            try:
-                return GoalJudge(env)
-            except ValueError as error:
-                fault = str(error)
+        raise _no_goals(config, key, "simulators connect, and what their rewards for other goals are is not known here")
+    env = make_environment(config.env, 1, "sync")
+    if not isinstance(env, gym.Env):
+        fault = f"{config.env.name} has several agents, or steps all sub-environments together"
+        raise _no_goals(config, key, fault)
+    try:
+        return GoalJudge(env)
+    except ValueError as error:
+        raise _no_goals(config, key, str(error)) from error
+
+
+def _no_goals(config: ExperimentConfig, key: str, fault: str) -> ConfigError:
     allowed = "an environment with goals, or runner.replay.ReplayBuffer"
-    raise ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, allowed)])
+    return ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, allowed)])
 
 
 def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:
