@@ -68,11 +68,21 @@ def test_killed_plan(plan: str, start: Start, tmp_path: Path, chance: random.Ran
     assert_killed_is_straight(["+experiment=a2c_cartpole", *PLANS[plan]], start, tmp_path, chance, scenario)
 
 
+OFF_POLICY = (
+    *("dqn_cartpole", "her_bit_flipping", "rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum"),
+    *("td3_pendulum", "tqc_pendulum"),
+)
+
+
 @pytest.mark.chaos
-def test_replay_killed_twenty_times(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
+@pytest.mark.parametrize("experiment", OFF_POLICY)
+def test_replay_killed_twenty_times(
+    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
     """Every second kill is within a checkpoint's write: of a segment, of a link, of the rest."""
     num_kills, num_iterations = 20, 180
-    begin = ["+experiment=dqn_cartpole", *SAMPLED["dqn_cartpole"], f"stop.training_iteration={num_iterations}"]
+    stop = (f"stop.training_iteration={num_iterations}", "stop.num_env_steps_sampled_lifetime=1000000")
+    begin = [f"+experiment={experiment}", *SAMPLED[experiment], *stop]
     run = KilledRun(start, tmp_path / "killed", begin, chance, scenario, num_iterations=num_iterations)
     for number in range(num_kills):
         if number % 2:
