@@ -89,7 +89,6 @@ SAMPLED = {
     "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
     "rainbow_cartpole": (*_CONTINUOUS_REPLAY, "module.num_atoms=11"),
     "sac_cartpole_discrete": _CONTINUOUS_REPLAY,
-    "sac_lunarlander_continuous": _CONTINUOUS_REPLAY,
     "sac_pendulum": _CONTINUOUS_REPLAY,
     "td3_pendulum": _CONTINUOUS_REPLAY,
     "tqc_pendulum": _CONTINUOUS_REPLAY,
