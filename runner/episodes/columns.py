@@ -162,9 +162,16 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
     @cached_property
     def offsets(self) -> npt.NDArray[np.int64]:
         """(E + 1,) row at which each chunk starts in the step columns; in `obs` chunk e starts at offsets[e] + e."""
+        if self.has_single_steps:
+            return np.arange(len(self.lengths) + 1)
         offsets = np.zeros(len(self.lengths) + 1, np.int64)
         np.cumsum(self.lengths, out=offsets[1:])
         return offsets
+
+    @property
+    def has_single_steps(self) -> bool:
+        """Whether each chunk is one env step, as in replayed transitions."""
+        return self.num_rows == len(self.lengths)
 
     @property
     def extra_columns(self) -> list[str]:

@@ -41,11 +41,15 @@ class RowOutputs:
         if not self._minibatches:
             return {}
         if len(self._minibatches) == 1 and self._minibatches[0].is_in_order:
-            return {name: torch.cat(parts).cpu().numpy() for name, parts in self._parts.items()}
+            return {name: _joined(parts).cpu().numpy() for name, parts in self._parts.items()}
         places = np.concatenate([minibatch.places() for minibatch in self._minibatches])
         rows = {}
         for name, parts in self._parts.items():
-            values = torch.cat(parts).cpu().numpy()
+            values = _joined(parts).cpu().numpy()
             rows[name] = np.empty_like(values)
             rows[name][places] = values
         return rows
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(list(parts))

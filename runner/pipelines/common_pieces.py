@@ -101,4 +101,6 @@ class NumpyToTensor(ConnectorPiece):
 
 def step_rows_of_obs(block: ColumnBlock) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return (R,) rows of the `obs` column that steps were taken on, all but each chunk's last."""
+    if block.has_single_steps:
+        return np.arange(0, 2 * len(block), 2)
     return np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)

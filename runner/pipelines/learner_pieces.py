@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, ColumnBlock
 from runner.pipelines.piece import LOSS_MASK, REWARDS, STATE_OUT, TERMINATEDS, TRUNCATEDS, Batch
 from runner.pipelines.piece_kinds import LearnerPiece
+
+BoolArray = npt.NDArray[np.bool_]
 
 
 class AddOneTsToEpisodesAndTruncate(LearnerPiece):
@@ -48,22 +51,30 @@ class AddColumnsFromEpisodesToTrainBatch(LearnerPiece):
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the columns; columns that are present already stay as they are."""
         mask = batch.get(LOSS_MASK)
-        last_rows = episodes.offsets[1:] - 1
         if mask is not None:
             rows = np.cumsum(mask) - 1
-            last_rows = last_rows + np.arange(len(episodes))
-        num_rows = episodes.num_rows if mask is None else len(mask)
         for name, column in episodes.columns.items():
             if name in (OBS, STATE_OUT) or name in batch:  # states: see AddStatesFromEpisodesToBatch
                 continue
             batch[name] = column if mask is None else nested.take(column, rows)
             if name == REWARDS and mask is not None:
                 batch[name][~mask] = 0.0
-        terminateds, truncateds = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
-        terminateds[last_rows] = episodes.is_terminated
-        truncateds[last_rows] = episodes.is_truncated
-        if mask is not None:
-            truncateds[~mask] = True
+        terminateds, truncateds = _ends_of_rows(episodes, mask)
         batch.setdefault(TERMINATEDS, terminateds)
         batch.setdefault(TRUNCATEDS, truncateds)
         return batch
+
+
+def _ends_of_rows(episodes: ColumnBlock, mask: BoolArray | None) -> tuple[BoolArray, BoolArray]:
+    """Return whether each row's step terminated a chunk, or truncated it; a mask: there are bootstrap rows."""
+    if mask is None and episodes.has_single_steps:
+        return episodes.is_terminated.copy(), episodes.is_truncated.copy()
+    last_rows, num_rows = episodes.offsets[1:] - 1, episodes.num_rows
+    if mask is not None:
+        last_rows, num_rows = last_rows + np.arange(len(episodes)), len(mask)
+    terminateds, truncateds = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
+    terminateds[last_rows] = episodes.is_terminated
+    truncateds[last_rows] = episodes.is_truncated
+    if mask is not None:
+        truncateds[~mask] = True
+    return terminateds, truncateds

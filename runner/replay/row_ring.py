@@ -311,7 +311,11 @@ class RowRing:
         Raises:
             RunFailure: there is none.
         """
-        rows = np.empty(0, np.int64)
+        rows = draw(num_rows)
+        can_begin = self.can_begin(rows)
+        if can_begin.all():
+            return rows
+        rows = rows[can_begin]
         while len(rows) < num_rows:
             found = draw(num_rows - len(rows))
             found = found[self.can_begin(found)]
@@ -340,7 +344,7 @@ class RowRing:
     def n_steps(self, rows: Rows, n_step: int | Rows) -> NStepRows:
         """Follow each row for `n_step` steps, a number or one for each row, or to where its episode ends or waits."""
         last, num_steps = rows, np.ones(len(rows), np.int64)
-        for step in range(1, int(np.max(n_step))):
+        for step in range(1, _most(n_step)):
             successors = self.successors(last)
             goes_on = self._is_followed(last, successors) & (step < n_step)
             if not goes_on.any():
@@ -428,10 +432,10 @@ class RowRing:
         both = np.empty(2 * len(rows), np.int64)
         both[::2], both[1::2] = places, self.place(self.successors(found.last))
         columns[OBS] = nested.take(self.columns[OBS], both)
-        columns[REWARDS] = self._discounted(found, gamma)
+        columns[REWARDS] = self.columns[REWARDS][places] if _most(n_step) == 1 else self._discounted(found, gamma)
         columns[N_STEP] = found.num_steps
         chunks = self._chunks(columns, rows, np.ones(len(rows), np.int64), found.last)
-        if self.num_lookback and np.max(n_step) > 1:
+        if self.num_lookback and _most(n_step) > 1:
             return replace(chunks, last_lookback=self._lookback(self.successors(found.last)))
         return chunks
 
@@ -444,7 +448,7 @@ class RowRing:
         """
         path, goes_on = [rows], np.ones(len(rows), np.bool_)
         lengths = np.ones(len(rows), np.int64)
-        longest = int(np.max(length))
+        longest = _most(length)
         for step in range(1, longest):
             successors = self.successors(path[-1])
             goes_on = goes_on & self._is_followed(path[-1], successors) & (step < length)
@@ -563,6 +567,10 @@ class RowRing:
         if self.num_lookback:
             # Where nothing looked back when the segment was written, no row before its first one is known.
             self._to_predecessor[places] = values.get("to_predecessor", _GONE)
+
+
+def _most(of_each: int | Rows) -> int:
+    return of_each if isinstance(of_each, int) else int(of_each.max())
 
 
 def _assign_row(targets: Column, place: int, column: Column, number: int) -> None:

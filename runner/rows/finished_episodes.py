@@ -88,8 +88,11 @@ class RunningReturns:
             env_of: (E,) its sub-environment.
             t_end: (E,) the vector step that ended it.
         """
-        returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
         is_done = block.is_terminated | block.is_truncated
+        if len(env_of) == len(self.so_far) and not is_done.any():  # every episode goes on in one chunk
+            self.so_far += sums
+            return _NONE
+        returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
         self.so_far[:] = 0.0
         self.so_far[env_of[~is_done]] = returns[~is_done]
         if not is_done.any():

@@ -228,7 +228,12 @@ class LockStepRows(RowStore):
             episode_ids=[self._episode_id(*key) for key in enumerate(numbers.tolist())],
             module_id=self.module_id,
         )
-        super()._begin_next_fragment()
+        for column in (arrays.obs, arrays.written_obs, arrays.is_gap):
+            if column is not None:
+                nested.map_leaves(_move_row_1_to_0, column)
+        self._t_at_start = 1 - self._episode_start
+        self._episode_start = -self._t_at_start
+        self._row = 0
         self._begin_counting()
         return Fragment(block, raw_obs, chunks, numbers)
 
@@ -257,3 +262,7 @@ class LockStepRows(RowStore):
         self._returns.so_far[:] = state["return_at_start"]
         self._episode_start = self._past - self._t_at_start
         self.awaits_reset[:] = self._terminated_at_start | self._truncated_at_start
+
+
+def _move_row_1_to_0(array: Array) -> None:
+    array[0] = array[1]
