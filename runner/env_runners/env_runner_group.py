@@ -95,6 +95,10 @@ class EnvRunnerGroup:
         for index in range(self.num_runners) if runners is None else runners:
             self._sent[index] = sent
 
+    def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
+        """Act with this state of pieces from the next call on: module id -> piece name -> state."""
+        self.shared_state = dict(shared_state)
+
     def metrics(self) -> dict[str, int]:
         """Return the health of the runners, and what they have counted."""
         health = {

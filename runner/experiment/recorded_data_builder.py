@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.operators import ENV_RUNNERS
+from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner
 from runner.learners.loss import Loss
 from runner.module_parts import ModuleParts, ModulePlan, build_module_parts, has_several_agents, on_device
-from runner.pipelines.piece import DEFAULT_MODULE_ID, ConnectorPiece
+from runner.pipelines.piece import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from runner.offline.evaluation.held_out import HeldOutEvaluation
@@ -38,11 +40,11 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
         what = "recorded data of several agents cannot be learned from yet"
         raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
     module_parts = parts[DEFAULT_MODULE_ID]
-    for piece in module_parts.env_to_module.single_pieces():
-        if type(piece).merge_states is not ConnectorPiece.merge_states and not getattr(piece, "leaves_raw", False):
-            what = f"{type(piece).__name__} learns from env steps that are sampled, and this run samples none"
-            allowed = "pieces without such a state; the same pieces act in evaluation and on recorded data"
-            raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
+    learning = _pieces_that_learn(module_parts)
+    if learning and ENV_RUNNERS in needs_of(config):
+        what = f"{learning[0]} learns from sampled env steps and would see recorded ones with what it knew before"
+        allowed = "pieces without such a state; or a plan that learns from Replay only"
+        raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
     readers = _pieces_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
@@ -52,12 +54,18 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
             allowed="false; offline.materialize_data=true keeps what is read in memory",
         )
         raise ConfigError([problem])
-    return preflight.check_recorded_data(config, module_parts)
+    source = preflight.check_recorded_data(config, module_parts)
+    if learning and source is None:
+        what = f"{learning[0]} learns from all recorded observations before training, and only Ray reads these data"
+        allowed = "files, without a function of Ray Data and without a pre-learner or a data class of your own"
+        raise ConfigError([Problem(what, "connectors.env_to_module", str(config.offline.input_), allowed)])
+    return source
 
 
 def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: Source | None) -> OfflineData:
     """Make the pipeline of recorded data; `recorded` is what `check_recorded_data` has opened."""
     from runner.offline.training.offline_data import OfflineData
+    from runner.offline.training.recorded_statistics import statistics_of
     from runner.offline.training.workers import ModuleBoard, quiet_ray_data
 
     readers = _pieces_that_read_the_module(parts)
@@ -66,8 +74,17 @@ def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: 
         data = OfflineData(config, recorded)
     else:
         data = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)(config)
-    data.connect(PlannedModule(config, parts.plan), ModuleBoard() if readers else None)
+    if _pieces_that_learn(parts):
+        assert recorded is not None  # else check_recorded_data refuses them
+        data.shared_state = {DEFAULT_MODULE_ID: statistics_of(recorded, parts.env_to_module, parts.module)}
+    data.connect(PlannedModule(config, parts.plan, data.shared_state), ModuleBoard() if readers else None)
     return data
+
+
+def _pieces_that_learn(parts: ModuleParts) -> list[str]:
+    """Return the classes of pieces that learn from observations and change what episodes hold of them."""
+    pieces = parts.env_to_module.single_pieces()
+    return [type(piece).__name__ for piece in pieces if piece.shares_state and not getattr(piece, "leaves_raw", False)]
 
 
 def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
@@ -76,10 +93,19 @@ def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """A plan that makes the parts of a pre-learner in the worker that it is sent to."""
+    """A plan that makes the parts of a pre-learner in the worker that it is sent to.
+
+    Attributes:
+        shared_state: module id -> piece name -> what the piece has learned from observations; it learns no more.
+    """
 
     config: ExperimentConfig
     plan: ModulePlan
+    shared_state: Mapping[str, Any]
+
+    def with_shared_state(self, shared_state: Mapping[str, Any]) -> PlannedModule:
+        """Return the plan with another state of pieces."""
+        return replace(self, shared_state=shared_state)
 
     @property
     def observation_space(self) -> gym.Space[Any]:
@@ -97,6 +123,8 @@ class PlannedModule:
 
         device = "auto" if self.config.offline.map_batches_kwargs.get("num_gpus") else "cpu"
         parts = build_module_parts(on_device(self.config, device), self.plan)
+        parts.env_to_module.freeze()
+        parts.env_to_module.set_state(self.shared_state.get(self.plan.module_id, {}))
         columns = columns_of_learner(self.plan, parts.module)
         return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
 

@@ -244,7 +244,7 @@ class Trainer:
             self._evaluation_runners = self._build_evaluation_runners()
         runners, settings = self._evaluation_runners, self.config.evaluation
         runners.set_weights(self.learners.get_weights())
-        runners.shared_state = self.resources.shared_state
+        runners.use_shared_state(self.resources.shared_state)
         num_sampled = self._metrics.num_env_steps_sampled_lifetime
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore, num_sampled)
 

@@ -186,6 +186,11 @@ class ConnectorPiece:
         """Return what all runners share from now on, from the states of several; empty: each keeps its own."""
         return {}
 
+    @property
+    def shares_state(self) -> bool:
+        """Whether runners share a state of this piece, which `merge_states` merges."""
+        return type(self).merge_states is not ConnectorPiece.merge_states
+
     # -- for pieces that work item by item -------------------------------------------------------------------------
 
     @staticmethod

@@ -126,7 +126,7 @@ class Resources:
             self._env_runners.set_weights(self.learners.get_weights(), runners)
 
     @property
-    def shared_state(self) -> dict[str, Any]:
+    def shared_state(self) -> Mapping[str, Any]:
         """Module id -> merged state of pieces that runners share."""
         return next(iter(self.sources.values())).shared_state
 
@@ -139,7 +139,7 @@ class Resources:
     def set_policy(self, shared_state: Mapping[str, Any]) -> None:
         """Let all sources work with the learners' weights, and with this state of pieces that runners share."""
         for source in self.sources.values():
-            source.shared_state = dict(shared_state)
+            source.use_shared_state(shared_state)
             source.set_weights(self.learners.get_weights())
 
     # -- the plan --------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ class ModuleIntake:
         self._outputs = tuple(name for name in seen.recorded if name != ACTION_LOGP)
         seen.env_to_module.freeze()
         pieces = list(learning.env_to_module.single_pieces())
-        shares = [type(piece).merge_states is not ConnectorPiece.merge_states for piece in pieces]
+        shares = [piece.shares_state for piece in pieces]
         self._pieces_that_learn = pieces[: max(np.flatnonzero(shares), default=-1) + 1]
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -115,6 +116,7 @@ class OfflineData:
         data: raw rows, one pass over them.
         decode: Arrow table of raw rows -> column block; None if the pre-learner maps rows itself.
         source: what `offline.input_` names; None in subclasses that read by themselves.
+        shared_state: module id -> piece name -> what pieces have learned from the observations.
         num_batches: that each learner has learned from.
 
     Raises:
@@ -124,7 +126,7 @@ class OfflineData:
     data: Dataset
     decode: Callable[..., Any] | None = None
     source: Source | None = None
-    shared_state: dict[str, Any] = {}  # noqa: RUF012 - recorded data share nothing between runners
+    shared_state: Mapping[str, Any] = MappingProxyType({})
     num_batches = 0
     _board: ModuleBoard | None = None
     _monitor: PipelineMonitor | None = None
@@ -152,7 +154,7 @@ class OfflineData:
             ConfigError: the data do not fit the environment's spaces.
         """
         offline = self.config.offline
-        self._board = board
+        self._spec, self._board = spec, board
         if self.source is not None:
             self.source.check_spaces(spec.observation_space, spec.action_space)
             parts = spec.build()
@@ -281,6 +283,14 @@ class OfflineData:
         """Whether the pre-learners want to know the module's newest parameters."""
         return self._board is not None
 
+    def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
+        """Let pieces go on with what they knew in a checkpoint, or in the run that a module is loaded from."""
+        mine = self.shared_state
+        state = {**mine, **{id_: {**mine.get(id_, {}), **pieces} for id_, pieces in shared_state.items()}}
+        if not nested.equal(dict(mine), state):
+            self.shared_state = state
+            self.connect(self._spec.with_shared_state(state), self._board)
+
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Let the pre-learners work with these parameters, if their pipeline reads the module."""
         if self._board is not None:
@@ -290,7 +300,7 @@ class OfflineData:
         """Return how many batches have been learned from, and the parameters that the pre-learners work with."""
         posted = None if self._board is None else self._board.posted
         module = {} if posted is None else {"module": posted.copy()}
-        return {"num_batches": self.num_batches, "shared": self.shared_state, **module}
+        return {"num_batches": self.num_batches, "shared": dict(self.shared_state), **module}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Skip the batches that were learned from before; for `readers` that are made afterwards."""

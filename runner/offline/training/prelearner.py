@@ -81,6 +81,9 @@ class ModuleSpec(Protocol):
     def build(self) -> PreLearnerParts:
         """Return module and learner pipeline, anew."""
 
+    def with_shared_state(self, shared_state: Mapping[str, Any]) -> ModuleSpec:
+        """Return what makes the same parts with another state of pieces that learn from observations."""
+
 
 class OfflinePreLearner:
     """Rows to episodes to train rows; subclass it for data of your own (`offline.prelearner_class`).

@@ -11,7 +11,10 @@ import pytest
 import torch
 
 from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
 from runner.experiment.trainer import Trainer
+from runner.offline.reading.source import open_source
+from runner.offline.training.prelearner import OfflinePreLearner
 from runner.pipelines import SingleAgentObservationPreprocessor
 from tests.conftest import ROOT, without_times
 
@@ -24,6 +27,13 @@ SMALL = (
     "checkpoint.metric=training_iteration",
     "~stop.evaluation.env_runners.episode_return_mean",
 )
+
+
+class OwnPreLearner(OfflinePreLearner):
+    """Maps rows itself."""
+
+    def _map_to_episodes(self, *args: Any, **kwargs: Any) -> Any:
+        return super()._map_to_episodes(*args, **kwargs)
 
 
 class Doubling(SingleAgentObservationPreprocessor):
@@ -124,8 +134,66 @@ def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster
     with Trainer.from_experiment("bc_cartpole", SMALL) as trainer:
         plain = first_observations(trainer)
     assert doubled.equal(2 * plain)
-    with pytest.raises(ConfigError, match="MeanStdFilter learns from env steps that are sampled"):
-        Trainer.from_experiment("bc_cartpole", [*SMALL, "connectors=mean_std_filter"])
+
+
+FILTER = "connectors=mean_std_filter"
+
+
+def standardised(observations: Any, recorded: Any) -> torch.Tensor:
+    """Return observations as a filter gives them that has seen all recorded ones once."""
+    deviation = recorded.std(0, ddof=1)
+    return torch.from_numpy(np.clip((observations - recorded.mean(0)) / deviation, -10, 10).astype(np.float32))
+
+
+def recorded_observations() -> Any:
+    """(R + E, 4) all observations of the recorded episodes."""
+    source = open_source(OfflineConfig(input_=str(RECORDED)))
+    return np.concatenate([block.columns["obs"] for block in source.blocks()]).astype(np.float64)
+
+
+def test_a_filter_knows_all_recorded_observations_before_training(ray_cluster: None) -> None:
+    with Trainer.from_experiment("bc_cartpole", SMALL) as trainer:
+        plain = first_observations(trainer)
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, FILTER]) as trainer:
+        filtered = first_observations(trainer)
+        (state,) = trainer.resources.shared_state["default_policy"].values()
+    expected = recorded_observations()
+    assert state["merged_count"] == len(expected) == 3624  # the last observation of each of ten episodes, too
+    np.testing.assert_allclose(state["merged_mean"], expected.mean(0), rtol=1e-9)
+    torch.testing.assert_close(filtered, standardised(plain.numpy().astype(np.float64), expected), rtol=1e-5, atol=1e-6)
+
+
+def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_cluster: None) -> None:
+    overrides = [*SMALL, FILTER, "offline.dataset_num_iters_per_learner=2", "evaluation.evaluation_interval=1"]
+    overrides.remove("evaluation.evaluation_interval=null")
+    with Trainer.from_experiment("bc_cartpole", overrides) as first:
+        trained(first, 2)
+        state = first.get_state()
+        following = trained(first, 2)
+        evaluated = first.evaluate()
+    with Trainer.from_experiment("bc_cartpole", overrides) as second:
+        second.set_state(state)
+        assert trained(second, 2) == following
+        assert without_times(second.evaluate()) == without_times(evaluated)
+        (seen,) = second._evaluation_runners.shared_state["default_policy"].values()
+        assert seen["merged_count"] == 3624
+
+
+def test_statistics_of_a_checkpoint_win_over_the_ones_of_the_data(ray_cluster: None) -> None:
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, FILTER]) as trainer:
+        plain = first_observations(trainer)
+        (state,) = trainer.resources.shared_state["default_policy"].values()
+        shifted = {**state, "merged_mean": state["merged_mean"] + 0.01}
+        trainer.resources.set_policy({"default_policy": {"MeanStdFilter": shifted}})
+        moved = first_observations(trainer)
+    deviation = np.sqrt(state["merged_m2"] / (state["merged_count"] - 1))
+    torch.testing.assert_close(moved, (plain - torch.from_numpy(0.01 / deviation)).float(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_filter_on_data_that_only_ray_reads_is_refused() -> None:
+    overrides = [*SMALL, FILTER, "offline.prelearner_class=tests.offline.training.test_training.OwnPreLearner"]
+    with pytest.raises(ConfigError, match="MeanStdFilter learns from all recorded observations before training"):
+        Trainer.from_experiment("bc_cartpole", overrides)
 
 
 def test_actions_in_the_units_of_the_environment_are_refused(tmp_path: Path) -> None:
