@@ -50,7 +50,16 @@ class GradientSteps:
         self._parts = dict(zip(map(_norm_name, optimizers), parts, strict=True))
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
-        """Return the learning rate of each optimiser after so many env steps."""
+        """Return the learning rate of each optimiser after so many env steps, at the begin of an update.
+
+        Raises:
+            RuntimeError: something else works with this very network, and steps would not reach it.
+        """
+        if not self._weights.has_module:
+            raise RuntimeError(
+                f"the learner's {type(self._network).__name__} was given to something else that keeps its parameters, "
+                "an env runner for example, and would learn nothing; give that a copy (copy.deepcopy)"
+            )
         return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self.lr_fields]
 
     def step(self, lrs: Sequence[float], resting: Sequence[str] = ()) -> dict[str, Tensor]:

@@ -58,6 +58,11 @@ class FlatParameters:
         assert self.parameter.grad is not None  # set in __init__, never taken away
         return self.parameter.grad
 
+    @property
+    def has_module(self) -> bool:
+        """Whether the module's parameters lie here; a later `FlatParameters` of the same module takes them away."""
+        return not self.learned or self.learned[0].data_ptr() == self.parameter.data_ptr()
+
     def to_numpy(self) -> npt.NDArray[np.float32]:
         """Return a copy of parameters and buffers on the host."""
         return self._values.cpu().numpy() if self._on_host is None else self._on_host.copy()

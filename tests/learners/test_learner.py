@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -22,6 +23,7 @@ from runner.learners.loss import Loss
 from runner.learners.minibatches import even_sizes, num_minibatches
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule
+from runner.modules.flat_parameters import FlatParameters
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, make_batch, make_module
 
 CONFIG = PPOConfig(lr=1e-2, num_epochs=3, minibatch_size=5)
@@ -223,3 +225,13 @@ def test_metrics_of_an_update() -> None:
     assert {"total_loss", "policy_loss", "vf_loss", "entropy", "mean_kl_loss"} <= set(metrics)
     assert metrics["num_minibatch_updates"] == 9  # 3 epochs of 12 rows in minibatches of at most 5
     assert all(isinstance(value, (float, int)) for value in metrics.values())
+
+
+def test_a_learner_whose_network_something_else_keeps_says_so() -> None:
+    learner = Learner(make_module(DISCRETE), RowRecorder(), CONFIG, np.random.default_rng(0))
+    batch = {"obs": torch.zeros(4, 3), "row": torch.arange(4)}
+    FlatParameters(copy.deepcopy(learner.module))
+    learner.update(batch, 0)
+    FlatParameters(learner.module)  # as an env runner of this very module does
+    with pytest.raises(RuntimeError, match=r"ActorCriticModule was given to something else .* give that a copy"):
+        learner.update(batch, 0)
