@@ -118,6 +118,11 @@ class ReplayBuffer:
         return min((ring.num_env_steps for ring in self._rings.values()), default=0)
 
     @property
+    def module_ids(self) -> list[str]:
+        """The modules of which env steps are held."""
+        return [module_id for module_id, ring in self._rings.items() if ring.num_env_steps]
+
+    @property
     def is_full(self) -> bool:
         """Whether a module has as many rows as the buffer keeps, last observations of episodes among them."""
         return any(len(ring) == ring.capacity for ring in self._rings.values()) and len(self) > 0

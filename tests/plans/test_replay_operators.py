@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from runner.config.errors import RunFailure
+from runner.episodes.columns import Rollout
 from runner.plans import (
     ConcatBatches,
     Experiences,
     MixInReplay,
     Replay,
     Resources,
+    SelectExperiences,
     StoreToReplayBuffer,
     TrainResult,
     UpdatePriorities,
@@ -23,7 +26,7 @@ from runner.plans import (
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 from runner.streams import random_stream
-from tests.plans.hand_made import ID, config_of, experiences_of, flow_of, raw, resources_of
+from tests.plans.hand_made import ID, block_of, config_of, experiences_of, flow_of, raw, resources_of
 
 
 def with_buffer(buffer: ReplayBuffer | None = None) -> Resources:
@@ -65,6 +68,22 @@ def test_fractions_of_replayed_items_add_up() -> None:
     given = list(MixInReplay(resources, replay_proportion=0.4)(flow_of(resources, items)))
     assert [bool(item.replay_rows) for item in given] == [False, False, False, True, False, False, True]
     assert {item.num_env_steps for item in given} == {5}
+
+
+def test_a_module_that_has_not_acted_yet_is_waited_for() -> None:
+    resources = with_buffer()
+    resources.learners = SimpleNamespace(modules=dict.fromkeys((ID, "late")))  # type: ignore[assignment]
+    buffer = resources.replay_buffers["replay"]
+    buffer.add(experiences_of(0, [8]).rollout)
+    selected = SelectExperiences(resources, modules=["late"])(Replay(resources))
+    assert raw(selected, 2) == [Waiting.FOR_QUEUE, Waiting.FOR_QUEUE]
+    buffer.add(Rollout({"late": block_of(20, [3], "late")}, 3))
+    (item,) = raw(selected, 1)
+    assert list(item.rollout.blocks) == ["late"]
+    buffer.set_state(with_buffer().replay_buffers["replay"].get_state())
+    buffer.add(experiences_of(0, [8]).rollout)
+    with pytest.raises(RunFailure, match="the plan stands still"):
+        next(selected)
 
 
 def priorities_of(resources: Resources) -> Any:

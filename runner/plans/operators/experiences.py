@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
 from runner.env_runners.loss_failure import runner_of
 from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
-from runner.plans.flow import Operator
+from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Origin, ReplayRows
 from runner.plans.operators.rollouts import train_batch_size
@@ -98,6 +98,18 @@ class SelectExperiences(Operator):
                 what = f"SelectExperiences keeps module {module_id}, and this run has none of that name"
                 nearest = nearest_match(module_id, known)
                 raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])
+
+    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items with these modules alone, and `Waiting` for what a buffer without any of them has given.
+
+        Such a buffer gives the same again and again, until another plan stores experiences of these modules.
+        """
+        return super().flow(map(self._or_waiting, items))
+
+    def _or_waiting(self, item: Any) -> Any:
+        buffers = [self.resources.replay_buffers[name] for name in getattr(item, "replay_rows", ())]
+        is_there = any(module_id in buffer.module_ids for buffer in buffers for module_id in self.options.modules)
+        return Waiting.FOR_QUEUE if buffers and not is_there else item
 
     def transform(self, item: Experiences) -> Iterator[Experiences]:
         """Give an item with these modules alone, if it has any of them."""
