@@ -168,10 +168,10 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         np.cumsum(self.lengths, out=offsets[1:])
         return offsets
 
-    @property
+    @cached_property
     def has_single_steps(self) -> bool:
         """Whether each chunk is one env step, as in replayed transitions."""
-        return self.num_rows == len(self.lengths)
+        return self.num_rows == len(self.lengths) and bool((self.lengths == 1).all())
 
     @property
     def extra_columns(self) -> list[str]:

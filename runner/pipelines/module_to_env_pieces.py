@@ -118,8 +118,9 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
             noise = self._next_noise(
                 num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, 1 + num_values), np.float32)
             )
-            if noise[:, 0].min() < self.epsilon:
-                q = _random_where(noise[:, :1] < self.epsilon, noise[:, 1:], q)
+            explores = noise[:, :1] < self.epsilon
+            if explores.any():
+                q = _random_where(explores, noise[:, 1:], q)
         batch[ACTIONS] = rl_module.action_dist.mode(q)
         return batch
 

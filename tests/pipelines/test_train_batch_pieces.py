@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines import (
+    AddColumnsFromEpisodesToTrainBatch,
     AddInfosFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch,
     ComputeReturnsToGo,
@@ -23,6 +24,7 @@ from tests.environments import coded_info
 from tests.episodes.test_columns import episode_of
 from tests.pipelines.learner_batches import learner_batch
 from tests.pipelines.piece_contract import PieceCase, check_piece
+from tests.plans.hand_made import block_of
 
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
 AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
@@ -140,3 +142,16 @@ def test_suffix_sums_are_those_of_a_loop(lengths: list[int], gamma: float, seed:
     for i in reversed(range(len(terms))):
         expected[i] = terms[i] + factors[i] * expected[i + 1]
     np.testing.assert_allclose(suffix_sums(terms, factors, max(lengths)), expected[:-1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("lengths", [[1, 1, 1], [0, 2, 1], [2, 0], [3]])
+def test_rows_of_chunks_that_are_single_steps_and_of_ones_that_add_up_to_as_many(lengths: list[int]) -> None:
+    block = block_of(5, lengths)
+    assert block.offsets.tolist() == [sum(lengths[:chunk]) for chunk in range(len(lengths) + 1)]
+    batch = AddNextObservationsFromEpisodesToTrainBatch()(
+        batch={"obs": np.concatenate([chunk.get_observations()[:-1] for chunk in block])}, episodes=block
+    )
+    np.testing.assert_array_equal(batch["new_obs"], np.concatenate([one.get_observations()[1:] for one in block]))
+    columns = AddColumnsFromEpisodesToTrainBatch()(batch={}, episodes=block)
+    ends = {offset - 1 for offset, length in zip(block.offsets[1:].tolist(), lengths, strict=True) if length}
+    assert set(np.flatnonzero(columns["terminateds"]).tolist()) == ends
