@@ -19,6 +19,7 @@ from runner.streams import integer_seed
 from tests.conftest import QUICK, Outcome, progress_of, without_times
 
 CARTPOLES, SHARED = "ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared"
+OWN_ALGORITHMS = "ppo_dqn_multi_agent_cartpole"
 OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
 
 
@@ -47,8 +48,9 @@ def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
         (CARTPOLES, ["engine=inline", "env_runners.num_env_runners=2", "connectors=mean_std_filter"]),
         (CARTPOLES, [f"{OVERRIDES}.p1.use_kl_loss=true", "multi_agent.modules.p1.use_lstm=true"]),
         ("ppo_speaker_listener", ["env_runners.rollout_fragment_length=10"]),
+        (OWN_ALGORITHMS, ["connectors=mean_std_filter"]),
     ],
-    ids=["separate", "shared_filter", "runners", "memory", "petting_zoo"],
+    ids=["separate", "shared_filter", "runners", "memory", "petting_zoo", "own_algorithms"],
 )
 def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
     with trainer_of(*overrides, experiment=experiment) as trainer:

@@ -10,6 +10,7 @@ from typing import Any
 
 from runner.cli.arguments import parse_arguments
 from runner.cli.validate import check_experiments
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.compose import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
 from runner.config.plans import draw_plan, read_plan
@@ -74,7 +75,8 @@ def _render_fields(values: dict[str, Any], prefix: str, indent: str, composed: C
 def _render_value(head: str, value: Any, key: str, indent: str, composed: Composed) -> Iterator[_Line]:
     inner = indent + _INDENT
     if dataclasses.is_dataclass(value):
-        value = _fields_of(value)
+        shared = AlgorithmConfig.of_run if isinstance(value, AlgorithmConfig) and key != "algorithm" else ()
+        value = {name: field for name, field in _fields_of(value).items() if name not in shared}
     if isinstance(value, dict) and value:
         yield _Line(head)
         yield from _render_fields(value, f"{key}.", inner, composed)

@@ -23,7 +23,7 @@ from runner.config.validation import build_experiment_config
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer  # imports torch
 
-_OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_module.")
+_OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_module.", "multi_agent.modules.")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: 
 
 def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[str, str]]) -> list[Problem]:
     """Find changes that the checkpoint's state would undo."""
-    adapted = adapted_names(type(build_experiment_config(before).algorithm))
+    algorithms = build_experiment_config(before).algorithms.values()
+    adapted = {name for algorithm in algorithms for name in adapted_names(type(algorithm))}
     return [
         Problem(
             f"{name} is an initial value: the checkpoint holds what training has made of it",

@@ -177,7 +177,12 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     if not space.mutable:
         what = f"{scheduler} changes settings of the algorithm while trials go on, and none is searched"
         yield Problem(what, "override", allowed="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")
-    adapted = {f"algorithm.{name}" for config in configs for name in adapted_names(type(config.algorithm))}
+    adapted = {
+        f"{block}.{name}"
+        for config in configs
+        for block, algorithm in config.algorithms.items()
+        for name in adapted_names(type(algorithm))
+    }
     for domain in space.mutable:
         if domain.key in adapted:
             what = f"{domain.key} is an initial value: a state that is taken over brings an adapted value"

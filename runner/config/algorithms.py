@@ -92,6 +92,14 @@ class AlgorithmConfig:
         minimum=1,
     )
 
+    # Fields that all modules of a run share, in which only the run's own algorithm block has a say.
+    of_run: ClassVar[tuple[str, ...]] = (
+        "plan",
+        "replay_buffers",
+        "training_intensity",
+        "min_sample_timesteps_per_iteration",
+        "train_batch_size_per_learner",
+    )
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
     # Names of the coefficients that the loss reports beside its metrics.
     coefficients: ClassVar[tuple[str, ...]] = ()

@@ -16,8 +16,10 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
+from runner.config.edit_lists import OWN_BLOCK, own_blocks
 from runner.config.errors import Problem
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
@@ -112,7 +114,8 @@ class _Composition:
         experiment = self._chosen_experiment(config)
         with open_dict(config):
             del config["hydra"]
-        self._underlay_algorithm(config)
+        for key in ["algorithm", *own_blocks(config)]:
+            self._underlay_algorithm(config, key)
         unresolved = _plain(config)
         values = self._resolve(config)
         self._check_experiment_header(values)
@@ -189,7 +192,8 @@ class _Composition:
         for default in defaults:
             path = find_config(self.dirs, default.config_path or "")
             if path is not None:
-                self.provenance.record_file(path, default.package or "")
+                shared = AlgorithmConfig.of_run if OWN_BLOCK.fullmatch(default.package or "") else ()
+                self.provenance.record_file(path, default.package or "", leave_out=shared)
         for line in self.lines:
             if not line.is_group and not line.parsed.is_hydra_override():
                 self.provenance.record_override(line)
@@ -201,20 +205,21 @@ class _Composition:
             return "+".join(str(name) for name in choice)
         return None if choice is None else str(choice)
 
-    def _underlay_algorithm(self, config: DictConfig) -> None:
-        """Complete the algorithm block from the dataclass that `algorithm.schema` names in the end."""
-        algorithm = config.get("algorithm")
+    def _underlay_algorithm(self, config: DictConfig, key: str) -> None:
+        """Complete an algorithm's block from the dataclass that its `schema` names in the end."""
+        algorithm = OmegaConf.select(config, key)
         if not isinstance(algorithm, DictConfig):
             return
         try:
             defaults = default_values(load_schema(str(algorithm.get("schema"))))
         except SchemaError:
             return
+        if key != "algorithm":
+            defaults = {name: value for name, value in defaults.items() if name not in AlgorithmConfig.of_run}
         names = [str(name) for name in algorithm]
-        kept_names = [name for name in names if name in defaults or self._is_given(f"algorithm.{name}")]
+        kept_names = [name for name in names if name in defaults or self._is_given(f"{key}.{name}")]
         kept = OmegaConf.masked_copy(algorithm, kept_names)
-        with open_dict(config):
-            config.algorithm = OmegaConf.merge(OmegaConf.create(defaults), kept)
+        OmegaConf.update(config, key, OmegaConf.merge(OmegaConf.create(defaults), kept), merge=False, force_add=True)
 
     def _is_given(self, name: str) -> bool:
         known = [*self.provenance.sources, *self.provenance.blocks]

@@ -67,4 +67,4 @@ def _edits(config: ExperimentConfig, module_id: str, pipeline: str) -> list[Any]
     if field is None:
         return edits
     of_module = config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {}).get(field, [])
-    return [*added_up(getattr(config.algorithm, field), of_module), *edits]
+    return [*added_up(getattr(config.algorithm_of(module_id), field), of_module), *edits]

@@ -98,11 +98,12 @@ def _check_path(key: str, path: str, composed: Composed, kinds: Kinds | None = N
 
 
 def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    for key, algorithm in config.algorithms.items():
+        yield from _check_path(f"{key}.loss", algorithm.loss, composed, LOSSES)
+        for field in OF_ALGORITHM.values():
+            yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), composed.where)
+        yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", composed.where)
     algorithm = config.algorithm
-    yield from _check_path("algorithm.loss", algorithm.loss, composed, LOSSES)
-    for field in OF_ALGORITHM.values():
-        yield from find_edit_problems(f"algorithm.{field}", getattr(algorithm, field), composed.where)
-    yield from find_optimizer_problems(algorithm.optimizer, "algorithm.optimizer", composed.where)
     minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
     if minibatch is not None and minibatch > batch and "experiment" not in composed.unread:
         key = "algorithm.minibatch_size"

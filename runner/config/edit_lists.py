@@ -18,11 +18,15 @@ OF_MODULES = "connectors.modules"  # module id -> pipeline -> edits
 DISCARD, EARLIER = "discard", "earlier_edits"
 # Pipeline -> field of the algorithm that edits it; `connectors` edit it afterwards.
 OF_ALGORITHM = {"module_to_env": "module_to_env_pipeline", "learner": "learner_pipeline"}
+OF_AGENTS = "multi_agent.modules"  # module id -> fields, of which `algorithm` may be one
+OWN_BLOCK = re.compile(r"multi_agent\.modules\.[^.]+\.algorithm")
 _OF_ALL = (*(f"algorithm.{field}" for field in OF_ALGORITHM.values()), *(f"connectors.{name}" for name in PIPELINES))
 _LIST = re.compile(
-    rf"(algorithm\.({'|'.join(OF_ALGORITHM.values())})|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)"
+    rf"((algorithm|{OWN_BLOCK.pattern})\.({'|'.join(OF_ALGORITHM.values())})|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)"
 )
-_AROUND_LISTS = re.compile(r"algorithm|connectors(\.modules(\.[^.]+)?)?")
+_AROUND_LISTS = re.compile(
+    r"algorithm|multi_agent(\.modules(\.[^.]+(\.algorithm)?)?)?|connectors(\.modules(\.[^.]+)?)?"
+)
 
 
 def discards_earlier(edits: Sequence[Any]) -> bool:
@@ -43,9 +47,19 @@ def edit_list_of(key: str) -> str | None:
 
 def edit_lists_in(config: DictConfig) -> list[str]:
     """Return the keys of the lists that a configuration may have: of all modules, and of each module it names."""
-    modules = _node_at(config, OF_MODULES)
-    ids = list(modules) if isinstance(modules, DictConfig) and not modules._is_none() else []
-    return [*_OF_ALL, *(f"{OF_MODULES}.{module_id}.{pipeline}" for module_id in ids for pipeline in PIPELINES)]
+    of_modules = [f"{OF_MODULES}.{id_}.{name}" for id_ in _keys_at(config, OF_MODULES) for name in PIPELINES]
+    of_own = [f"{block}.{field}" for block in own_blocks(config) for field in OF_ALGORITHM.values()]
+    return [*_OF_ALL, *of_modules, *of_own]
+
+
+def own_blocks(config: DictConfig) -> list[str]:
+    """Return the keys of the algorithms that modules of a configuration have of their own."""
+    return [f"{OF_AGENTS}.{id_}.algorithm" for id_ in _keys_at(config, OF_AGENTS)]
+
+
+def _keys_at(config: DictConfig, key: str) -> list[Any]:
+    block = _node_at(config, key)
+    return list(block) if isinstance(block, DictConfig) and not block._is_none() else []
 
 
 def _node_at(config: DictConfig, key: str) -> Any:

@@ -97,5 +97,6 @@ def _describe_other(error: Exception, composition: Repairable) -> bool:
         composition.leave_out(culprit)
         return True
     files = composition.experiment_files()
-    composition.problems.append(Problem(summary, display_path(files[0]) if files else None))
+    allowed = "entries of `defaults` with `override` after all others" if "is defined before" in summary else None
+    composition.problems.append(Problem(summary, display_path(files[0]) if files else None, allowed=allowed))
     return bool(files) and composition.leave_out_file(files[0])

@@ -42,21 +42,23 @@ _ENV_RUNNERS = (
     "runner.env_runners.multi_agent_env_runner.MultiAgentEnvRunner",
 )
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
-_OF_MODULES = r"multi_agent\.algorithm_config_overrides_per_module\.[^.]+"
+_ALGORITHM = (
+    r"(algorithm|multi_agent\.algorithm_config_overrides_per_module\.[^.]+|multi_agent\.modules\.[^.]+\.algorithm)"
+)
 _EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
 # Pattern of a dotted key -> base classes, or functions that are allowed themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (rf"(algorithm|{_OF_MODULES})\.loss", LOSSES.bases),
-    (rf"(algorithm|{_OF_MODULES})\.schema", _SCHEMA),
+    (rf"{_ALGORITHM}\.loss", LOSSES.bases),
+    (rf"{_ALGORITHM}\.schema", _SCHEMA),
     (r"algorithm\.plan\..*_target_", _OPERATOR),
     (r"algorithm\.replay_buffers\.[^.]+\._target_", REPLAY_BUFFERS.bases),
     (r"env_runners\.env_runner_class", _ENV_RUNNERS),
-    (rf"(algorithm|{_OF_MODULES})\.optimizer\._target_", OPTIMIZERS.bases),
+    (rf"{_ALGORITHM}\.optimizer\._target_", OPTIMIZERS.bases),
     (r"(module|multi_agent\.modules\.[^.]+)\._target_", MODULES.bases),
     (r"multi_agent\.multi_rl_module\._target_", MULTI_MODULES.bases),
     (r"env\._target_", ENVIRONMENTS.bases),
     (r"env\.wrappers\.\d+\._target_", _WRAPPER),
-    (rf"(connectors\.(modules\.[^.]+\.)?\w+|(algorithm|{_OF_MODULES})\.\w+_pipeline)\.{_EDIT}", PIECES.bases),
+    (rf"(connectors\.(modules\.[^.]+\.)?\w+|{_ALGORITHM}\.\w+_pipeline)\.{_EDIT}", PIECES.bases),
     (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
     (r"offline\.offline_data_class", ("runner.offline.training.offline_data.OfflineData",)),
     (r"offline\.prelearner_class", ("runner.offline.training.prelearner.OfflinePreLearner",)),

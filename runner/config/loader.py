@@ -20,7 +20,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.edit_lists import add_earlier, apply_edits, changes_edits
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.edit_lists import OWN_BLOCK, add_earlier, apply_edits, changes_edits
 from runner.config.paths import conf_dir
 from runner.config.yaml_bounds import read_bounded
 
@@ -38,6 +39,7 @@ class Loader(ConfigLoaderImpl):
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         result = super()._load_single_config(default, repo)
         if isinstance(result.config, DictConfig):
+            _fit_to_module(result.config, default.package or "")
             add_earlier(result.config, self._edits)
             _put_plan_in_list(result.config)
         return result
@@ -59,6 +61,25 @@ class Loader(ConfigLoaderImpl):
             tasks: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
             config.hydra.overrides.task = [text for text in overrides if text in (*tasks, *edits)]
         return config
+
+
+def _fit_to_module(config: DictConfig, package: str) -> None:
+    """Make the file of an algorithm that is put into a module's block one for it: what all modules share is left out,
+    and `${algorithm.lr}` is its own lr.
+    """
+    if not OWN_BLOCK.fullmatch(package):
+        return
+    block: Any = OmegaConf.to_container(OmegaConf.select(config, package), resolve=False)
+    own = {name: value for name, value in block.items() if name not in AlgorithmConfig.of_run}
+    OmegaConf.update(config, package, _with_text(own, "${algorithm.", f"${{{package}."), merge=False)
+
+
+def _with_text(value: Any, old: str, new: str) -> Any:
+    if isinstance(value, dict):
+        return {name: _with_text(item, old, new) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_with_text(item, old, new) for item in value]
+    return value.replace(old, new) if isinstance(value, str) else value
 
 
 def _put_plan_in_list(config: DictConfig) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
@@ -149,15 +150,14 @@ def producible_metrics(
     of_pieces = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
     for module_id in trained_modules(config, module_ids):
-        for name, meaning in _learner_metrics(config).items():
+        for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():
             names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
     return names | offline_evaluation_metrics(config.evaluation)
 
 
-def _learner_metrics(config: ExperimentConfig) -> dict[str, str]:
-    algorithm = config.algorithm
+def _learner_metrics(algorithm: AlgorithmConfig) -> dict[str, str]:
     of_loss = {name: _LEARNER_METRICS.get(name, f"{name} of the loss") for name in algorithm.metrics.names()}
     of_optimizers = {
         pattern.format(optimizer): meaning
@@ -176,7 +176,8 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
     starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
-    is_learners = name.startswith("learners/") and name.rpartition("/")[2] in _learner_metrics(config)
+    of_learners = {name for algorithm in config.algorithms.values() for name in _learner_metrics(algorithm)}
+    is_learners = name.startswith("learners/") and name.rpartition("/")[2] in of_learners
     return kind.startswith(starts) or (is_learners and not is_mapping_complete(config))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.compose import Composed
 from runner.config.edit_lists import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up
@@ -22,7 +23,7 @@ from runner.config.targets import NOTHING_GIVEN, Given, Kinds, find_target_fault
 
 # Fields that hold dotted paths, and fields of the algorithm that all modules of a run share.
 _PATHS = {"_target_": MODULES, "loss": LOSSES}
-_SHARED = ("schema", "plan", "train_batch_size_per_learner", "min_sample_timesteps_per_iteration")
+_SHARED = ("schema", *AlgorithmConfig.of_run)
 _MODULES_GIVEN = Given(num_positional=1)  # the modules
 
 
@@ -39,12 +40,12 @@ def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> I
         yield from _check_multi_rl_module(block.multi_rl_module, config, composed)
     for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
         yield from _check_module_ids(f"multi_agent.{name}", getattr(block, name) or (), config, composed)
-    for name, overrides, target in (
-        ("modules", block.modules, config.module),
-        ("algorithm_config_overrides_per_module", block.algorithm_config_overrides_per_module, config.algorithm),
-    ):
-        for module_id, values in overrides.items():
-            yield from _check_overrides(f"multi_agent.{name}.{module_id}", values, target, composed)
+    for module_id in block.modules:
+        values = block.module_fields(module_id)
+        yield from _check_overrides(f"multi_agent.modules.{module_id}", values, config.module, composed)
+    for module_id, values in block.algorithm_config_overrides_per_module.items():
+        key = f"multi_agent.algorithm_config_overrides_per_module.{module_id}"
+        yield from _check_overrides(key, values, config.algorithm_of(module_id), composed)
     if block.modules_to_train == []:
         where = composed.where("multi_agent.modules_to_train")
         allowed = f"null for all, or some of {', '.join(declared_module_ids(config)) or 'the modules'}"
@@ -62,6 +63,9 @@ def _check_multi_rl_module(block: Mapping[str, Any], config: ExperimentConfig, c
     if config.env.is_external:
         what = f"{key}: simulators that step themselves act with each module by itself"
         yield Problem(what, composed.where(key), str(block["_target_"]), "null, or an environment that is stepped here")
+    for name in [name for name in config.algorithms if name != "algorithm"]:
+        what = f"{name}: one optimiser steps all modules of {key}"
+        yield Problem(what, composed.where(name), show_value(config.algorithms[name].schema), "no algorithm of its own")
     stepped = ("optimizer", "grad_clip", *config.algorithm.optimizers.values())
     for module_id, fields in config.multi_agent.algorithm_config_overrides_per_module.items():
         for name in fields:

@@ -76,7 +76,8 @@ def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
     if parsed.is_hydra_override():
         return OverrideLine(text, text, parsed, is_group="=" in text and "/" in key)
     if _is_group(parsed, dirs):
-        tidy = bare if key in core_groups() or parsed.is_delete() or parsed.package else f"+{bare}"
+        is_chosen = key in core_groups() or parsed.is_delete()
+        tidy = text if parsed.package else bare if is_chosen else f"+{bare}"  # of a package, only Hydra knows
         return OverrideLine(tidy, tidy, parsed, is_group=True)
     if parsed.is_delete():
         is_stop = key.startswith("stop.")

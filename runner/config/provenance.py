@@ -31,11 +31,11 @@ class Provenance:
         self._num_edits = dict(num_edits or {})  # key of a list of edits -> their number so far
         self._offsets: dict[str, int] = {}  # key of the list being recorded -> the place of its first item
 
-    def record_file(self, path: Path, package: str) -> None:
-        """Record every key of a YAML file that is merged at `package`."""
+    def record_file(self, path: Path, package: str, leave_out: Sequence[str] = ()) -> None:
+        """Record every key of a YAML file that is merged at `package`, but blocks and keys that are left out."""
         prefix = tuple(package.split(".")) if package else ()
         for keys, line, is_leaf in locate_keys(path):
-            if keys[0] != "defaults" and (prefix or keys[0] != "hydra"):
+            if keys[0] not in ("defaults", *leave_out) and (prefix or keys[0] != "hydra"):
                 self._record_or_add((*prefix, *keys), f"{display_path(path)}:{line}", is_leaf)
 
     def record_override(self, line: OverrideLine) -> None:

@@ -17,14 +17,15 @@ from runner.config.schemas import ExperimentConfig, ModuleConfig
 
 def find_q_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield options of modules that contradict each other, or that the algorithm does not learn with."""
-    of_modules = {f"multi_agent.modules.{name}": values for name, values in config.multi_agent.modules.items()}
-    for key, values in {"module": {}, **of_modules}.items():
-        if key == "module" or values:
-            module = _with_overrides(config.module, values)
-            problems = [*_find_unlearned(module, config.algorithm), *_find_contradictions(module, config.algorithm)]
-            for name, what, got, allowed in problems:
-                where = composed.where(f"{key}.{name}") or composed.where(f"module.{name}")
-                yield Problem(f"{key}.{name}: {what}", where, got, allowed)
+    of_modules = {
+        f"multi_agent.modules.{id_}": (_with_overrides(config.module, values), config.algorithm_of(id_))
+        for id_, values in config.multi_agent.modules.items()
+        if values
+    }
+    for key, (module, algorithm) in {"module": (config.module, config.algorithm), **of_modules}.items():
+        for name, what, got, allowed in (*_find_unlearned(module, algorithm), *_find_contradictions(module, algorithm)):
+            where = composed.where(f"{key}.{name}") or composed.where(f"module.{name}")
+            yield Problem(f"{key}.{name}: {what}", where, got, allowed)
 
 
 # Option -> its default, and algorithms that learn with another value.

@@ -230,7 +230,11 @@ class MultiAgentConfig:
         "agent id or pattern (*, ?): module id, in which {agent} is the agent's id; the first match counts; or "
         "_target_: your own AgentMapping class; empty: default_policy acts for all",
     )
-    modules: dict[str, dict[str, Any]] = option({}, "module id: fields of the module block that differ for it")
+    modules: dict[str, dict[str, Any]] = option(
+        {},
+        "module id: fields of the module block that differ for it; and `algorithm`: the one that trains it, if not the "
+        "run's: - /algorithm@multi_agent.modules.ID.algorithm: dqn in `defaults`",
+    )
     multi_rl_module: dict[str, Any] | None = option(
         None,
         "modules that share parts, or are evaluated together: {_target_: your own MultiRLModule class, its keyword "
@@ -240,6 +244,15 @@ class MultiAgentConfig:
     algorithm_config_overrides_per_module: dict[str, dict[str, Any]] = option(
         {}, "module id: fields of the algorithm block that differ for it"
     )
+
+    def module_fields(self, module_id: str) -> dict[str, Any]:
+        """Return the fields of the module block that differ for a module."""
+        return {name: value for name, value in self.modules.get(module_id, {}).items() if name != "algorithm"}
+
+
+def own_block(module_id: str) -> str:
+    """Return the dotted key of the algorithm that a module has of its own."""
+    return f"multi_agent.modules.{module_id}.algorithm"
 
 
 @dataclass(frozen=True)
@@ -359,6 +372,17 @@ class ExperimentConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     stop: dict[str, Number] = option({}, "metric: value; the run ends when one metric is at or above its value")
+
+    def algorithm_of(self, module_id: str) -> AlgorithmConfig:
+        """Return the algorithm that trains a module: its own one, or the run's."""
+        own: AlgorithmConfig | None = self.multi_agent.modules.get(module_id, {}).get("algorithm")
+        return self.algorithm if own is None else own
+
+    @property
+    def algorithms(self) -> dict[str, AlgorithmConfig]:
+        """Dotted key of its block -> algorithm: the run's, and the ones that modules have of their own."""
+        own = {id_: fields["algorithm"] for id_, fields in self.multi_agent.modules.items() if "algorithm" in fields}
+        return {"algorithm": self.algorithm, **{own_block(id_): algorithm for id_, algorithm in own.items()}}
 
     @property
     def objectives(self) -> dict[str, str]:

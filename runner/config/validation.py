@@ -14,7 +14,7 @@ from runner.config.cross_checks import find_cross_problems
 from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
-from runner.config.schemas import ExperimentConfig, Number
+from runner.config.schemas import ExperimentConfig, Number, own_block
 
 UNNAMED_EXPERIMENT = "custom"
 
@@ -62,7 +62,33 @@ class _Reader:
         stop = self._read_stop(values.get("stop", {}))
         others = {name: value for name, value in values.items() if name not in ("algorithm", "stop")}
         fields |= self._read_fields(ExperimentConfig, others, "", skipped=("algorithm", "stop"))
-        return ExperimentConfig(**fields, stop=stop)
+        config = ExperimentConfig(**fields, stop=stop)
+        modules = {
+            module_id: self._with_own_algorithm(module_id, of_module, config.algorithm)
+            for module_id, of_module in config.multi_agent.modules.items()
+        }
+        return dataclasses.replace(config, multi_agent=dataclasses.replace(config.multi_agent, modules=modules))
+
+    def _with_own_algorithm(self, module_id: str, fields: dict[str, Any], of_run: AlgorithmConfig) -> dict[str, Any]:
+        """Read the algorithm that a module may have of its own; what all modules share is the run's."""
+        if "algorithm" not in fields:
+            return fields
+        key = own_block(module_id)
+        others, values = {name: value for name, value in fields.items() if name != "algorithm"}, fields["algorithm"]
+        if not isinstance(values, dict) or "schema" not in values:
+            what = f"{key} names no algorithm"
+            allowed = (
+                f"- /algorithm@{key}: dqn in `defaults`, for example, and options here; options of the run's algorithm "
+                f"differ by multi_agent.algorithm_config_overrides_per_module.{module_id}"
+            )
+            self.problems.append(Problem(what, self.composed.where(key), show_value(values), allowed))
+            return others
+        for name in (name for name in AlgorithmConfig.of_run if name in values):
+            what, where = f"{key}.{name}: all modules share this field", self.composed.where(f"{key}.{name}")
+            self.problems.append(Problem(what, where, show_value(values[name]), f"algorithm.{name}"))
+        own = {name: value for name, value in values.items() if name not in AlgorithmConfig.of_run}
+        shared = {name: getattr(of_run, name) for name in AlgorithmConfig.of_run}
+        return {**others, "algorithm": dataclasses.replace(self._read_algorithm(own, key), **shared)}
 
     def _read_block(self, schema: type, values: Any, name: str) -> Any:
         if not isinstance(values, dict):
@@ -107,20 +133,19 @@ class _Reader:
             got = show_value(values[key.removeprefix(prefix)])
             yield Problem(f"unknown key {key}", self.composed.where(key), got, allowed, nearest)
 
-    def _read_algorithm(self, values: Any) -> AlgorithmConfig:
-        if not isinstance(values, dict) or "algorithm" in self.composed.unread:
-            if "algorithm" not in self.composed.unread:
-                self._read_block(AlgorithmConfig, values, "algorithm")
+    def _read_algorithm(self, values: Any, key: str = "algorithm") -> AlgorithmConfig:
+        if not isinstance(values, dict) or key in self.composed.unread:
+            if key not in self.composed.unread:
+                self._read_block(AlgorithmConfig, values, key)
             return ExperimentConfig().algorithm
         path = values.get("schema")
         try:
             schema = load_schema(str(path))
         except SchemaError as error:
-            key = "algorithm.schema"
-            problem = Problem(f"{key} names no usable dataclass: {error}", self.composed.where(key), show_value(path))
-            self.problems.append(problem)
+            where = self.composed.where(f"{key}.schema")
+            self.problems.append(Problem(f"{key}.schema names no usable dataclass: {error}", where, show_value(path)))
             return ExperimentConfig().algorithm
-        algorithm = self._read_block(schema, values, "algorithm")
+        algorithm = self._read_block(schema, values, key)
         assert isinstance(algorithm, AlgorithmConfig)
         return algorithm
 

@@ -82,6 +82,13 @@ def _way_on(run_dir: Path) -> str:
     return f"python -m runner resume {run_dir}" if has_checkpoint else "the folder removed, it has no checkpoint"
 
 
+def _names_of_algorithms(config: ExperimentConfig) -> str:
+    """Return the name of the run's algorithm, and of the ones that modules have of their own."""
+    names = {key: type(algorithm).__name__.removesuffix("Config") for key, algorithm in config.algorithms.items()}
+    own = {key.split(".")[2]: name for key, name in names.items() if key != "algorithm"}
+    return ", ".join([names["algorithm"], *(f"{name} for {module_id}" for module_id, name in own.items())])
+
+
 def _what_is_learned_from(config: ExperimentConfig) -> str:
     if ENV_RUNNERS not in needs_of(config):
         source = config.offline.input_ or config.offline.offline_data_class
@@ -277,7 +284,7 @@ class RunRecords:
         config = self._config
         facts = {
             "environment": f"{config.env.name}, {_what_is_learned_from(config)}",
-            "algorithm": f"{type(config.algorithm).__name__.removesuffix('Config')}, seed {config.seed}",
+            "algorithm": f"{_names_of_algorithms(config)}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }
         for one in loaded:

@@ -13,7 +13,7 @@ from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import learns_from_replay_only, needs_of, read_plan
+from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, read_plan
 from runner.config.schemas import ExperimentConfig
 from runner.learners.loss import Loss, find_misfit
 from runner.module_parts.module_plan import ModulePlan
@@ -46,7 +46,7 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
         if module.is_stateful or module.num_noise:
             needs = plan.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
             env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, *needs)
-        if learns_from_replay_only(read_plan(config.algorithm.plan)):
+        if learns_from_replay_only(read_plan(config.algorithm.plan), plan.module_id):
             leave_raw(env_to_module)
         module_to_env = module_to_env_pipeline(
             *spaces,
@@ -74,7 +74,7 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
             device,
             _edits(config, plan, "learner"),
             make_piece,
-            (*acting_parts.recorded, *(REPLAYED if plan.algorithm.replay_buffers else ())),
+            (*acting_parts.recorded, *(REPLAYED if is_replayed(plan.module_id, config) else ())),
             plan.module.max_seq_len if acting_parts.module.is_stateful else None,
         )
     loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)

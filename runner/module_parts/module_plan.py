@@ -106,8 +106,8 @@ def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredA
             tuple(agents),
             agents_env.observation_spaces[agents[0]],
             agents_env.action_spaces[agents[0]],
-            _with_fields(config.module, config.multi_agent.modules.get(module_id, {})),
-            _with_fields(config.algorithm, _added_to_algorithm(config, module_id)),
+            _with_fields(config.module, config.multi_agent.module_fields(module_id)),
+            _with_fields(config.algorithm_of(module_id), _added_to_algorithm(config, module_id)),
             frozenset(_algorithm_overrides(config, module_id)),
         )
         for module_id, agents in by_module.items()
@@ -135,12 +135,12 @@ def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, 
 
 def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
     """Return a module's overrides; pipelines and optimiser add to what all modules have."""
-    fields = dict(_algorithm_overrides(config, module_id))
+    fields, algorithm = dict(_algorithm_overrides(config, module_id)), config.algorithm_of(module_id)
     for name in OF_ALGORITHM.values():
         if name in fields:
-            fields[name] = added_up(getattr(config.algorithm, name), fields[name])
+            fields[name] = added_up(getattr(algorithm, name), fields[name])
     if "optimizer" in fields:
-        fields["optimizer"] = with_overrides(config.algorithm.optimizer, fields["optimizer"])
+        fields["optimizer"] = with_overrides(algorithm.optimizer, fields["optimizer"])
     return fields
 
 

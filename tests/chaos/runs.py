@@ -66,6 +66,18 @@ _REPLAY = (
     "stop.env_runners.episode_return_mean=10000",
 )
 
+# PPO and DQN side by side, whose ring of 1,000 rows is written over before the end.
+_OWN_ALGORITHMS = (
+    *_SHORT,
+    "algorithm.min_sample_timesteps_per_iteration=300",
+    "algorithm.replay_buffers.replay.capacity=1500",
+    "algorithm.train_batch_size_per_learner=256",
+    "env_runners.num_envs_per_env_runner=4",
+    "env_runners.rollout_fragment_length=16",
+    "evaluation.evaluation_interval=4",
+    "evaluation.evaluation_duration=2",
+    "stop.env_runners.episode_return_mean=10000",
+)
 _CONTINUOUS_REPLAY = tuple(override for override in _REPLAY if not override.startswith("algorithm.epsilon"))
 
 # Experiment -> overrides that shorten it.
@@ -81,6 +93,7 @@ SAMPLED = {
     "ppo_cartpole": _SAMPLED,
     "ppo_catch": _SAMPLED,
     "ppo_dict_cartpole": _SAMPLED,
+    "ppo_dqn_multi_agent_cartpole": _OWN_ALGORITHMS,
     "ppo_lunarlander": _SAMPLED,
     "ppo_masked_cartpole": _SAMPLED,
     "ppo_multi_agent_cartpole": _SAMPLED,

@@ -51,6 +51,7 @@ PROMISES = {
     "ppo_stateless_cartpole_lstm": (350, 300_000),
     "ppo_multi_agent_cartpole": (950, 400_000),  # the sum of two agents: each has at least 450
     "ppo_multi_agent_cartpole_shared": (950, 400_000),
+    "ppo_dqn_multi_agent_cartpole": (950, 400_000),
     "ppo_masked_cartpole": (450, 300_000),
     "ppo_dict_cartpole": (450, 300_000),
     "ppo_catch": (0.9, 200_000),
@@ -70,7 +71,7 @@ SAMPLED = (
 )  # experiments without recorded data
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "her_bit_flipping"),
-    *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_stateless_cartpole_lstm"),
+    *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
     *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
 # These reach their returns on some seeds only: docs/learning.md.
@@ -92,7 +93,7 @@ def _learn(experiment: str, seed: int) -> Learned:
 
 
 def _check_agents(experiment: str, result: dict[str, float | int | None]) -> None:
-    if not experiment.startswith("ppo_multi_agent"):
+    if "multi_agent" not in experiment:
         return
     for agent in ("agent_0", "agent_1"):
         own = result[f"env_runners/agent_episode_return_mean/{agent}"]

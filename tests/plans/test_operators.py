@@ -375,7 +375,7 @@ def test_plans_that_all_wait_for_a_queue_stand_still() -> None:
         next(Concurrently([Dequeue(resources, queue="empty"), filled]))
 
 
-@pytest.mark.parametrize("order", [[0, 0, 1, 1, 0, 1], [1, 1, 1, 0, 0, 0], [0, 1, 0, 1, 0, 1]])
+@pytest.mark.parametrize("order", [[0, 1, 1, 0, 0, 1], [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
 def test_each_copy_has_all_items(order: list[int]) -> None:
     resources = resources_of()
     source = Given(resources, [WAITING, *results_of(3)])
@@ -387,6 +387,27 @@ def test_each_copy_has_all_items(order: list[int]) -> None:
         got[index] += _numbers(copies[index], 1)
     assert got == [[0, 1, 2], [0, 1, 2]]
     assert source.num_asked == 4
+
+
+def test_a_copy_that_is_ahead_waits_for_the_others() -> None:
+    resources = resources_of()
+    source = Given(resources, results_of(3))
+    ahead, behind = Duplicate(source, 2).copies
+    assert _numbers(ahead, 1) == [0]
+    assert raw(ahead, 2) == [Waiting.FOR_QUEUE, Waiting.FOR_QUEUE]
+    assert source.num_asked == 1
+    assert _numbers(behind, 1) == [0]
+    assert _numbers(ahead, 1) == [1]
+
+
+def test_copies_with_batches_of_other_sizes_keep_step() -> None:
+    resources = resources_of()
+    source = Given(resources, [experiences_of(10 * number, [10]) for number in range(8)])
+    joined, single = Duplicate(source, 2).copies
+    flow = Concurrently([joined.for_each(ConcatBatches(resources, min_env_steps=40)), single])
+    given = [item.num_env_steps for item in islice(flow, 10)]
+    assert sorted(given) == [10] * 8 + [40] * 2
+    assert given.index(40) <= 4  # after four or five single ones
 
 
 # -- what operators do in common -------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
 from runner.config.plans.branch_checks import find_useless_intensity
-from runner.config.plans.buffer_checks import find_buffer_problems, modules_stored_in, recorded_buffers
+from runner.config.plans.buffer_checks import find_buffer_problems, is_replayed, modules_stored_in, recorded_buffers
 from runner.config.plans.checks import find_asynchrony_problems, find_compile_problems, find_plan_problems
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
@@ -19,6 +19,7 @@ __all__ = [
     "find_compile_problems",
     "find_plan_problems",
     "find_useless_intensity",
+    "is_replayed",
     "items_after",
     "learns_from_replay_only",
     "modules_stored_in",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.algorithms import AlgorithmConfig
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.kinds import REPLAY_BUFFERS
+from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
 from runner.config.operators import (
     BufferConfig,
     MixInReplayConfig,
@@ -20,7 +20,7 @@ from runner.config.operators import (
 from runner.config.plans.reading import read_plan
 from runner.config.plans.replay_flow_checks import find_flow_problems
 from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import ExperimentConfig, own_block
 from runner.config.targets import find_target_fault
 
 _BLOCK = "algorithm.replay_buffers"
@@ -40,18 +40,21 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
     plan = read_plan(config.algorithm.plan)
     if any(step.is_function for step in plan):
         return
+    rows = list(dict.fromkeys(name for algorithm in config.algorithms.values() for name in algorithm.metrics.rows))
     for step in steps_of(plan):
         used = _buffer_of(step)
         if used is not None and used not in buffers:
             what = f"{step.key}: {_BLOCK} has no buffer {used}"
             allowed = ", ".join(buffers) or f"{_BLOCK}.{used}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
             yield Problem(what, where(step.key), used, allowed, nearest_match(used, buffers))
-        yield from _find_useless_priorities(step, config.algorithm.metrics.rows, where)
+        yield from _find_useless_priorities(step, rows, where)
         yield from _find_late_start(step, buffers, where)
     yield from find_flow_problems(plan, where)
-    yield from _find_bad_range(getattr(config.algorithm, "n_step", 1), where)
+    for key, algorithm in config.algorithms.items():
+        yield from _find_bad_range(f"{key}.n_step", getattr(algorithm, "n_step", 1), where)
     for name, block in buffers.items():
-        yield from _find_undiscounted(f"{_BLOCK}.{name}", block, config.algorithm, where)
+        for key in _algorithms_of(name, config):
+            yield from _find_undiscounted(f"{_BLOCK}.{name}", block, key, config.algorithms[key].gamma, where)
         if all(step.config or step.base for step in steps_of(plan)):  # others of one's own may use any buffer
             yield from _find_unused(name, block, plan, where)
             yield from _find_constant_priorities(name, block, plan, where)
@@ -80,6 +83,20 @@ def modules_stored_in(buffer: str, config: ExperimentConfig, module_ids: Sequenc
     selections = list(_selections(buffer, read_plan(config.algorithm.plan), frozenset(module_ids)))
     stored = frozenset().union(*selections) if selections else module_ids  # an operator of one's own may store all
     return [module_id for module_id in module_ids if module_id in stored]
+
+
+def is_replayed(module_id: str, config: ExperimentConfig) -> bool:
+    """Return whether a module may learn from a replay buffer."""
+    return any(modules_stored_in(buffer, config, [module_id]) for buffer in config.algorithm.replay_buffers)
+
+
+def _algorithms_of(buffer: str, config: ExperimentConfig) -> list[str]:
+    """Return the blocks of the algorithms that may learn from a buffer: of the modules that are stored there."""
+    if not is_mapping_complete(config):
+        return ["algorithm"]
+    stored = modules_stored_in(buffer, config, declared_module_ids(config) or [DEFAULT_MODULE_ID])
+    blocks = [own_block(module_id) for module_id in stored]
+    return list(dict.fromkeys(block if block in config.algorithms else "algorithm" for block in blocks))
 
 
 def _selections(buffer: str, plan: Plan, selected: frozenset[str]) -> Iterator[frozenset[str]]:
@@ -116,20 +133,20 @@ def _find_useless_priorities(step: Step, rows: Sequence[str], where: Where) -> I
         yield Problem(what, where(step.key), step.config.column, ", ".join(rows) or "a loss that names it in `rows`")
 
 
-def _find_bad_range(n_step: int | list[int], where: Where) -> Iterator[Problem]:
+def _find_bad_range(key: str, n_step: int | list[int], where: Where) -> Iterator[Problem]:
     if isinstance(n_step, list) and (len(n_step) != 2 or n_step[0] > n_step[1]):
-        what = "algorithm.n_step is no range"
-        yield Problem(what, where("algorithm.n_step"), str(n_step), "a number, or [lowest, highest], such as [2, 5]")
+        what = f"{key} is no range"
+        yield Problem(what, where(key), str(n_step), "a number, or [lowest, highest], such as [2, 5]")
 
 
-def _find_undiscounted(key: str, block: object, algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+def _find_undiscounted(key: str, block: object, algorithm: str, expected: float, where: Where) -> Iterator[Problem]:
     """Find a buffer that sums up rewards of several steps with another discount than the algorithm's."""
     if not isinstance(block, dict) or block.get("n_step", 1) == 1:
         return
-    gamma, expected = block.get("gamma", 1.0), getattr(algorithm, "gamma", None)
-    if expected is not None and gamma != expected:
+    gamma = block.get("gamma", 1.0)
+    if gamma != expected:
         what = f"{key} discounts the rewards of n steps by {gamma}, and the algorithm by {expected}"
-        yield Problem(what, where(f"{key}.gamma"), show_value(gamma), f"gamma: ${{algorithm.gamma}}, {expected} here")
+        yield Problem(what, where(f"{key}.gamma"), show_value(gamma), f"gamma: ${{{algorithm}.gamma}}, {expected} here")
 
 
 def _find_constant_priorities(name: str, block: object, plan: Plan, where: Where) -> Iterator[Problem]:

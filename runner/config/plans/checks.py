@@ -52,11 +52,11 @@ def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
     knows_all = all(step.config or step.base for step in steps)
     trains = any(issubclass(kind, TrainOneStepConfig) for kind in kinds)
     completes = any(issubclass(kind, CompleteEpisodesConfig) for kind in kinds)
-    algorithm, module = config.algorithm, config.module
+    module, has_microbatches = config.module, any(one.microbatch_size for one in config.algorithms.values())
     reasons = {
         "what is compiled is TrainOneStep, and the plan has none": knows_all and not trains,
         "train batches of whole episodes (CompleteEpisodes) have many sizes": completes,
-        "microbatches (algorithm.microbatch_size) are not compiled": algorithm.microbatch_size is not None,
+        "microbatches (algorithm.microbatch_size) are not compiled": has_microbatches,
         "sequences of a module with memory (module.use_lstm) have many lengths": module.use_lstm or module.use_gru,
         "modules that share parameters are stepped together": config.multi_agent.multi_rl_module is not None,
     }

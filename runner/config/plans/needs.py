@@ -10,6 +10,7 @@ from runner.config.operators import (
     ComputeGradientsConfig,
     MixInReplayConfig,
     ReplayConfig,
+    SelectExperiencesConfig,
     TrainOneStepConfig,
 )
 from runner.config.plans.reading import read_plan
@@ -37,11 +38,13 @@ def names_recorded_data(config: ExperimentConfig) -> bool:
     return config.offline.input_ is not None or config.offline.offline_data_class is not None
 
 
-def learns_from_replay_only(plan: Plan) -> bool:
-    """Return whether all experiences that a plan learns from are replayed; unknown operators may learn from any."""
+def learns_from_replay_only(plan: Plan, module_id: str) -> bool:
+    """Return whether all experiences that a module learns from are replayed; unknown operators may learn from any."""
     is_replayed = False
     for step in plan:
-        if step.config is None or not all(map(learns_from_replay_only, step.plans)):
+        if isinstance(step.config, SelectExperiencesConfig) and module_id not in step.config.modules:
+            return True  # what follows learns for other modules
+        if step.config is None or not all(learns_from_replay_only(branch, module_id) for branch in step.plans):
             return False
         if isinstance(step.config, ReplayConfig):
             is_replayed = True

@@ -141,6 +141,8 @@ class Concurrently(Source):
 class Duplicate(Operator):
     """Give each item of a flow to several flows; `copies` are these flows.
 
+    The next item is taken once all of them have taken this one: one that is ahead waits for the others.
+
     Args:
         flow: of the items.
         num_copies: number of flows.
@@ -155,16 +157,19 @@ class Duplicate(Operator):
 
     def _copy(self, kept: deque[Any]) -> Iterator[Any]:
         while True:
-            if not kept:
+            if kept:
+                yield kept.popleft()
+            elif any(self._kept):
+                yield Waiting.FOR_QUEUE
+            else:
                 item = next(self._items, _END)
                 if item is _END:
                     return
                 if isinstance(item, Waiting):
                     yield item
                     continue
-                for others in self._kept:
-                    others.append(item)
-            yield kept.popleft()
+                for each in self._kept:
+                    each.append(item)
 
     def get_state(self) -> dict[str, Any]:
         """Return the items that some flows have taken and others have not."""
