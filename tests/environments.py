@@ -270,3 +270,15 @@ class Recall(gym.Env[np.ndarray, int]):
         reward = float(2 * (int(action) == self._bit) - 1) if is_asked else 0.0
         self._t += 1
         return np.array([0, self._t == self._num_blank, 1], np.float32), reward, is_asked, False, {}
+
+
+class RecallReal(Recall):
+    """`Recall` whose answer is a number: worth 1 at the bit's side of [-1, 1], -1 at the other, and linear between."""
+
+    action_space = gym.spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        is_asked = self._t == self._num_blank
+        obs, _, *others = super().step(0)
+        reward = float(action[0]) * (2 * self._bit - 1) if is_asked else 0.0
+        return obs, reward, *others  # type: ignore[return-value]

@@ -65,8 +65,6 @@ def _find_contradictions(module: ModuleConfig, algorithm: AlgorithmConfig) -> It
             what = f"only a categorical distribution has bounds, and module.q_distribution is {kind}"
             yield name, what, show_value(value), "null, or module.q_distribution=categorical"
     yield from _find_in_ensembles(module, algorithm)
-    if module.noisy and (module.use_lstm or module.use_gru):
-        yield "noisy", "a module with memory has no noisy layers", "true", "false, or no memory"
     if kind != "none" and isinstance(algorithm, DQNConfig) and algorithm.td_error_loss_fn == "mse":
         what = "algorithm.td_error_loss_fn mse is for a Q that is one number"
         yield "q_distribution", what, kind, "none, or algorithm.td_error_loss_fn=huber"

@@ -28,6 +28,7 @@ class CQLLoss(SACLoss):
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
+    sequences = ()  # recorded steps are without the states of this module's memory
     needs = (*SACLoss.needs, "log_alpha_prime")
 
     def __init__(self, config: CQLConfig) -> None:
@@ -52,21 +53,22 @@ class CQLLoss(SACLoss):
             is_reporting: makes no difference.
         """
         cfg, pi = self._config, module.squashed
-        obs, actions = batch["obs"], module.clamped(batch["actions"])
+        seen = module.seen(batch)
+        obs, actions = seen.obs, module.clamped(batch["actions"])
         log_alpha = self._log_alpha(module)
         alpha = log_alpha.detach().exp()
-        theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
+        theta = module.dist_inputs(obs)  # (B, K)
         pi_actions, pi_logp = pi.sample_with_log_prob(theta, batch[POLICY_NOISE])
         alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)
         if self._clones:
             policy_loss = (alpha * pi_logp - pi.log_prob(theta, actions)).mean()
         else:
-            policy_loss = self._policy_loss(module, batch, pi_actions, alpha * pi_logp)
+            policy_loss = self._policy_loss(module, batch, obs, pi_actions, alpha * pi_logp)
 
         # Q functions: TD error.
         with torch.no_grad():
-            next_theta = module.forward_train({"obs": batch["new_obs"]})["action_dist_inputs"]
-            next_q, next_logp = self._next_q(module, batch, next_theta)
+            next_theta = module.dist_inputs(seen.new_obs)
+            next_q, next_logp = self._next_q(module, batch, seen, next_theta)
             if not cfg.deterministic_backup:
                 next_q = next_q - alpha * next_logp
             y = batch["rewards"] + cfg.gamma * ~batch["terminateds"] * next_q

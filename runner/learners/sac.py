@@ -13,6 +13,7 @@ from runner.config.algorithms import CQLConfig, LossMetrics, SACConfig, SACMetri
 from runner.learners.delayed_policy import DelayedPolicyLoss
 from runner.modules.mlp import ALL, Members
 from runner.modules.q_functions import through_actions
+from runner.modules.recalling_module import Seen
 
 # Columns of noise for actions: of the policy in s and in s'.
 POLICY_NOISE, NEXT_NOISE = "policy_noise", "next_policy_noise"
@@ -37,8 +38,11 @@ class SACLoss(DelayedPolicyLoss):
     """
 
     reads: tuple[str, ...] = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
+    sequences: tuple[str, ...] = ("new_obs", "new_state_in")
     needs: tuple[str, ...] = (
         "squashed",
+        "seen",
+        "dist_inputs",
         "clamped",
         "critic",
         "compute_q_values",
@@ -83,29 +87,31 @@ class SACLoss(DelayedPolicyLoss):
         Args:
             module: a `SACModule` or the like, E Q functions.
             batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` and `weights` (B,) float32, `terminateds` (B,) bool,
-                `n_step` (B,) int64, and what `draw_noise` gives.
+                `n_step` (B,) int64, and what `draw_noise` gives; with memory as `RecallingModule.seen` takes it.
             is_reporting: makes no difference.
         """
-        log_alpha = self._log_alpha(module)
+        seen, log_alpha = module.seen(batch), self._log_alpha(module)
         alpha = log_alpha.detach().exp()
         total_loss = policy_loss = alpha_loss = logp_mean = None
         if not self.resting:
-            theta = module.forward_train(batch)["action_dist_inputs"]  # (B, K)
+            theta = module.dist_inputs(seen.obs)  # (B, K)
             pi_actions, pi_logp = module.squashed.sample_with_log_prob(theta, batch[POLICY_NOISE])
             alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)
-            policy_loss = self._policy_loss(module, batch, pi_actions, alpha * pi_logp)
+            policy_loss = self._policy_loss(module, batch, seen.obs, pi_actions, alpha * pi_logp)
             logp_mean, total_loss = pi_logp.mean(), policy_loss + alpha_loss
-        qf_loss, qf_mean, td_error = self._q_losses(module, batch, alpha)
+        qf_loss, qf_mean, td_error = self._q_losses(module, batch, seen, alpha)
         total_loss = qf_loss if total_loss is None else total_loss + qf_loss
         return SACMetrics(total_loss, policy_loss, qf_loss, alpha_loss, alpha, qf_mean, logp_mean, td_error)
 
-    def _q_losses(self, module: Any, batch: Mapping[str, Any], alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _q_losses(
+        self, module: Any, batch: Mapping[str, Any], seen: Seen, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of the Q functions, their mean, and |TD error| (B,)."""
         with torch.no_grad():
-            next_theta = module.forward_train({"obs": batch["new_obs"]})["action_dist_inputs"]
-            next_q, next_logp = self._next_q(module, batch, next_theta)
+            next_theta = module.dist_inputs(seen.new_obs)
+            next_q, next_logp = self._next_q(module, batch, seen, next_theta)
             y = self._returns(batch, next_q - alpha * next_logp)
-        q = module.compute_q_values(batch["obs"], module.clamped(batch["actions"]), ALL, batch.get(Q_SCALES))  # (E, B)
+        q = module.compute_q_values(seen.obs, module.clamped(batch["actions"]), ALL, batch.get(Q_SCALES))  # (E, B)
         td = y - q  # (E, B)
         return (batch["weights"] * td.square()).mean(-1).sum(), q.mean(), td.detach().abs().mean(0)
 
@@ -128,19 +134,22 @@ class SACLoss(DelayedPolicyLoss):
     def _auto_target_entropy(self, module: Any) -> float:
         return -float(module.squashed.num_noise)
 
-    def _policy_loss(self, module: Any, batch: Mapping[str, Any], pi_actions: Any, entropy_cost: Tensor) -> Tensor:
-        q = module.compute_q_values(batch["obs"], pi_actions, ALL, batch.get(POLICY_SCALES))  # (E, B)
+    def _policy_loss(
+        self, module: Any, batch: Mapping[str, Any], obs: Any, pi_actions: Any, entropy_cost: Tensor
+    ) -> Tensor:
+        scales = batch.get(POLICY_SCALES)
+        q = module.compute_q_values(module.without_gradient(obs), pi_actions, ALL, scales)  # (E, B)
         return (entropy_cost - through_actions(self._policy_q(q), pi_actions)).mean()
 
     def _policy_q(self, q: Tensor) -> Tensor:
         """Return the value (B, ...) that the policy learns from, of Q (E, B, ...)."""
         return q.mean(0) if self._learns_from_mean else q.amin(0)
 
-    def _next_q(self, module: Any, batch: Mapping[str, Any], next_theta: Tensor) -> tuple[Tensor, Tensor]:
+    def _next_q(self, module: Any, batch: Mapping[str, Any], seen: Seen, next_theta: Tensor) -> tuple[Tensor, Tensor]:
         """Return min Q_target (B,) of the policy's actions in s', and their log densities (B,)."""
         next_actions, next_logp = module.squashed.sample_with_log_prob(next_theta, batch[NEXT_NOISE])
         members, scales = target_members(batch), batch.get(TARGET_SCALES)
-        return module.compute_target_q_values(batch["new_obs"], next_actions, members, scales).amin(0), next_logp
+        return module.compute_target_q_values(seen.target_obs, next_actions, members, scales).amin(0), next_logp
 
 
 def target_members(batch: Mapping[str, Any]) -> Members:

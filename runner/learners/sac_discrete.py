@@ -25,7 +25,16 @@ class DiscreteSACLoss(SACLoss):
     uniform.
     """
 
-    needs = ("critic", "compute_q_values", "compute_target_q_values", "draw_dropout", "q_of", "log_alpha")
+    needs = (
+        "seen",
+        "dist_inputs",
+        "critic",
+        "compute_q_values",
+        "compute_target_q_values",
+        "draw_dropout",
+        "q_of",
+        "log_alpha",
+    )
     made_for = "module=sac_discrete"
 
     def _action_noise(self, module: Any, num_rows: int) -> dict[str, Any]:
@@ -39,19 +48,19 @@ class DiscreteSACLoss(SACLoss):
             batch: as of `SACLoss`, `actions` (B,) integers.
             is_reporting: makes no difference.
         """
-        log_alpha = self._log_alpha(module)
+        seen, log_alpha = module.seen(batch), self._log_alpha(module)
         alpha = log_alpha.detach().exp()
         with torch.no_grad():
-            next_p, next_logp = _probabilities(module, {"obs": batch["new_obs"]})  # (B, A)
+            next_p, next_logp = _probabilities(module, seen.new_obs)  # (B, A)
             members, scales = target_members(batch), batch.get(TARGET_SCALES)
-            next_q = module.compute_target_q_values(batch["new_obs"], members, scales).amin(0)  # (B, A)
+            next_q = module.compute_target_q_values(seen.target_obs, members, scales).amin(0)  # (B, A)
             y = self._returns(batch, (next_p * (next_q - alpha * next_logp)).sum(-1))
-        q = module.compute_q_values(batch["obs"], ALL, batch.get(Q_SCALES))  # (E, B, A)
+        q = module.compute_q_values(seen.obs, ALL, batch.get(Q_SCALES))  # (E, B, A)
         td = y - module.q_of(q, batch["actions"])  # (E, B)
         total_loss = qf_loss = (batch["weights"] * td.square()).mean(-1).sum()
         policy_loss = alpha_loss = logp_mean = None
         if not self.resting:
-            p, logp = _probabilities(module, batch)
+            p, logp = _probabilities(module, seen.obs)
             pi_logp = (p * logp).sum(-1)  # minus the entropy
             alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)
             policy_loss = (alpha * pi_logp - (p * self._policy_q(q.detach())).sum(-1)).mean()
@@ -63,7 +72,7 @@ class DiscreteSACLoss(SACLoss):
         return 0.5 * math.log(module.num_actions)
 
 
-def _probabilities(module: Any, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+def _probabilities(module: Any, obs: Any) -> tuple[Tensor, Tensor]:
     """Return the probabilities of all actions (B, A) and their logarithms."""
-    logp = module.forward_train(batch)["action_dist_inputs"].log_softmax(-1)
+    logp = module.dist_inputs(obs).log_softmax(-1)
     return logp.exp(), logp

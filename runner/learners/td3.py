@@ -26,8 +26,11 @@ class TD3Loss(DelayedPolicyLoss):
     """
 
     reads: tuple[str, ...] = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
+    sequences = ("new_obs", "new_state_in")
     needs: tuple[str, ...] = (
         "squashed",
+        "seen",
+        "dist_inputs",
         "clamped",
         "critic",
         "compute_q_values",
@@ -53,22 +56,23 @@ class TD3Loss(DelayedPolicyLoss):
         Args:
             module: a `TD3Module` or the like, E Q functions.
             batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` and `weights` (B,) float32, `terminateds` (B,) bool,
-                `n_step` (B,) int64, and what `draw_noise` gives.
+                `n_step` (B,) int64, and what `draw_noise` gives; with memory as `RecallingModule.seen` takes it.
             is_reporting: makes no difference.
         """
+        seen = module.seen(batch)
         with torch.no_grad():
-            next_theta = module.compute_target_dist_inputs(batch["new_obs"])
+            next_theta = module.compute_target_dist_inputs(seen.target_obs)
             next_actions = module.squashed.mode_with_noise(next_theta, batch[TARGET_NOISE])
-            next_q = module.compute_target_q_values(batch["new_obs"], next_actions).amin(0)
+            next_q = module.compute_target_q_values(seen.target_obs, next_actions).amin(0)
             next_values = next_q.masked_fill(batch["terminateds"], 0.0)
             y = torch.addcmul(batch["rewards"], self._config.gamma ** batch["n_step"], next_values)  # (B,)
-        q = module.compute_q_values(batch["obs"], module.clamped(batch["actions"]))  # (E, B)
+        q = module.compute_q_values(seen.obs, module.clamped(batch["actions"]))  # (E, B)
         td = y - q  # (E, B)
         total_loss = qf_loss = (batch["weights"] * td.square()).mean(-1).sum()
         policy_loss = None
         if not self.resting:
-            pi_actions = module.squashed.mode(module.forward_train(batch)["action_dist_inputs"])
-            pi_q = module.compute_q_values(batch["obs"], pi_actions, slice(1)).squeeze(0)  # (B,)
+            pi_actions = module.squashed.mode(module.dist_inputs(seen.obs))
+            pi_q = module.compute_q_values(module.without_gradient(seen.obs), pi_actions, slice(1)).squeeze(0)  # (B,)
             policy_loss = -through_actions(pi_q, pi_actions).mean()
             total_loss = qf_loss + policy_loss
         return TD3Metrics(total_loss, policy_loss, qf_loss, q.mean(), td.detach().abs().mean(0))

@@ -11,6 +11,7 @@ from torch import Tensor
 from runner.config.algorithms import TQCConfig
 from runner.learners.sac import NEXT_NOISE, Q_SCALES, TARGET_SCALES, SACLoss, target_members
 from runner.modules.mlp import ALL
+from runner.modules.recalling_module import Seen
 from runner.modules.value_distributions import quantile_huber_loss, quantile_midpoints
 
 
@@ -31,18 +32,20 @@ class TQCLoss(SACLoss):
         super().__init__(config)
         self._num_dropped = config.top_quantiles_to_drop_per_net
 
-    def _q_losses(self, module: Any, batch: Mapping[str, Any], alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _q_losses(
+        self, module: Any, batch: Mapping[str, Any], seen: Seen, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the loss of the quantiles, their mean, and the loss (B,) of each row."""
         with torch.no_grad():
-            next_theta = module.forward_train({"obs": batch["new_obs"]})["action_dist_inputs"]
+            next_theta = module.dist_inputs(seen.new_obs)
             next_actions, next_logp = module.squashed.sample_with_log_prob(next_theta, batch[NEXT_NOISE])
             members, scales = target_members(batch), batch.get(TARGET_SCALES)
-            z = module.compute_target_quantiles(batch["new_obs"], next_actions, members, scales)  # (M, B, N)
+            z = module.compute_target_quantiles(seen.target_obs, next_actions, members, scales)  # (M, B, N)
             num_kept = len(z) * (z.shape[-1] - self._num_dropped)
             kept = z.transpose(0, 1).flatten(1).sort(-1).values[:, :num_kept]  # (B, J)
             y = self._returns(batch, kept - alpha * next_logp.unsqueeze(-1))
         actions = module.clamped(batch["actions"])
-        theta = module.compute_quantiles(batch["obs"], actions, ALL, batch.get(Q_SCALES))  # (E, B, N)
+        theta = module.compute_quantiles(seen.obs, actions, ALL, batch.get(Q_SCALES))  # (E, B, N)
         num_critics, _, num_quantiles = theta.shape
         taus = quantile_midpoints(theta).repeat(num_critics)
         losses = quantile_huber_loss(theta.transpose(0, 1).flatten(1), taus, y).sum(-1) / num_quantiles  # (B,)

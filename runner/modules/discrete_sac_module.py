@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -15,12 +14,12 @@ from runner.config.schemas import ModuleConfig
 from runner.modules.actor_critic_module import head_options, without_mask
 from runner.modules.mlp import ALL, MLP, Members
 from runner.modules.observation_encoder import ObservationEncoder
-from runner.modules.q_functions import QEnsemble, draw_dropout, refuse_memory
-from runner.modules.rl_module import RLModule
+from runner.modules.q_functions import QEnsemble, draw_dropout
+from runner.modules.recalling_module import RecallingModule
 from runner.modules.target_networks import target_of
 
 
-class DiscreteSACModule(RLModule):
+class DiscreteSACModule(RecallingModule):
     """Policy, E Q functions with A outputs each, their targets, and the logarithm of SAC's alpha.
 
     Args:
@@ -42,12 +41,11 @@ class DiscreteSACModule(RLModule):
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
             raise TypeError(f"DiscreteSACModule has a Q for each action: got {action_space}; allowed: Discrete")
-        refuse_memory(config, "DiscreteSACModule")
         super().__init__(observation_space, action_space, config)
         self.num_actions = int(action_space.n)
         self._first_action, self._mask_key = int(action_space.start), config.action_mask_key
         self._dropout = config.critic_dropout
-        seen = without_mask(observation_space, action_space, self._mask_key)
+        seen, config = without_mask(self.seen_space, action_space, self._mask_key), self.head_config
         encoder = ObservationEncoder(seen, config)
         head = MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), self.num_actions)
         self.actor = nn.Sequential(encoder, head)
@@ -59,17 +57,16 @@ class DiscreteSACModule(RLModule):
         """Return `actor`, `critic` and `alpha`."""
         return {
             "actor": list(self.actor.parameters()),
-            "critic": list(self.critic.parameters()),
+            "critic": [*self.recall_parameters(), *self.critic.parameters()],
             "alpha": [self.log_alpha],
         }
 
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs`, logits (B, A), of `obs` (B, ...); far below where a mask forbids."""
-        obs = batch["obs"]
-        logits: Tensor = self.actor(obs)
-        if self._mask_key is not None:
-            logits = self.action_dist.masked(logits, obs[self._mask_key])
-        return {"action_dist_inputs": logits}
+    def dist_inputs(self, obs: Any) -> Tensor:
+        """Return `action_dist_inputs`, logits (B, A), of what the policy reads (B, ...); far below where a mask
+        forbids.
+        """
+        logits: Tensor = self.actor(self.without_gradient(obs))
+        return logits if self._mask_key is None else self.action_dist.masked(logits, obs[self._mask_key])
 
     def compute_q_values(self, obs: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
         """Return (M, B, A) Q of all actions in `obs` (B, ...), of the Q functions `members`, with dropout `scales`."""
@@ -91,5 +88,5 @@ class DiscreteSACModule(RLModule):
         return q.gather(-1, numbers.expand(len(q), -1).unsqueeze(-1)).squeeze(-1)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the Q functions' targets and the Q functions."""
-        return [(self.target_critic, self.critic)]
+        """Return the targets of memory and Q functions, each with its network."""
+        return [*super().target_networks(), (self.target_critic, self.critic)]

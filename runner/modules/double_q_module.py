@@ -61,8 +61,12 @@ class _QNetwork(nn.Sequential):
     """Encoder and head, called without what `nn.Module` does around a call: it takes longer than a layer."""
 
     def forward(self, obs: Any, noise: Tensor | None = None) -> Tensor:
-        encoder, head = self
-        features = encoder.forward(obs)
+        encoder, _ = self
+        return self.of_features(encoder.forward(obs), noise)
+
+    def of_features(self, features: Tensor, noise: Tensor | None) -> Tensor:
+        """Return the outputs (..., A * N) for features (..., F), with the noise (..., num_noise) of the head."""
+        _, head = self
         q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)  # type: ignore[operator]
         return q
 
@@ -96,8 +100,6 @@ class DoubleQModule(RLModule):
         self._first_action = int(action_space.start)
         encoder = ObservationEncoder(without_mask(observation_space, action_space, self._mask_key), config)
         memory = memory_for(encoder.num_outputs, config)
-        if memory is not None and config.noisy:
-            raise ValueError("module.noisy: the layers of a module with memory have no noise; allowed: false")
         num_features = encoder.num_outputs if memory is None else memory.num_outputs
         self.value_distribution = value_distribution_for(config)
         self._num_atoms = 1 if self.value_distribution is None else config.num_atoms
@@ -154,13 +156,13 @@ class DoubleQModule(RLModule):
     def _q(self, qf: _QNetwork, memory: Memory | None, batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], State]:
         """Return Q of all actions, and its distribution if there is one; and the state after it."""
         obs: Any = batch["obs"]
+        noise = batch.get("noise") if self.num_noise else None
         state_out: State = {}
         if memory is None:
-            q = qf.forward(obs, batch.get("noise") if self.num_noise else None)
+            q = qf.forward(obs, noise)
         else:
-            encoder, head = qf
-            features, state_out = through_memory(encoder, memory, obs, batch["state_in"])
-            q = head.forward(features)
+            features, state_out = through_memory(qf[0], memory, obs, batch["state_in"])
+            q = qf.of_features(features, None if noise is None else self.in_sequences(noise, batch, features))
         outputs = {}
         if self.value_distribution is not None:
             outputs["qf_dist_inputs"] = q = per_action(q, self._num_atoms)

@@ -178,8 +178,9 @@ class WithQFunctions(nn.Module):
         return self.target_critic.forward(obs, actions, members, scales)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the Q functions' targets and the Q functions."""
-        return [(self.target_critic, self.critic)]
+        """Return the Q functions' targets and the Q functions, and the targets that the module has besides."""
+        others: list[tuple[nn.Module, nn.Module]] = super().target_networks()  # type: ignore[misc]
+        return [*others, (self.target_critic, self.critic)]
 
 
 def draw_dropout(stream: np.random.Generator, rate: float, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:

@@ -120,6 +120,20 @@ class RLModule(nn.Module):
             return outputs
         return {name: nested.map_leaves(partial(_rows_at, rows), output) for name, output in outputs.items()}
 
+    def in_sequences(self, rows: Tensor, batch: Mapping[str, Any], like: Tensor) -> Tensor:
+        """Put rows (V, D) of the env steps in their places of sequences, as (S, L, D); the other places have 0.
+
+        Args:
+            rows: as `at_steps` gives them; when acting (N, D), one for each sequence of a single step.
+            batch: of which they are the env steps.
+            like: (S, L, ...).
+        """
+        leading, step_rows = like.shape[:2], _step_rows(batch)
+        if step_rows is None:
+            return rows.reshape(*leading, -1)
+        places = rows.new_zeros((leading.numel(), rows.shape[-1]))
+        return places.index_copy(0, step_rows, rows).reshape(*leading, -1)
+
 
 def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
     """Return (V,) int64 numbers of the env steps in (S * L); None for a batch without sequences."""

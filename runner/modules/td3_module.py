@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -14,14 +13,14 @@ from runner.modules.actor_critic_module import head_options
 from runner.modules.distributions import squashed_distribution
 from runner.modules.mlp import MLP
 from runner.modules.observation_encoder import ObservationEncoder
-from runner.modules.q_functions import WithQFunctions, refuse_memory
-from runner.modules.rl_module import RLModule
+from runner.modules.q_functions import WithQFunctions
+from runner.modules.recalling_module import RecallingModule
 from runner.modules.target_networks import target_of
 
 _LOG_STD = -20.0  # of a squashed Gaussian that is its mean: float32 cannot tell them apart
 
 
-class TD3Module(WithQFunctions, RLModule):
+class TD3Module(WithQFunctions, RecallingModule):
     """Policy a = center + scale * tanh(mu(s)), Q functions, and targets of both.
 
     To the rest of the house the policy is a squashed Gaussian whose standard deviation is next to 0.
@@ -40,7 +39,6 @@ class TD3Module(WithQFunctions, RLModule):
     _is_log_std: Tensor
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        refuse_memory(config, "TD3Module")
         for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
             if getattr(config, key) != allowed:
                 raise ValueError(f"TD3Module: module.{key} is set; allowed: {'null' if allowed is None else 'false'}")
@@ -49,26 +47,27 @@ class TD3Module(WithQFunctions, RLModule):
         is_log_std = torch.zeros(self.squashed.num_inputs, dtype=torch.bool)
         is_log_std[list(self.squashed.log_std_inputs)] = True
         self.register_buffer("_is_log_std", is_log_std, persistent=False)
-        encoder = ObservationEncoder(observation_space, config)
+        encoder = ObservationEncoder(self.seen_space, self.head_config)
         head = MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), self.squashed.num_inputs)
         self.actor = nn.Sequential(encoder, head)
         self.target_actor = target_of(self.actor)
-        self.add_q_functions(observation_space, action_space, config)
+        self.add_q_functions(self.seen_space, action_space, self.head_config)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """Return `actor` and `critic`."""
-        return {"actor": list(self.actor.parameters()), "critic": list(self.critic.parameters())}
+        critic = [*self.recall_parameters(), *self.critic.parameters()]
+        return {"actor": list(self.actor.parameters()), "critic": critic}
 
-    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (B, 2 A) from `obs` (B, ...)."""
-        return {"action_dist_inputs": self._dist_inputs(self.actor, batch["obs"])}
+    def dist_inputs(self, obs: Any) -> Tensor:
+        """Return `action_dist_inputs` (B, 2 A) of what the policy reads (B, ...)."""
+        return self._dist_inputs(self.actor, self.without_gradient(obs))
 
     def compute_target_dist_inputs(self, obs: Any) -> Tensor:
-        """Return `action_dist_inputs` (B, 2 A) of the target policy."""
+        """Return the same of the target policy."""
         return self._dist_inputs(self.target_actor, obs)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the targets of the policy and of the Q functions, each with its network."""
+        """Return the targets of policy, memory and Q functions, each with its network."""
         return [(self.target_actor, self.actor), *super().target_networks()]
 
     def _dist_inputs(self, actor: nn.Module, obs: Any) -> Tensor:

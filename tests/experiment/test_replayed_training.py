@@ -35,6 +35,8 @@ DQN = (
     f"{BUFFER}.batch_length_T=2",
     f"{BUFFER}.burn_in_len=2",
 )
+# Noisy layers explore: random actions do not.
+NOISY_DQN = (*(text for text in DQN if "epsilon" not in text), "algorithm.epsilon=0.0", "module.noisy=true")
 A2C = (
     "algorithm=a2c_replay",
     "algorithm.lr=5e-3",
@@ -43,6 +45,22 @@ A2C = (
     f"{BUFFER}.batch_length_T=2",
     f"{BUFFER}.burn_in_len=2",
 )
+_OFF_POLICY = (
+    "algorithm.num_steps_sampled_before_learning_starts=200",
+    "algorithm.training_intensity=16",
+    "algorithm.tau=0.02",
+    f"{BUFFER}.batch_length_T=2",
+    f"{BUFFER}.burn_in_len=2",
+)
+DISCRETE_SAC = (
+    *("algorithm=sac_discrete", "module=sac_discrete", "algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3"),
+    *("algorithm.initial_alpha=0.1", "algorithm.target_entropy=0.1"),
+    *_OFF_POLICY,
+)
+_REAL = ("env._target_=tests.environments.RecallReal", "algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3")
+SAC = ("algorithm=sac", "module=sac", "algorithm.initial_alpha=0.05", *_OFF_POLICY)
+TQC = ("algorithm=tqc", "module=tqc", "algorithm.initial_alpha=0.05", "module.num_atoms=5", *_OFF_POLICY)
+TD3 = ("algorithm=td3", "module=td3", "algorithm.num_random_steps=500", *_OFF_POLICY)
 LEARNED = "env_runners/episode_return_mean"
 
 
@@ -50,9 +68,13 @@ def experiment(*overrides: str) -> Any:
     return build_experiment_config(compose_experiment(list(overrides)))
 
 
-@pytest.mark.parametrize("algorithm", [DQN, A2C], ids=["dqn", "a2c_replay"])
+@pytest.mark.parametrize(
+    "algorithm",
+    [DQN, NOISY_DQN, A2C, DISCRETE_SAC, (*SAC, *_REAL), (*TQC, *_REAL), (*TD3, *_REAL)],
+    ids=["dqn", "noisy_dqn", "a2c_replay", "sac_discrete", "sac", "tqc", "td3"],
+)
 def test_memory_is_learned_from_replay(algorithm: tuple[str, ...]) -> None:
-    with Trainer(experiment(*algorithm, *RECALL)) as trainer:
+    with Trainer(experiment(*RECALL, *algorithm)) as trainer:
         for _ in range(16):
             result = trainer.train()
             if (result[LEARNED] or 0) > 0.8:

@@ -225,7 +225,6 @@ def test_noise_is_for_exploring() -> None:
         (("module.num_atoms=1",), "num_atoms: a categorical distribution has several"),
         (("module.q_distribution=none",), "num_atoms: module.q_distribution is none"),
         (("module.q_distribution=quantile",), "v_max: only a categorical distribution has bounds"),
-        (("module.use_lstm=true",), "noisy: a module with memory has no noisy layers"),
         (("algorithm.td_error_loss_fn=mse",), "td_error_loss_fn mse is for a Q that is one number"),
         (("algorithm=ppo",), "q_distribution: PPOLoss does not learn with it"),
         (("algorithm=cql_discrete", "offline.input_=data"), "noisy: DiscreteCQLLoss does not learn with it"),

@@ -120,7 +120,7 @@ def test_it_learns_to_match_what_it_sees() -> None:
             ("module.q_distribution=categorical", "module.v_min=0", "module.v_max=1"),
             "q_distribution: TQC learns quantiles",
         ),
-        (("module.use_lstm=true",), "SACModule has no memory"),
+        (("module.use_lstm=true", "learners.compile=true"), "sequences of a module with memory"),
     ],
     ids=str,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import gymnasium as gym
 import numpy as np
@@ -78,7 +79,28 @@ def test_each_row_has_its_own_noise() -> None:
 
 
 @pytest.mark.parametrize("key", ["use_lstm", "use_gru"])
-def test_memory_has_no_noise(key: str) -> None:
-    config = ModuleConfig(**{**vars(NOISY), key: True})
-    with pytest.raises(ValueError, match="noisy"):
-        DoubleQModule(VECTOR, gym.spaces.Discrete(2), config)
+def test_each_env_step_of_a_sequence_has_noise_of_its_own(key: str) -> None:
+    config = ModuleConfig(**{**vars(NOISY), key: True, "lstm_cell_size": 4})
+    module = DoubleQModule(VECTOR, gym.spaces.Discrete(2), config)
+    mask = torch.tensor([[False, True, True], [True, False, False]])
+    batch = {
+        "obs": torch.randn(2, 3, 3),
+        "state_in": {name: torch.randn(2, 4) for name in module.get_initial_state()},
+        "loss_mask": mask,
+    }
+    noise = torch.from_numpy(module.draw_noise(np.random.default_rng(0), (3,)))
+    found = module.outputs_at_steps({**batch, "noise": noise})["qf_preds"]  # (3, A)
+    assert module.memory is not None
+    features, _ = module.memory.forward(module.qf[0].forward(batch["obs"]).reshape(2, 3, -1), batch["state_in"])
+    for row, of_step in enumerate(features[mask]):
+        torch.testing.assert_close(found[row], module.qf.of_features(of_step[None], noise[row : row + 1])[0])
+    acting = {"obs": batch["obs"][:, :1], "state_in": batch["state_in"], "noise": noise[:2]}
+    q = module.forward_exploration(acting)["action_dist_inputs"]  # (2, 1, A)
+    torch.testing.assert_close(q[1, 0], _acted(module, acting, 1))
+
+
+def _acted(module: DoubleQModule, batch: dict[str, Any], row: int) -> torch.Tensor:
+    """Q (A,) of one sub-environment by itself."""
+    alone = {name: batch[name][row : row + 1] for name in ("obs", "noise")}
+    state = {name: leaf[row : row + 1] for name, leaf in batch["state_in"].items()}
+    return module.forward_exploration({**alone, "state_in": state})["action_dist_inputs"][0, 0]

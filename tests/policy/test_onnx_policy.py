@@ -76,6 +76,15 @@ CASES: dict[str, Case] = {
         ("module._target_=runner.modules.DiscreteSACModule", "module.action_mask_key=mask"), [],
     ),
     "deterministic": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module",), []),
+    "squashed_lstm": (
+        VECTOR, ARM,
+        ("module._target_=runner.modules.SACModule", "module.use_lstm=true", "module.lstm_cell_size=8"), [],
+    ),
+    "discrete_sac_gru": (
+        MASKED, spaces.Discrete(3),
+        ("module._target_=runner.modules.DiscreteSACModule", "module.action_mask_key=mask", "module.use_gru=true"), [],
+    ),
+    "deterministic_gru": (VECTOR, ARM, ("module._target_=runner.modules.TD3Module", "module.use_gru=true"), []),
     "nested_actions": (VECTOR, NESTED_ACTIONS, ("module.fcnet_use_layernorm=true", "module.free_log_std=true"), []),
 }  # fmt: skip
 
