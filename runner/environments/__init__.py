@@ -11,6 +11,7 @@ _EXPORTS: dict[str, str] = {
     "Catch": "catch",
     "DictCartPole": "cartpoles",
     "MaskedCartPole": "cartpoles",
+    "MinAtar": "minatar",
     "MultiAgentCartPole": "cartpoles",
     "PettingZooEnv": "petting_zoo",
     "StatelessCartPole": "cartpoles",

@@ -86,6 +86,7 @@ SAMPLED = {
     "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "dqn_cartpole": _REPLAY,
     "dqn_lunarlander": _REPLAY,
+    "dqn_minatar_breakout": (*_REPLAY, "module.fcnet_hiddens=[8]"),
     "dqn_stateless_cartpole_lstm": (*_REPLAY, "module.lstm_cell_size=8"),
     "her_bit_flipping": _REPLAY,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
