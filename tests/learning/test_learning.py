@@ -21,7 +21,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "learning.jsonl"
 
 @dataclass(frozen=True)
 class Learned:
-    """How a run ended: mean return of the last 100 episodes or of an evaluation, after so many env steps and seconds."""
+    """How a run ended: mean return of the last 100 episodes, or of an evaluation, and what it took."""
 
     experiment: str
     seed: int
@@ -80,7 +80,7 @@ SAMPLED = (
     "tqc_",
 )  # experiments without recorded data
 TEN_SEEDS = (
-    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "her_bit_flipping"),
+    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "dqn_minatar_breakout", "her_bit_flipping"),
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
     *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
