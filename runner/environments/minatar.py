@@ -40,9 +40,9 @@ class MinAtar(gym.Env[Image, Any]):
     ) -> None:
         if game not in GAMES:
             raise ValueError(f"game is one of {', '.join(GAMES)}, not {game!r}")
-        from minatar import Environment  # an extra
+        from minatar import Environment  # type: ignore[import-untyped]  # an extra
 
-        self._game = Environment(game, sticky_action_prob, difficulty_ramping)
+        self._game: Any = Environment(game, sticky_action_prob, difficulty_ramping)
         num_actions = self._game.num_actions()
         self._actions = self._game.minimal_action_set() if use_minimal_action_set else list(range(num_actions))
         self.action_space = gym.spaces.Discrete(len(self._actions))
@@ -62,4 +62,5 @@ class MinAtar(gym.Env[Image, Any]):
         return self._image(), float(reward), bool(is_over), False, {}
 
     def _image(self) -> Image:
-        return self._game.state().astype(np.uint8) * np.uint8(255)
+        objects: npt.NDArray[np.bool_] = self._game.state()
+        return objects.astype(np.uint8) * np.uint8(255)
