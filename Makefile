@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning mutants chaos bench bench-all peers clean
+.PHONY: setup run test lint learning learning-table mutants chaos bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -32,6 +32,10 @@ lint: setup
 # The slow learning runs, ten seeds of ppo_cartpole among them.
 learning: setup
 	$(BIN)/python -m pytest -m learning
+
+# Its results as a table with intervals, in docs/learning.md.
+learning-table: .peers/rliable/.installed
+	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py --page docs/learning.md
 
 # Fault injection, one scenario after the other: twenty minutes on two cores. The table of outcomes goes to the docs.
 # CHAOS_SEED=... kills at the same moments again.

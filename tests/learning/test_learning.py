@@ -1,6 +1,7 @@
 """The experiments under conf/ learn what they promise, for every seed. `make learning` runs the slow ones.
 
-Each leaves a line in `benchmarks/results/learning.jsonl`: experiment, seed, env steps, seconds, return.
+Each leaves a line in `benchmarks/results/learning.jsonl`: experiment, seed, env steps, seconds, return; and its curve in
+`benchmarks/results/curves`, a line of env steps and return for each iteration.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Learned:
     num_env_steps: int
     seconds: float
     episode_return_mean: float
+    target: float
+    max_env_steps: int
 
 
 # Experiment -> return that it promises within so many env steps; a test holds them equal to its `stop` block.
@@ -95,13 +98,18 @@ def _learn(experiment: str, seed: int) -> Learned:
     metric = _metric(experiment)
     others = [] if metric == EVALUATION else ["evaluation.evaluation_interval=null"]
     with Trainer.from_experiment(experiment, [f"seed={seed}", *others]) as trainer:
+        curve: list[tuple[float, float]] = []
         while True:
             result = trainer.train()
             value = result.get(metric)
+            if value is not None:
+                curve.append((float(result[STEPS] or 0), value))
             if (value is not None and value >= target) or result[STEPS] >= max_env_steps:
                 _check_agents(experiment, result)
                 seconds = round(result["time_total_s"] or 0.0, 2)
-                return Learned(experiment, seed, int(result[STEPS] or 0), seconds, value or float("-inf"))
+                reached = value if value is not None else float("-inf")
+                _record_curve(experiment, seed, curve)
+                return Learned(experiment, seed, int(result[STEPS] or 0), seconds, reached, target, max_env_steps)
 
 
 def _metric(experiment: str) -> str:
@@ -115,6 +123,12 @@ def _check_agents(experiment: str, result: dict[str, float | int | None]) -> Non
         own = result[f"env_runners/agent_episode_return_mean/{agent}"]
         assert own is not None
         assert own >= 450, f"{agent} has {own}"
+
+
+def _record_curve(experiment: str, seed: int, curve: list[tuple[float, float]]) -> None:
+    path = RESULTS.parent / "curves" / f"{experiment}-{seed}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(point) + "\n" for point in curve), encoding="utf-8")
 
 
 def _record(learned: Learned) -> None:
