@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning learning-table mutants chaos bench bench-all peers clean
+.PHONY: setup run test lint learning learning-table learning-curves mutants chaos bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -36,6 +36,10 @@ learning: setup
 # Its results as a table with intervals, in docs/learning.md.
 learning-table: .peers/rliable/.installed
 	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py --page docs/learning.md
+
+# Its curves as pictures, in docs/pictures/learning.
+learning-curves: setup
+	$(BIN)/python benchmarks/learning_curves.py
 
 # Fault injection, one scenario after the other: twenty minutes on two cores. The table of outcomes goes to the docs.
 # CHAOS_SEED=... kills at the same moments again.

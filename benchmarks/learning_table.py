@@ -1,7 +1,7 @@
 """The table of learning runs in docs/learning.md, from the lines that `make learning` leaves; `make learning-table`.
 
-Intervals are inter-quartile means with 95 % bootstrap intervals (rliable: Agarwal et al., 2021,
-https://arxiv.org/abs/2108.13264), of each experiment by itself. A run that does not reach its target counts with the env steps that it was given.
+Intervals are inter-quartile means with 95 % bootstrap intervals of each experiment by itself (rliable: Agarwal et al.,
+2021, https://arxiv.org/abs/2108.13264). A run that misses its target counts with the env steps that it was given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The experiments under conf/ learn what they promise, for every seed. `make learning` runs the slow ones.
 
-Each leaves a line in `benchmarks/results/learning.jsonl`: experiment, seed, env steps, seconds, return; and its curve in
-`benchmarks/results/curves`, a line of env steps and return for each iteration.
+Each leaves a line in `benchmarks/results/learning.jsonl` (experiment, seed, env steps, seconds, return, target) and its
+curve in `benchmarks/results/curves`, a line of env steps and return for each iteration.
 """
 
 from __future__ import annotations
