@@ -84,7 +84,7 @@ def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: 
 def _pieces_that_learn(parts: ModuleParts) -> list[str]:
     """Return the classes of pieces that learn from observations and change what episodes hold of them."""
     pieces = parts.env_to_module.single_pieces()
-    return [type(piece).__name__ for piece in pieces if piece.shares_state and not getattr(piece, "leaves_raw", False)]
+    return [type(piece).__name__ for piece in pieces if piece.shares_state and not piece.leaves_raw]
 
 
 def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:

@@ -89,12 +89,7 @@ class MeanStdFilter(ObservationPiece):
         de_std_to_one: divide by the standard deviation.
         clip_by_value: largest absolute value of the result; None: no bound.
         update_stats: learn from what passes; evaluation runners never do.
-
-    Attributes:
-        leaves_raw: leave the episodes' observations as they are; they are standardised when they are replayed.
     """
-
-    leaves_raw = False
 
     writes_obs_to_episodes = True
     belongs_in = ("env_to_module",)

@@ -77,6 +77,8 @@ class ConnectorPiece:
 
     # Whether episodes hold this piece's observations instead of the environment's, from here to the learner.
     writes_obs_to_episodes: bool = False
+    # Whether it leaves them as they are for now: they are changed when they are replayed (`leave_raw`).
+    leaves_raw: bool = False
     # Past steps of an episode that this piece looks back at; runners keep as many.
     num_lookback: int = 0
     # Whether this piece reads observations from the episodes, so that none before it may change column `obs`.

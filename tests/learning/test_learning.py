@@ -85,10 +85,10 @@ SAMPLED = (
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "dqn_minatar_breakout", "her_bit_flipping"),
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
-    *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
+    *("rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
 # These reach their returns on some seeds only: docs/learning.md.
-SOME_SEEDS = ("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "rainbow_cartpole", "sac_lunarlander_continuous")
+SOME_SEEDS = ("dqn_lunarlander", "dqn_stateless_cartpole_lstm")
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), **dict.fromkeys(SOME_SEEDS, 0), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 

@@ -10,6 +10,7 @@ import pytest
 
 from runner import Trainer
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config import build_experiment_config, compose_experiment
 from runner.config.operators import OPERATORS
 from runner.config.plans import learns_from_replay_only, read_plan
 from runner.episodes.columns import Rollout
@@ -161,4 +162,11 @@ def test_plans_that_learn_from_replay_only(name: str) -> None:
     branches, expected = REPLAYS[name]
     plan = read_plan([{"Concurrently": {"plans": yaml.safe_load(branches)}}])
     assert "Concurrently" in OPERATORS
-    assert learns_from_replay_only(plan) == expected
+    assert learns_from_replay_only(plan, ID) == expected
+
+
+def test_a_module_may_learn_from_replay_only_beside_one_that_does_not() -> None:
+    config = build_experiment_config(compose_experiment(["+experiment=ppo_dqn_multi_agent_cartpole"]))
+    plan = read_plan(config.algorithm.plan)
+    assert not learns_from_replay_only(plan, "p0")
+    assert learns_from_replay_only(plan, "p1")
