@@ -85,16 +85,28 @@ def test_the_command_line_resumes_and_evaluates(run_main: Callable[..., Outcome]
 
 
 @pytest.mark.ray
-def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None) -> None:
+@pytest.mark.parametrize("experiment", [CARTPOLES, OWN_ALGORITHMS])
+def test_two_ray_actors_make_the_numbers_of_two_inline_runners(experiment: str, ray_cluster: None) -> None:
     settings = ("env_runners.num_env_runners=2", "connectors=mean_std_filter")
     results = []
     for engine in ("inline", "ray"):
-        with trainer_of(*settings, f"engine={engine}") as trainer:
+        with trainer_of(*settings, f"engine={engine}", experiment=experiment) as trainer:
             results.append((train(trainer, 3), trainer.learners.get_weights(), without_times(trainer.evaluate(5))))
     (inline, inline_weights, inline_evaluation), (remote, remote_weights, remote_evaluation) = results
     assert inline == remote
     assert inline_evaluation == remote_evaluation
     assert_same_weights(inline_weights, remote_weights)
+
+
+@pytest.mark.ray
+def test_a_remote_learner_updates_each_module_by_its_algorithm(ray_cluster: None) -> None:
+    results = []
+    for num_learners in (0, 1):
+        with trainer_of(f"learners.num_learners={num_learners}", experiment=OWN_ALGORITHMS) as trainer:
+            results.append((train(trainer, 2), trainer.learners.get_weights()))
+    assert results[0][0] == results[1][0]
+    assert_same_weights(results[0][1], results[1][1])
+    assert {"learners/p0/vf_loss", "learners/p1/qf_loss"} <= results[0][0][-1].keys()
 
 
 # -- modules that differ -------------------------------------------------------------------------------------------

@@ -40,8 +40,10 @@ class MinAtar(gym.Env[Image, Any]):
     ) -> None:
         if game not in GAMES:
             raise ValueError(f"game is one of {', '.join(GAMES)}, not {game!r}")
-        from minatar import Environment  # type: ignore[import-untyped]  # an extra
-
+        try:
+            from minatar import Environment  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ImportError('MinAtar\'s games need pip install "runner[minatar]"') from error
         self._game: Any = Environment(game, sticky_action_prob, difficulty_ramping)
         num_actions = self._game.num_actions()
         self._actions = self._game.minimal_action_set() if use_minimal_action_set else list(range(num_actions))
