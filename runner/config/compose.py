@@ -19,11 +19,12 @@ import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
-from runner.config.edit_lists import OWN_BLOCK, own_blocks
+from runner.config.edit_lists import own_blocks
 from runner.config.errors import Problem
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
+from runner.config.own_block import OWN_BLOCK
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.yaml_lines import YAMLError

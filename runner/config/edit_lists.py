@@ -13,13 +13,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
+from runner.config.own_block import OWN_BLOCK, own_block
+
 PIPELINES = ("env_to_module", "module_to_env", "learner")
 OF_MODULES = "connectors.modules"  # module id -> pipeline -> edits
 DISCARD, EARLIER = "discard", "earlier_edits"
 # Pipeline -> field of the algorithm that edits it; `connectors` edit it afterwards.
 OF_ALGORITHM = {"module_to_env": "module_to_env_pipeline", "learner": "learner_pipeline"}
-OF_AGENTS = "multi_agent.modules"  # module id -> fields, of which `algorithm` may be one
-OWN_BLOCK = re.compile(r"multi_agent\.modules\.[^.]+\.algorithm")
 _OF_ALL = (*(f"algorithm.{field}" for field in OF_ALGORITHM.values()), *(f"connectors.{name}" for name in PIPELINES))
 _LIST = re.compile(
     rf"((algorithm|{OWN_BLOCK.pattern})\.({'|'.join(OF_ALGORITHM.values())})|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)"
@@ -54,7 +54,7 @@ def edit_lists_in(config: DictConfig) -> list[str]:
 
 def own_blocks(config: DictConfig) -> list[str]:
     """Return the keys of the algorithms that modules of a configuration have of their own."""
-    return [f"{OF_AGENTS}.{id_}.algorithm" for id_ in _keys_at(config, OF_AGENTS)]
+    return [own_block(module_id) for module_id in _keys_at(config, "multi_agent.modules")]
 
 
 def _keys_at(config: DictConfig, key: str) -> list[Any]:

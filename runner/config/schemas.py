@@ -12,6 +12,7 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.fields import option
 from runner.config.offline import OfflineConfig
+from runner.config.own_block import own_block
 from runner.config.rllink import RLlinkConfig
 from runner.config.sweep import POPULATIONS, SweepConfig
 
@@ -248,11 +249,6 @@ class MultiAgentConfig:
     def module_fields(self, module_id: str) -> dict[str, Any]:
         """Return the fields of the module block that differ for a module."""
         return {name: value for name, value in self.modules.get(module_id, {}).items() if name != "algorithm"}
-
-
-def own_block(module_id: str) -> str:
-    """Return the dotted key of the algorithm that a module has of its own."""
-    return f"multi_agent.modules.{module_id}.algorithm"
 
 
 @dataclass(frozen=True)

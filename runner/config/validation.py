@@ -14,7 +14,8 @@ from runner.config.cross_checks import find_cross_problems
 from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
-from runner.config.schemas import ExperimentConfig, Number, own_block
+from runner.config.own_block import own_block
+from runner.config.schemas import ExperimentConfig, Number
 
 UNNAMED_EXPERIMENT = "custom"
 

@@ -17,10 +17,11 @@ from runner.config.operators import (
     StoreToReplayBufferConfig,
     UpdatePrioritiesConfig,
 )
+from runner.config.own_block import own_block
 from runner.config.plans.reading import read_plan
 from runner.config.plans.replay_flow_checks import find_flow_problems
 from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
-from runner.config.schemas import ExperimentConfig, own_block
+from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
 
 _BLOCK = "algorithm.replay_buffers"
