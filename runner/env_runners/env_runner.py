@@ -75,6 +75,7 @@ class SingleAgentEnvRunner:
         self._buffer = LockStepRows(env.num_envs, blank_obs, blank_action, f"{seed}-{prefix}", num_lookback)
         self._to_module: dict[str, Any] | None = None
         self.recorder: EpisodeRecorder | None = None
+        self._acting = torch.inference_mode()  # entered with every call: making one takes longer than entering it
         self._give_streams()
 
     def _give_streams(self) -> None:
@@ -99,7 +100,7 @@ class SingleAgentEnvRunner:
         self._take_over(weights, shared_state, num_env_steps_sampled)
         buffer = self._buffer
         buffer.reserve(-(-num_env_steps // self.env.num_envs) + 1)
-        with torch.inference_mode():
+        with self._acting:
             self._start_if_needed(explore)
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
@@ -132,7 +133,7 @@ class SingleAgentEnvRunner:
         self._to_module = None
         buffer = self._buffer
         parts: list[FinishedEpisodes] = []
-        with torch.inference_mode():
+        with self._acting:
             self._start_if_needed(explore)
             while (remaining > 0).any():
                 self._step(explore)

@@ -82,7 +82,8 @@ class LeafChecks:
 
     def find_misfit(self, rows: Array) -> Misfit | None:
         """Return the rows with a value that is not finite, none of the space's, or watched and out of bounds."""
-        if self._fits_always or ((rows >= self._watched[0]).all() and (rows <= self._watched[1]).all()):  # not for NaN
+        lowest, highest = self._watched
+        if self._fits_always or (_are_all(rows >= lowest) and _are_all(rows <= highest)):  # not for NaN
             return None
         is_outside, is_error = ~_is_within(rows, self._watched), ~_is_within(rows, self._allowed)
         has_error = bool(is_error.any())
@@ -111,6 +112,10 @@ def converts(array: Array, dtype: np.dtype[Any]) -> bool:
 def keys(path: Path) -> str:
     """Return the path to a leaf as one would type it."""
     return "".join(f"[{key!r}]" for key in path)
+
+
+def _are_all(facts: npt.NDArray[np.bool_]) -> bool:
+    return bool(np.count_nonzero(facts) == facts.size)  # `all` takes five times as long on a few values
 
 
 def _is_within(rows: Array, limits: Limits) -> npt.NDArray[np.bool_]:

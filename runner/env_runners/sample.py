@@ -58,7 +58,9 @@ class Sample:
         return self._with(runner=runner, weights_seq_no=weights_seq_no)
 
     def _with(self, **fields: Any) -> Self:
-        return type(self)(**{**vars(self), **fields})  # `replace` takes five times as long
+        sample = object.__new__(type(self))  # `replace` takes ten times as long
+        vars(sample).update(vars(self), **fields)
+        return sample
 
     def with_writable_rows(self) -> Self:
         """Return the sample with arrays that may be written to; arrays out of Ray's object store may not."""
@@ -89,7 +91,8 @@ class Sample:
         """Invert `get_state`."""
         rollout, finished = rollout_from_state(state["rollout"]), _finished_from_state(state["finished"])
         reported = metrics_from_state(state["connector_metrics"])
-        return cls(**{**state, "rollout": rollout, "finished": finished, "connector_metrics": reported})
+        fields = {**state, "rollout": rollout, "finished": finished, "connector_metrics": reported}
+        return cls(**fields).with_writable_rows()
 
 
 def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:

@@ -171,19 +171,21 @@ class SyncEnvironments:
         self._num_steps[n] = 0
         self._wrapper_states[n] = [_state_of(wrapper) for wrapper in self._wrappers[n]]
         seed = _seed(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
-        where = f"sub-environment {n}, episode {self._episode_numbers[n]}"
-        obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", where)
-        self._store_obs(n, obs, "reset", where)
+        obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", self._episode(n))
+        self._store_obs(n, obs, "reset")
         return dict(info)
 
-    def _store_obs(self, n: int, obs: Any, method: str, where: str) -> None:
+    def _store_obs(self, n: int, obs: Any, method: str) -> None:
         try:
-            nested.map_leaves(lambda rows, leaf: _store_row(rows, n, leaf), self._obs, obs)
+            if type(self._obs) is np.ndarray:
+                _store_row(self._obs, n, obs)
+            else:
+                nested.map_leaves(lambda rows, leaf: _store_row(rows, n, leaf), self._obs, obs)
         except (TypeError, ValueError, OverflowError) as error:
             space = self.single_observation_space
             problem = Problem(
                 f"the environment's {method} returned an observation that does not fit its space",
-                where=where,
+                where=self._place(n) if method == "step" else self._episode(n),
                 got=outline(obs),
                 allowed=str(space),
             )
@@ -204,7 +206,7 @@ class SyncEnvironments:
                 obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(action)
             except Exception as error:
                 raise _failure("step", error, self._place(n), f"action {_short(action)}") from error
-            self._store_obs(n, obs, "step", self._place(n))
+            self._store_obs(n, obs, "step")
             self._num_steps[n] += 1
             if not self._has_own_state:  # what a replay would need
                 self._actions[n].append(action)
@@ -217,8 +219,11 @@ class SyncEnvironments:
             infos if any(infos) else {},
         )
 
+    def _episode(self, n: int) -> str:
+        return f"sub-environment {n}, episode {self._episode_numbers[n]}"
+
     def _place(self, n: int) -> str:
-        return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
+        return f"{self._episode(n)}, step {self._num_steps[n]}"
 
     def get_state(self) -> dict[str, Any]:
         """Return the episode numbers, and of each running episode its own state or the actions so far."""

@@ -20,6 +20,7 @@ from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
 from runner.config.errors import ConfigError, Problem
+from runner.learners.direct_calls import DirectCall
 from runner.learners.gradient_steps import GradientSteps
 from runner.learners.loss import Loss, with_noise
 from runner.learners.minibatches import Minibatch
@@ -77,7 +78,9 @@ class CompiledGradient:
         self._is_told = False
         for name in _TALKATIVE:  # what they log is in the error
             logging.getLogger(name).setLevel(logging.CRITICAL)
-        options: dict[str, Any] = {"guard_filter_fn": self._note_guards}
+        self._direct: dict[tuple[int, bool], DirectCall | None] = {}  # case -> its newest function
+        # The checks of each call see the sizes of all tensors already.
+        options: dict[str, Any] = {"guard_filter_fn": self._note_guards, "size_asserts": False}
         self._on_gpu = steps.device.type == "cuda"
         if self._on_gpu:
             options["triton.cudagraphs"] = True
@@ -117,21 +120,35 @@ class CompiledGradient:
         [(columns, _)] = minibatch.microbatches()
         columns = with_noise(columns, self._loss, self._module)
         self._case = minibatch.num_rows, minibatch.is_last_epoch
-        num_compiled, started = self._num_compiled, time.perf_counter()
-        _allow_tracing()
-        try:
+        if self._varying:
             with self._varying_as_tensors():
-                record, norms = self._function(columns, minibatch.is_last_epoch)
-        except (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError) as error:
-            raise ConfigError([self._problem(error)]) from error
-        if self._num_compiled > num_compiled:
-            self.compile_s += time.perf_counter() - started
+                record, norms = self._computed(columns, minibatch.is_last_epoch)
+        else:
+            record, norms = self._computed(columns, minibatch.is_last_epoch)
         if self._on_gpu:  # the next call writes to the memory of these
             record, norms = _copied(record), _copied(norms)
         if self._peers.num_learners > 1:
             self._peers.mean(self._gradient)
             norms = self._steps.clip(self._gradient)
         return record, norms
+
+    def _computed(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
+        """Return what `_compute` does, by compiled code; compile it where there is none, or a value has changed."""
+        arguments = self, columns, is_reporting
+        direct = self._direct.get(self._case)
+        if direct is not None and direct.takes(*arguments):
+            return direct(*arguments)  # type: ignore[no-any-return]
+        num_compiled, started = self._num_compiled, time.perf_counter()
+        _allow_tracing()
+        try:
+            computed: tuple[Record, Record] = self._function(columns, is_reporting)
+        except (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError) as error:
+            raise ConfigError([self._problem(error)]) from error
+        if self._num_compiled > num_compiled:
+            self.compile_s += time.perf_counter() - started
+        if not self._on_gpu:  # CUDA graphs are told of each call by what torch does around it
+            self._direct[self._case] = DirectCall.of(type(self)._compute, *arguments)
+        return computed
 
     @contextmanager
     def _varying_as_tensors(self) -> Iterator[None]:

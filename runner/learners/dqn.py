@@ -72,7 +72,7 @@ class DQNLoss(Loss):
             target = module.at_steps(module.forward_target(new_batch), new_batch)
             judge = module.outputs_at_steps(_new_batch(module, batch, NEXT_NOISE)) if cfg.double_q else target
             best = judge["qf_preds"].argmax(-1)  # (B,)
-            discounts = (cfg.gamma ** batch["n_step"]).masked_fill(batch["terminateds"], 0.0)
+            discounts = torch.pow(cfg.gamma, batch["n_step"]).masked_fill(batch["terminateds"], 0.0)
 
         outputs, actions = module.outputs_at_steps(batch), batch["actions"]
         q = module.q_of(outputs["qf_preds"], actions)  # (B,)
@@ -84,7 +84,7 @@ class DQNLoss(Loss):
             y = torch.addcmul(batch["rewards"], discounts, of_actions(target["qf_preds"], best))
             losses = self._td_loss(q, y, reduction="none")
             td_error = (q.detach() - y).abs()
-        qf_loss = (batch["weights"] * losses).mean()
+        qf_loss = torch.dot(batch["weights"], losses) / len(losses)
         return DQNMetrics(qf_loss, qf_loss, q.detach().mean(), td_error.mean(), td_error)
 
     def get_state(self) -> dict[str, Any]:

@@ -40,6 +40,7 @@ class GradientSteps:
         self._network, self._config = network, config
         self._weights = FlatParameters(network)
         self.gradient = self._weights.gradient
+        self._one = torch.ones((), device=self.device)
         optimizers, groups = config.optimizers, self._weights.groups
         self.lr_fields = list(optimizers.values())
         self._optimizer_names = list(optimizers)
@@ -48,6 +49,16 @@ class GradientSteps:
         self._optimizer = make_optimizer(config.optimizer, self._weights, network, named)
         self._lr_names = [f"{name}_optimizer_learning_rate" for name in optimizers]
         self._parts = dict(zip(map(_norm_name, optimizers), parts, strict=True))
+
+    def backward(self, loss: Tensor) -> None:
+        """Add the gradient of a 0-d loss to `gradient`.
+
+        As `loss.backward()` does, which spends 40 us more on checks and hooks around torch's engine: for a small
+        network, a tenth of an update.
+        """
+        torch.autograd.Variable._execution_engine.run_backward(
+            (loss,), (self._one,), False, False, (), allow_unreachable=True, accumulate_grad=True
+        )
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
         """Return the learning rate of each optimiser after so many env steps, at the begin of an update.
@@ -64,7 +75,8 @@ class GradientSteps:
 
     def step(self, lrs: Sequence[float], resting: Sequence[str] = ()) -> dict[str, Tensor]:
         """Clip the gradient and take a step; returns what `move` does."""
-        return self.move(lrs, self.clip(self.gradient), resting)
+        norms = self._clip_on_host() if self.gradient.is_cpu else self.clip(self.gradient)
+        return self.move(lrs, norms, resting)
 
     def clip(self, gradient: Tensor) -> dict[str, Tensor]:
         """Scale each optimiser's part of a gradient (P,) down to `grad_clip`, in place; returns the norms before."""
@@ -74,6 +86,16 @@ class GradientSteps:
             norms[name] = norm = torch.linalg.vector_norm(of_one)
             if grad_clip is not None:
                 of_one.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
+        return norms
+
+    def _clip_on_host(self) -> dict[str, Tensor]:
+        """Do what `clip` does by a norm that is read, which in the host's memory takes less time than operations."""
+        grad_clip, norms = self._config.grad_clip, {}
+        for name, part in self._parts.items():
+            of_one = self.gradient if len(self._parts) == 1 else self.gradient[part]
+            norms[name] = norm = torch.linalg.vector_norm(of_one)
+            if grad_clip is not None and (above := norm.item() + 1e-6) > grad_clip:
+                of_one.mul_(grad_clip / above)
         return norms
 
     def move(self, lrs: Sequence[float], norms: dict[str, Tensor], resting: Sequence[str] = ()) -> dict[str, Tensor]:

@@ -162,8 +162,7 @@ class JointLearner:
                 metrics = loss(module, with_noise(columns, loss, module), minibatch.is_last_epoch)
                 losses.append(share * metrics.total_loss)
                 records[module_id].append((rows[module_id].without_rows(vars(metrics), minibatch), share))
-            total = torch.stack(losses).sum()
-            total.backward()  # type: ignore[no-untyped-call]
+            self._steps.backward(torch.stack(losses).sum())
         self._peers.mean(self._steps.gradient)
         return {module_id: weighted_sums(of_module) for module_id, of_module in records.items()}
 

@@ -141,7 +141,7 @@ class Learner:
         for columns, share in minibatch.microbatches():
             metrics = self.loss(self.module, with_noise(columns, self.loss, self.module), minibatch.is_last_epoch)
             loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
-            loss.backward()
+            self._steps.backward(loss)
             records.append((rows.without_rows(vars(metrics), minibatch), share))
         self._peers.mean(self._steps.gradient)
         return weighted_sums(records)

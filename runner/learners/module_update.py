@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import Problem
@@ -21,6 +22,8 @@ from runner.learners.row_outputs import RowOutputs
 from runner.learners.target_updates import TargetUpdates
 from runner.modules.rl_module import RLModule
 from runner.streams import restore_stream, stream_state
+
+_FEW = 16
 
 # Metric -> 0-d tensor, of one minibatch; None where a loss leaves the metric out.
 Record = dict[str, Any]
@@ -98,16 +101,25 @@ class ModuleUpdate:
         tensors = [value for record in records for value in record.values() if value is not None]
         if not tensors:
             return {}
-        with torch.no_grad():
-            stacked = torch.stack(tensors)
-        self._peers.mean(stacked)
-        values: list[float] = stacked.tolist()
+        values = self._values(tensors)
         if not all(map(math.isfinite, values)):
             _fail_not_finite(records, lr_fields)
+        if len(records) == 1:
+            return dict(zip(names, values, strict=True))
         by_name: dict[str, list[float]] = {}
         for name, value in zip(names, values, strict=True):
             by_name.setdefault(name, []).append(value)
         return {name: sum(reported) / len(reported) for name, reported in by_name.items()}
+
+    def _values(self, tensors: Sequence[Tensor]) -> list[float]:
+        """Return 0-d tensors as numbers, means over the peers."""
+        if len(tensors) <= _FEW and tensors[0].is_cpu and self._peers.num_learners == 1:
+            return [tensor.item() for tensor in tensors]  # in a quarter of the time
+        with torch.no_grad():
+            stacked = torch.stack(list(tensors))
+        self._peers.mean(stacked)
+        values: list[float] = stacked.tolist()
+        return values
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that all peers share: rows since the targets' last update."""

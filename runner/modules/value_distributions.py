@@ -161,5 +161,7 @@ def per_action(outputs: Tensor, num_atoms: int) -> Tensor:
 
 def of_actions(values: Tensor, actions: Tensor) -> Tensor:
     """Return (B, ...) the values of actions (B,), numbered from 0, of (B, A, ...)."""
+    if values.ndim == 2:
+        return values.gather(1, actions.unsqueeze(1)).squeeze(1)
     index = actions.reshape(-1, *[1] * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])
     return values.gather(1, index).squeeze(1)

@@ -119,7 +119,7 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
                 num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, 1 + num_values), np.float32)
             )
             explores = noise[:, :1] < self.epsilon
-            if explores.any():
+            if np.count_nonzero(explores):
                 q = _random_where(explores, noise[:, 1:], q)
         batch[ACTIONS] = rl_module.action_dist.mode(q)
         return batch

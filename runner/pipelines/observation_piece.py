@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.common_pieces import observations_of, step_rows_of_obs
+from runner.pipelines.common_pieces import obs_of_steps, observations_of
 from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
 from runner.pipelines.piece_metrics import PieceMetrics
 from runner.rows.running_episodes import RunningEpisodes
@@ -86,4 +86,4 @@ def check_keys(piece: str, option: str, keys: Iterable[str], space: gym.Space[An
 
 def step_rows(column: Any, batch: Batch, block: ColumnBlock) -> Any:
     """Return the rows of the batch, out of a (R + E, ...) column with a row for each observation."""
-    return column if LOSS_MASK in batch else nested.take(column, step_rows_of_obs(block))
+    return column if LOSS_MASK in batch else obs_of_steps(column, block)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.common_pieces import step_rows_of_obs
+from runner.pipelines.common_pieces import obs_of_steps
 from runner.pipelines.observation_piece import observation_rows
 from runner.pipelines.piece import LOSS_MASK, OBS, REWARDS, Batch
 from runner.pipelines.piece_kinds import LearnerPiece
@@ -63,13 +63,12 @@ class AddNextObservationsFromEpisodesToTrainBatch(LearnerPiece):
         mask = batch.get(LOSS_MASK)
         if mask is not None:
             obs = observation_rows(type(self).__name__, batch, episodes)
-            rows = np.arange(len(mask)) + mask
+            batch[NEXT_OBS] = nested.take(obs, np.arange(len(mask)) + mask)
         else:
-            obs, rows = episodes.columns[OBS], step_rows_of_obs(episodes)
+            obs = episodes.columns[OBS]
             if not self._is_checked:
-                self._check_unchanged(batch, episodes, nested.take(obs, rows))
-            rows += 1
-        batch[NEXT_OBS] = nested.take(obs, rows)
+                self._check_unchanged(batch, episodes, obs_of_steps(obs, episodes))
+            batch[NEXT_OBS] = obs_of_steps(obs, episodes, later=1)
         return batch
 
     def _check_unchanged(self, batch: Batch, episodes: ColumnBlock, held: Any) -> None:

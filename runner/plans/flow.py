@@ -103,17 +103,15 @@ class Operator:
 
     def flow(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield what is made of each item; `Waiting` passes."""
-        yield from self._rest_of_item()  # of the item before a checkpoint
+        while self.rest:  # of the item before a checkpoint
+            yield self.rest.popleft()
         for item in items:
             if isinstance(item, Waiting):
                 yield item
-            else:
-                self.rest.extend(self.transform(item))
-                yield from self._rest_of_item()
-
-    def _rest_of_item(self) -> Iterator[Any]:
-        while self.rest:
-            yield self.rest.popleft()
+                continue
+            self.rest.extend(self.transform(item))
+            while self.rest:
+                yield self.rest.popleft()
 
     def transform(self, item: Any) -> Iterable[Any]:
         """Return the items that are made of an item: none, one or several.

@@ -102,6 +102,10 @@ class RunMetrics:
 
     def _add_episodes(self, finished: FinishedEpisodes) -> None:
         """Count finished episodes and add them to the running means."""
+        self._num_outside += finished.outside.count
+        self.warn_of(finished.outside)
+        if not len(finished.returns) and not finished.by_agent:
+            return
         self._returns.extend(finished.returns.tolist())
         self._lengths.extend(finished.lengths.tolist())
         for kind, returns in returns_by_kind(finished):
@@ -110,8 +114,6 @@ class RunMetrics:
                 recent_returns.extend(values.tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
-        self._num_outside += finished.outside.count
-        self.warn_of(finished.outside)
 
     def warn_of(self, outside: OutsideObservations) -> None:
         """Warn of the first observation outside of its space, once a run."""

@@ -320,4 +320,4 @@ class ReplayBuffer:
 
 def with_weights(block: ColumnBlock, weights: npt.NDArray[np.float32]) -> ColumnBlock:
     """Return the block with column `weights` (R,)."""
-    return replace(block, columns={**block.columns, WEIGHTS: weights})
+    return block.with_columns({**block.columns, WEIGHTS: weights})

@@ -303,26 +303,31 @@ class RowRing:
         """
         if self.num_env_steps == 0:
             raise ValueError("an empty buffer cannot be sampled")
-        return self.drawn(num_rows, lambda missing: stream.integers(self.oldest, self.num_written, missing))
+        # Some rows have no step, so that more are drawn than are asked for; another draw is rarely needed.
+        oldest, num_held = self.oldest, len(self)
+        rows_of_step = 1.1 * num_held / self.num_env_steps
+
+        def draw(missing: int) -> Rows:  # `Generator.integers` takes twice as long for as few
+            shares = stream.random(int(rows_of_step * missing) + 4)
+            return oldest + (shares * num_held).astype(np.int64)
+
+        return self.drawn(num_rows, draw)
 
     def drawn(self, num_rows: int, draw: Callable[[int], Rows]) -> Rows:
-        """Return rows that a chunk may begin with, of the ones that `draw` gives when asked for a number of them.
+        """Return rows that a chunk may begin with, of the ones that `draw` gives when asked for at least so many.
 
         Raises:
             RunFailure: there is none.
         """
         rows = draw(num_rows)
-        can_begin = self.can_begin(rows)
-        if can_begin.all():
-            return rows
-        rows = rows[can_begin]
+        rows = rows[self.can_begin(rows)]
         while len(rows) < num_rows:
             found = draw(num_rows - len(rows))
             found = found[self.can_begin(found)]
             if len(rows) == len(found) == 0:
                 self._check_lookback()
             rows = np.concatenate((rows, found))
-        return rows
+        return rows[:num_rows]
 
     def can_begin(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return which of the rows, which are held, have a step, and what is looked back at before it."""
@@ -410,7 +415,7 @@ class RowRing:
         before = past.rows[:, :0:-1]  # the oldest first
         places = self.place(before[np.arange(self.num_lookback, 0, -1) <= past.num_before[:, None]])
         return LookbackRows(
-            {name: nested.take(column, places) for name, column in self.columns.items()}, past.num_before
+            {name: nested.gather(column, places) for name, column in self.columns.items()}, past.num_before
         )
 
     def transitions(self, rows: Rows, n_step: int | Rows = 1, gamma: float = 1.0) -> ColumnBlock:
@@ -425,16 +430,19 @@ class RowRing:
             gamma: discount factor.
         """
         found = self.n_steps(rows, n_step)
-        places = self.place(found.first)
+        places = self.place(rows)
+        has_single_steps = found.last is rows
+        last = places if has_single_steps else self.place(found.last)
         columns = {
-            name: nested.take(column, places) for name, column in self.columns.items() if name not in (OBS, REWARDS)
+            name: nested.gather(column, places) for name, column in self.columns.items() if name not in (OBS, REWARDS)
         }
         both = np.empty(2 * len(rows), np.int64)
-        both[::2], both[1::2] = places, self.place(self.successors(found.last))
-        columns[OBS] = nested.take(self.columns[OBS], both)
-        columns[REWARDS] = self.columns[REWARDS][places] if _most(n_step) == 1 else self._discounted(found, gamma)
+        both[::2], both[1::2] = places, self.place(found.last + self._to_successor[last])
+        columns[OBS] = nested.gather(self.columns[OBS], both)
+        rewards = self.columns[REWARDS]
+        columns[REWARDS] = rewards[places] if has_single_steps else self._discounted(found, gamma)
         columns[N_STEP] = found.num_steps
-        chunks = self._chunks(columns, rows, np.ones(len(rows), np.int64), found.last)
+        chunks = self._chunks(columns, rows, np.ones(len(rows), np.int64), last)
         if self.num_lookback and _most(n_step) > 1:
             return replace(chunks, last_lookback=self._lookback(self.successors(found.last)))
         return chunks
@@ -462,10 +470,10 @@ class RowRing:
         steps = self.place(of_steps[each[:-1] < lengths[:, None]])
         observations = self.place(of_obs[each <= lengths[:, None]])
         columns = {
-            name: nested.take(column, observations if name == OBS else steps) for name, column in self.columns.items()
+            name: nested.gather(column, observations if name == OBS else steps) for name, column in self.columns.items()
         }
         columns[N_STEP] = np.ones(len(steps), np.int64)
-        return self._chunks(columns, rows, lengths, last)
+        return self._chunks(columns, rows, lengths, self.place(last))
 
     def _is_followed(self, rows: Rows, successors: Rows) -> npt.NDArray[np.bool_]:
         """Return whether the episode goes on after the steps of these rows with a step that is known."""
@@ -474,8 +482,8 @@ class RowRing:
         return followed
 
     def _chunks(self, columns: Mapping[str, Column], first: Rows, lengths: Rows, last: Rows) -> ColumnBlock:
-        """Return chunks of these lengths, whose first and last steps are in rows `first` and `last`."""
-        ending = self._ending[self.place(last)]
+        """Return chunks of these lengths, whose first steps are in rows `first`, their last at places `last`."""
+        ending = self._ending[last]
         lookback = self._lookback(first) if self.num_lookback else None
         return ColumnBlock(
             columns=columns,

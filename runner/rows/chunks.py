@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -42,20 +42,20 @@ class Chunks:
     @classmethod
     def of(cls, is_step: Array, xp: ArrayNamespace) -> Chunks:
         """Return the chunks of (T, S) rows: each run of steps without a gap."""
-        return _without_gaps(*is_step.shape, xp) if bool(is_step.all()) else _found_in(is_step, xp)
+        return without_gaps(*is_step.shape, xp) if bool(is_step.all()) else _found_in(is_step, xp)
 
     def __len__(self) -> int:
         return len(self.slot)
 
-    @property
+    @cached_property
     def lengths(self) -> Array:
         """The steps (E,) of each chunk."""
         return self.t_end - self.t_start + 1
 
 
 @lru_cache(maxsize=64)
-def _without_gaps(num_steps: int, num_slots: int, xp: ArrayNamespace) -> Chunks:
-    """Return one chunk for each slot; short fragments, of which most have no gap, ask for the same again and again."""
+def without_gaps(num_steps: int, num_slots: int, xp: ArrayNamespace) -> Chunks:
+    """Return one chunk of all steps for each slot; short fragments ask for the same again and again."""
     return _found_in(~xp.zeros((num_steps, num_slots), bool), xp)
 
 

@@ -89,13 +89,14 @@ class RunningReturns:
             t_end: (E,) the vector step that ended it.
         """
         is_done = block.is_terminated | block.is_truncated
-        if len(env_of) == len(self.so_far) and not is_done.any():  # every episode goes on in one chunk
+        num_done = np.count_nonzero(is_done)  # `any` takes five times as long on a few values
+        if len(env_of) == len(self.so_far) and not num_done:  # every episode goes on in one chunk
             self.so_far += sums
             return _NONE
         returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
         self.so_far[:] = 0.0
         self.so_far[env_of[~is_done]] = returns[~is_done]
-        if not is_done.any():
+        if not num_done:
             return _NONE
         in_time = np.argsort(t_end[is_done], kind="stable")
         lengths = (block.t_started + block.lengths)[is_done]

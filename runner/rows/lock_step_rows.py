@@ -16,7 +16,7 @@ import numpy.typing as npt
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
-from runner.rows.chunks import Chunks, flattened
+from runner.rows.chunks import flattened, without_gaps
 from runner.rows.finished_episodes import FinishedEpisodes, RunningReturns
 from runner.rows.fragments import AddColumns, Fragment
 from runner.rows.infos import Infos
@@ -216,7 +216,7 @@ class LockStepRows(RowStore):
         steps = {name: nested.map_leaves(lambda array: copy(array[0]), column) for name, column in arrays.steps.items()}
         columns: dict[str, Column] = {OBS: obs, **steps}
         complete(columns)
-        chunks, numbers = Chunks.of(self._is_step(), self._xp), host(self._number_at_start)
+        chunks, numbers = without_gaps(1, self.max_rows, self._xp), host(self._number_at_start)
         self._terminated_at_start = copy(arrays.is_terminated[0])
         self._truncated_at_start = copy(arrays.is_truncated[0])
         block = ColumnBlock(

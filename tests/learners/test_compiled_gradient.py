@@ -148,7 +148,8 @@ def test_other_sizes_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
         for size in (12, 11, 10, 9):
             learner.update(rows_of(size), 0)
             eager.update(rows_of(size), 0)
-    assert caplog.messages == ["minibatches of other sizes than 12 and 11 rows are not compiled: 10"]
+    told = [record.getMessage() for record in caplog.records if record.name.startswith("runner.")]
+    assert told == ["minibatches of other sizes than 12 and 11 rows are not compiled: 10"]
     np.testing.assert_allclose(learner.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
 
 
@@ -290,3 +291,41 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
     assert ended.returncode == 2
     assert "torch finds no C++ compiler" in ended.stderr
     assert "CXX names another one" in ended.stderr
+
+
+# -- calls of compiled code --------------------------------------------------------------------------------------------
+
+
+def test_compiled_code_is_called_without_torch_looking_for_it() -> None:
+    learner = learner_of(is_compiled=True)
+    learner.update(rows_of(12), 0)
+    compiled: Any = learner._compiled
+    compiled._function = None  # a call of what torch.compile returned would fail
+    learner.update(rows_of(12), 0)
+    with pytest.raises(TypeError):
+        learner.update(rows_of(11), 0)
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_learners_call_their_own_code() -> None:
+    learners, eager = [learner_of(Scaled, is_compiled=True) for _ in range(2)], learner_of(Scaled)
+    for number, learner in enumerate(learners):
+        learner.module.scale = 1.0 + number  # type: ignore[assignment]
+    for _ in range(3):
+        for learner in learners:
+            learner.update(rows_of(12), 0)
+    eager.module.scale = 2.0  # type: ignore[assignment]
+    for _ in range(3):
+        eager.update(rows_of(12), 0)
+    assert not np.allclose(learners[0].get_weights(), learners[1].get_weights())
+    np.testing.assert_allclose(learners[1].get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
+
+
+def test_what_torch_has_forgotten_is_still_called() -> None:
+    learner, other = learner_of(is_compiled=True), learner_of(is_compiled=True)
+    for one in (learner, other):
+        one.update(rows_of(12), 0)
+    torch._dynamo.reset()
+    for one in (learner, other):
+        one.update(rows_of(12), 0)
+    assert np.array_equal(learner.get_weights(), other.get_weights())
