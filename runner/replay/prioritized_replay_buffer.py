@@ -89,9 +89,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         block, rows = self._sampled(ring, num_env_steps, draw)
         shares = tree.priorities[ring.place(rows)] * (ring.num_env_steps / tree.total)
         weights = shares ** -scheduled_value(self._beta, num_sampled)
-        is_trained = ~block.columns[BURN_IN] if self.burn_in_len else np.ones(len(rows), np.bool_)
+        weights = (weights / weights.max()).astype(np.float32)
+        if not self.burn_in_len:
+            return with_weights(block, weights), rows
         of_steps = np.zeros(block.num_rows, np.float32)
-        of_steps[is_trained] = weights / weights.max()
+        of_steps[~block.columns[BURN_IN]] = weights
         return with_weights(block, of_steps), rows
 
     def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
