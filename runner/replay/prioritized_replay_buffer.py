@@ -73,11 +73,9 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         ring = self._rings[module_id]
         before = ring.num_written
         rows = super()._write(module_id, block)
-        held = rows[rows >= ring.oldest]
-        written = np.arange(max(before, ring.oldest), ring.num_written)  # not all have a step
-        priorities = np.zeros(len(written) + len(held))
-        priorities[len(written) :] = self._highest[module_id]
-        self._trees[module_id].set(ring.place(np.concatenate((written, held))), priorities)
+        tree, oldest = self._trees[module_id], ring.oldest
+        tree.set(ring.place(np.arange(max(before, oldest), ring.num_written)), 0.0)  # not all of them have a step
+        tree.set(ring.place(rows[rows >= oldest]), self._highest[module_id])
         return rows
 
     def _sample_module(self, module_id: str, num_env_steps: int, num_sampled: int) -> tuple[ColumnBlock, Rows]:
@@ -113,14 +111,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 Problem(what, "algorithm.plan", allowed="an error for each replayed row, and no other rows")
             )
         errors = np.abs(td_errors.astype(np.float64))
-        if np.isnan(errors).any():
+        if np.count_nonzero(np.isnan(errors)):
             what = f"an error of a replayed row of module {module_id} is no number, so that it cannot be a priority"
             raise RunFailure(Problem(what, "algorithm.plan", "nan", "numbers in the column of UpdatePriorities"))
         if self.fragment_length > 1:
             rows, errors = _of_chunks(rows, errors)
         ring = self._rings[module_id]
         has_step = ring.has_step(rows)
-        rows, errors = rows[has_step], errors[has_step]
+        if np.count_nonzero(has_step) < len(rows):
+            rows, errors = rows[has_step], errors[has_step]
         if len(rows):
             priorities = (errors + _SMALLEST_ERROR) ** self._alpha
             self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 _WIDTH = 16
 _MOST_AT_TOP = 4096
+_MOST_STALE = 256
+_JUST_BELOW = np.nextafter(1.0, 0.0)  # times a number: the largest one below it
 _UP_TO = np.triu(np.ones((_WIDTH, _WIDTH)))  # columns that add up the first children, one more in each
 
 Numbers = npt.NDArray[np.int64]
@@ -16,11 +18,14 @@ Floats = npt.NDArray[np.float64]
 class PriorityTree:
     """Draws numbers 0 to n - 1 in proportion to their priorities.
 
-    A node is the sum of 16 nodes below it, computed anew whenever one of them changes: sums never drift. The tree ends
-    with at most 4096 nodes, which one running sum searches faster than more levels would.
+    A node is the sum of 16 nodes below it, computed anew before it is read if one of them has changed: sums never
+    drift. The tree ends with at most 4096 nodes, which one running sum searches faster than more levels would.
 
     Args:
         num_leaves: n.
+
+    Attributes:
+        priorities: (n,), a view; who writes to it calls `sum_up`.
     """
 
     def __init__(self, num_leaves: int) -> None:
@@ -32,34 +37,47 @@ class PriorityTree:
             num_nodes = -(-len(self._top) // _WIDTH)
             self._levels.append(np.zeros((num_nodes, _WIDTH)))
             self._top = np.zeros(num_nodes)
-
-    @property
-    def priorities(self) -> Floats:
-        """The priorities (n,), a view."""
-        return self._levels[0].reshape(-1)[: self.num_leaves]
+        self.priorities: Floats = self._levels[0].reshape(-1)[:num_leaves]
+        self._stale: list[Numbers] = []  # numbers whose sums are not computed yet
+        self._upper = self._top.cumsum()
 
     @property
     def num_bytes(self) -> int:
         """The memory of all sums, and of a mark for each number."""
-        return sum(array.nbytes for array in (*self._levels, self._top, self._is_changed))
+        return sum(array.nbytes for array in (*self._levels, self._top, self._upper, self._is_changed))
 
     @property
     def total(self) -> float:
         """The sum of all priorities."""
-        return float(self._top.sum())
+        self._sum_up_stale()
+        return float(self._upper[-1])
 
     def set(self, numbers: Numbers, priorities: Floats | float) -> None:
         """Set priorities (B,), 0 or more; of a number that comes twice the last one counts."""
         self.priorities[numbers] = priorities
         self._is_changed[numbers] = True
+        self._stale.append(numbers)
+        if len(self._stale) >= _MOST_STALE:
+            self._sum_up_stale()
+
+    def _sum_up_stale(self) -> None:
+        """Compute the sums above what was set since the last call: once for several calls of `set`."""
+        if not self._stale:
+            return
+        numbers = np.concatenate(self._stale)
         for below, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
             numbers = numbers // _WIDTH
             above.reshape(-1)[numbers] = below[numbers].sum(1)
+        self._end_sums()
 
     def sum_up(self) -> None:
         """Compute all sums, after priorities were written through the view."""
         for below, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
             above.reshape(-1)[: len(below)] = below.sum(1)
+        self._end_sums()
+
+    def _end_sums(self) -> None:
+        self._stale, self._upper = [], self._top.cumsum()
 
     def take_changed(self) -> Numbers:
         """Return the numbers, ascending, whose priorities were set since the last call."""
@@ -75,19 +93,19 @@ class PriorityTree:
         Raises:
             ValueError: all priorities are 0.
         """
-        upper = self._top.cumsum()
-        total = upper[-1]
+        self._sum_up_stale()
+        upper, total = self._upper, self._upper[-1]
         if not total > 0.0:
             raise ValueError("no priority is above 0")
         points = (np.arange(num) + stream.random(num)) * (total / num)
-        nodes: Numbers = upper.searchsorted(np.minimum(points, np.nextafter(total, 0.0)), "right")
+        nodes: Numbers = upper.searchsorted(np.minimum(points, total * _JUST_BELOW), "right")
         rest = points - np.where(nodes > 0, upper[nodes - 1], 0.0)
         starts = np.arange(num) * (_WIDTH + 1)
         upper = np.zeros((num, _WIDTH + 1))  # sums of the children before each, and of all
         for level in reversed(self._levels):
-            np.matmul(level.take(nodes, 0), _UP_TO, out=upper[:, 1:])  # in a fifth of the time of `cumsum`
+            np.matmul(level.take(nodes, 0), _UP_TO, out=upper[:, 1:])  # in half the time of `cumsum`
             # Rounding may leave a rest as large as the whole node: the last child with a priority is meant.
-            rest = np.minimum(rest, np.nextafter(upper[:, -1], 0.0))
+            rest = np.minimum(rest, upper[:, -1] * _JUST_BELOW)
             child = (upper[:, 1:] <= rest[:, None]).argmin(1)  # the first whose sum is above the rest
             rest -= upper.reshape(-1).take(starts + child)
             nodes = nodes * _WIDTH + child

@@ -342,9 +342,9 @@ class RowRing:
 
     def has_step(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return which rows are held and have a step."""
-        is_held = (rows >= self.oldest) & (rows < self.num_written)
-        with_step: npt.NDArray[np.bool_] = np.logical_and(is_held, self._ending[self.place(rows)] != NO_STEP)
-        return with_step
+        has_step: npt.NDArray[np.bool_] = self._ending[self.place(rows)] != NO_STEP
+        has_step &= (rows >= self.oldest) & (rows < self.num_written)
+        return has_step
 
     def n_steps(self, rows: Rows, n_step: int | Rows) -> NStepRows:
         """Follow each row for `n_step` steps, a number or one for each row, or to where its episode ends or waits."""

@@ -50,6 +50,7 @@ def bits_of(buffer: ReplayBuffer) -> dict[str, Any]:
         found[f"{module_id}/ring"] = ring.num_written, ring.num_env_steps, waiting, list(ring.columns)
         if isinstance(buffer, PrioritizedReplayBuffer):
             tree = buffer._trees[module_id]
+            assert tree.total >= 0  # sums that wait are computed
             found[f"{module_id}/tree"] = [level.tobytes() for level in (*tree._levels, tree._top)]
             found[f"{module_id}/highest"] = buffer._highest[module_id]
     return found
