@@ -44,7 +44,7 @@ class PriorityTree:
     @property
     def num_bytes(self) -> int:
         """The memory of all sums, and of a mark for each number."""
-        return sum(array.nbytes for array in (*self._levels, self._top, self._upper, self._is_changed))
+        return sum(array.nbytes for array in (*self._levels, self._top, self._is_changed))
 
     @property
     def total(self) -> float:
