@@ -67,6 +67,7 @@ EVALUATED = {
     "dqn_lunarlander",
     "dqn_minatar_breakout",
     "dqn_stateless_cartpole_lstm",
+    "ppo_lunarlander",
     "rainbow_cartpole",
     "sac_lunarlander_continuous",
 }
