@@ -61,13 +61,12 @@ class _QNetwork(nn.Sequential):
     """Encoder and head, called without what `nn.Module` does around a call: it takes longer than a layer."""
 
     def forward(self, obs: Any, noise: Tensor | None = None) -> Tensor:
-        encoder, _ = self
-        return self.of_features(encoder.forward(obs), noise)
+        return self.of_features(self._modules["0"].forward(obs), noise)
 
     def of_features(self, features: Tensor, noise: Tensor | None) -> Tensor:
         """Return the outputs (..., A * N) for features (..., F), with the noise (..., num_noise) of the head."""
-        _, head = self
-        q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)  # type: ignore[operator]
+        head: Any = self._modules["1"]
+        q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)
         return q
 
 
