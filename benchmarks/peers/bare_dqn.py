@@ -53,13 +53,16 @@ class Loop:
         self._env = gymnasium.make("CartPole-v1")
         self._obs, _ = self._env.reset(seed=cfg.seed)
         self._num_actions = int(self._env.action_space.n)
-        self._q, self._target = (make_network(len(self._obs), self._num_actions) for _ in range(2))
+        self._q, self._target = (self._make_network(len(self._obs)) for _ in range(2))
         self._target.load_state_dict(self._q.state_dict())
         self._optimizer = torch.optim.Adam(self._q.parameters(), lr=cfg.lr)
         self._ring = Ring(cfg.replay_capacity, len(self._obs), self._rng)
         self._return = 0.0
         self.env_steps = 0
         self.returns: deque[float] = deque(maxlen=RETURN_WINDOW)
+
+    def _make_network(self, num_inputs: int) -> nn.Module:
+        return make_network(num_inputs, self._num_actions)
 
     def step(self) -> None:
         """Take one env step, and make one update once there are enough."""

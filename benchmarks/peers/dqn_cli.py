@@ -1,4 +1,4 @@
-"""The settings of the peers of `benchmarks/dqn.py`."""
+"""The settings of the peers of `benchmarks/dqn.py` and `benchmarks/rainbow.py`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ from peer_cli import Settings
 HIDDEN = 256
 MAX_GRAD_NORM = 10.0
 UNIFORM, PRIORITIZED = "uniform", "prioritized"
+DQN, C51, RAINBOW = "dqn", "c51", "rainbow"
+# Of C51 and Rainbow: returns of CartPole lie within.
+NUM_ATOMS, V_MIN, V_MAX = 51, 0.0, 100.0
+# Of Rainbow.
+N_STEP, SIGMA0, ALPHA, BETA = 3, 0.5, 0.5, 0.4
 
 
 @dataclass(frozen=True)
@@ -24,3 +29,4 @@ class DQNSettings(Settings):
     target_network_update_freq: int = 500
     epsilon: float = 0.1
     replay: str = UNIFORM
+    algorithm: str = DQN

@@ -8,10 +8,41 @@ import time
 from typing import Any
 
 import torch
-from dqn_cli import HIDDEN, MAX_GRAD_NORM, UNIFORM, DQNSettings
+from dqn_cli import (
+    ALPHA,
+    BETA,
+    C51,
+    DQN,
+    HIDDEN,
+    MAX_GRAD_NORM,
+    N_STEP,
+    NUM_ATOMS,
+    RAINBOW,
+    SIGMA0,
+    UNIFORM,
+    V_MAX,
+    V_MIN,
+    DQNSettings,
+)
 from peer_cli import COMPILED, Progress, measure, parse_settings, report
 
 from runner import Trainer
+
+DISTRIBUTION = [
+    *("module.q_distribution=categorical", f"module.num_atoms={NUM_ATOMS}"),
+    *(f"module.v_min={V_MIN}", f"module.v_max={V_MAX}"),
+]
+VARIANTS = {
+    DQN: [],
+    C51: DISTRIBUTION,
+    RAINBOW: [
+        *DISTRIBUTION,
+        *("module.dueling=true", "module.head_fcnet_hiddens=[]", "module.noisy=true", f"module.sigma0={SIGMA0}"),
+        *(f"algorithm.n_step={N_STEP}", "algorithm.double_q=true", "algorithm.epsilon=0.0"),
+        "algorithm.replay_buffers.replay._target_=runner.replay.PrioritizedReplayBuffer",
+        *(f"+algorithm.replay_buffers.replay.alpha={ALPHA}", f"+algorithm.replay_buffers.replay.beta={BETA}"),
+    ],
+}
 
 
 def overrides(cfg: DQNSettings, run_dir: str) -> list[str]:
@@ -41,6 +72,7 @@ def overrides(cfg: DQNSettings, run_dir: str) -> list[str]:
         "evaluation.evaluation_interval=null",
         f"learners.compile={str(cfg.learner == COMPILED).lower()}",
         f"hydra.run.dir={run_dir}",
+        *VARIANTS[cfg.algorithm],
     ]
 
 
