@@ -75,7 +75,8 @@ class SingleAgentEnvRunner:
         self._buffer = LockStepRows(env.num_envs, blank_obs, blank_action, f"{seed}-{prefix}", num_lookback)
         self._to_module: dict[str, Any] | None = None
         self.recorder: EpisodeRecorder | None = None
-        self._acting = torch.inference_mode()  # entered with every call: making one takes longer than entering it
+        # Entered with every call, never within itself; making one takes longer than entering it.
+        self._acting = torch.inference_mode()
         self._give_streams()
 
     def _give_streams(self) -> None:
@@ -271,7 +272,7 @@ class SingleAgentEnvRunner:
 
 def raw_block(fragment: EnvFragment) -> ColumnBlock:
     """Return the fragment's block with observations as the environment returned them, whatever the pipeline made."""
-    return replace(fragment.block, columns={**fragment.block.columns, OBS: fragment.raw_obs})
+    return fragment.block.with_columns({OBS: fragment.raw_obs})
 
 
 def episode_quotas(num_episodes: int, num_envs: int) -> npt.NDArray[np.int64]:

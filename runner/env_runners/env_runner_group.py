@@ -121,7 +121,7 @@ class EnvRunnerGroup:
         tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
         samples = [ticket.result().numbered(ticket.index, self._sent[ticket.index].seq_no) for ticket in tickets]
         self._take_in(samples, self.shared_state_of(samples))
-        return samples
+        return [sample.with_writable_rows() for sample in samples]
 
     def request(
         self, index: int, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0, method: str = "sample"
@@ -158,7 +158,7 @@ class EnvRunnerGroup:
         sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
         merged = [self.shared_state] if self.shared_state else []
         self._take_in([sample], self.shared_state_of([sample], merged))
-        return sample
+        return sample.with_writable_rows()
 
     def _policy_calls(
         self, method: str, shares: Sequence[int], explore: bool, num_env_steps_sampled: int, first_runner: int = 0

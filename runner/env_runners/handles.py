@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any, Protocol
 
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import LocalTicket, RemoteTicket, Ticket
 from runner.interrupts import Interrupted, is_interrupted
 
@@ -115,7 +114,7 @@ class RemoteHandle:
         try:
             answer = ray.get(reference, timeout=0) if is_late else self._get(reference)
             self._answered_s = time.monotonic()
-            return answer.with_writable_rows() if isinstance(answer, Sample) else answer
+            return answer
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunnerError):
                 raise error.cause from None

@@ -92,7 +92,7 @@ class Sample:
         rollout, finished = rollout_from_state(state["rollout"]), _finished_from_state(state["finished"])
         reported = metrics_from_state(state["connector_metrics"])
         fields = {**state, "rollout": rollout, "finished": finished, "connector_metrics": reported}
-        return cls(**fields).with_writable_rows()
+        return cls(**fields)
 
 
 def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:

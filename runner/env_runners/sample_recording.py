@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +23,7 @@ WEIGHTS_SEQ_NO = "weights_seq_no"
 def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
     """Return the block with a column that says which weights acted."""
     numbers = np.full(block.num_rows, weights_seq_no, np.int64)
-    return replace(block, columns={**block.columns, WEIGHTS_SEQ_NO: numbers})
+    return block.with_columns({WEIGHTS_SEQ_NO: numbers})
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class SampleRecording:
         Raises:
             RunFailure: what has ended cannot be written.
         """
-        raw = replace(block, columns={**block.columns, OBS: to_record.raw_obs})
+        raw = block.with_columns({OBS: to_record.raw_obs})
         self._recorders[index].add(with_weights_seq_no(raw, weights_seq_no), to_record.is_whole)
         self._recorders[index].break_off(to_record.broken_off)
 

@@ -177,7 +177,7 @@ class SyncEnvironments:
 
     def _store_obs(self, n: int, obs: Any, method: str) -> None:
         try:
-            if type(self._obs) is np.ndarray:
+            if type(self._obs) is np.ndarray and type(obs) is np.ndarray:
                 _store_row(self._obs, n, obs)
             else:
                 nested.map_leaves(lambda rows, leaf: _store_row(rows, n, leaf), self._obs, obs)

@@ -147,7 +147,7 @@ class CompiledGradient:
         if self._num_compiled > num_compiled:
             self.compile_s += time.perf_counter() - started
         if not self._on_gpu:  # CUDA graphs are told of each call by what torch does around it
-            self._direct[self._case] = DirectCall.of(type(self)._compute, *arguments)
+            self._direct[self._case] = DirectCall.of(type(self)._compute, self._function, *arguments)
         return computed
 
     @contextmanager

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
+from torch._dynamo.eval_frame import _get_cache_entries_for_region
 
 
 class DirectCall:
     """Compiled code of a function, behind the checks that torch made with it.
 
-    `torch.compile` looks for the code of each call, which takes longer than all arithmetic of a small network. The code
-    it finds is a plain function, and its checks are one call into C++ that costs a tenth of the search.
+    What `torch.compile` returns looks for the code of each call, which takes longer than all arithmetic of a small
+    network. The code that it finds is a plain function, and its checks are one call into C++ that costs a tenth of the
+    search.
 
     Args:
         function: that was compiled.
@@ -22,21 +22,27 @@ class DirectCall:
     """
 
     def __init__(self, function: Callable[..., Any], entry: Any) -> None:
-        names = {name: function.__globals__[name] for name in entry.code.co_names if name in function.__globals__}
-        self._code = FunctionType(entry.code, {**names, "__builtins__": builtins}, closure=function.__closure__)
+        self._code = FunctionType(entry.code, function.__globals__, closure=function.__closure__)
         self._checks = entry.guard_manager
         self._names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
     @classmethod
-    def of(cls, function: Callable[..., Any], *arguments: Any) -> DirectCall | None:
-        """Return the compiled code that torch takes for these arguments; None where it has none."""
-        entries = _debug_get_cache_entry_list(function.__code__)
+    def of(cls, function: Callable[..., Any], compiled: Any, *arguments: Any) -> DirectCall | None:
+        """Return the code that torch takes for these arguments; None where it has none.
+
+        Args:
+            function: that was compiled.
+            compiled: what `torch.compile` returned, with `isolate_recompiles`.
+            arguments: of a call that it has answered.
+        """
+        entries = _get_cache_entries_for_region(function.__code__, compiled._isolate_recompiles_id)
         found = (cls(function, entry) for entry in entries)
         return next((one for one in found if one.takes(*arguments)), None)
 
     def takes(self, *arguments: Any) -> bool:
-        """Return whether all values that the code was compiled for are as they were."""
-        return bool(self._checks.check(dict(zip(self._names, arguments, strict=True))))
+        """Return whether torch still keeps the code, and all values that it was compiled for are as they were."""
+        checks = self._checks
+        return checks.cache_entry is not None and checks.check(dict(zip(self._names, arguments, strict=True)))
 
     def __call__(self, *arguments: Any) -> Any:
         """Run the code; `takes` comes first."""

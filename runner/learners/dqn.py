@@ -81,7 +81,8 @@ class DQNLoss(Loss):
             losses = module.value_distribution.td_loss(z, next_z, batch["rewards"], discounts)  # (B,)
             td_error = losses.detach()
         else:
-            y = torch.addcmul(batch["rewards"], discounts, of_actions(target["qf_preds"], best))
+            next_q = of_actions(target["qf_preds"], best)
+            y = torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
             losses = self._td_loss(q, y, reduction="none")
             td_error = (q.detach() - y).abs()
         share = td_error.new_full(td_error.shape, 1.0 / len(td_error))  # a product takes a third of the time of `mean`

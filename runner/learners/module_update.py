@@ -23,6 +23,7 @@ from runner.learners.target_updates import TargetUpdates
 from runner.modules.rl_module import RLModule
 from runner.streams import restore_stream, stream_state
 
+# Numbers that are sooner read one by one than stacked.
 _FEW = 16
 
 # Metric -> 0-d tensor, of one minibatch; None where a loss leaves the metric out.
@@ -114,7 +115,7 @@ class ModuleUpdate:
     def _values(self, tensors: Sequence[Tensor]) -> list[float]:
         """Return 0-d tensors as numbers, means over the peers."""
         if len(tensors) <= _FEW and tensors[0].is_cpu and self._peers.num_learners == 1:
-            return [tensor.item() for tensor in tensors]  # in a quarter of the time
+            return [float(tensor.item()) for tensor in tensors]  # in a quarter of the time
         with torch.no_grad():
             stacked = torch.stack(list(tensors))
         self._peers.mean(stacked)

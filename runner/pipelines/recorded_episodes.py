@@ -6,7 +6,6 @@ Dimension letters: E episodes, R steps.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +86,7 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
     while pieces and not pieces[-1].writes_obs_to_episodes:
         del pieces[-1]
     _, written_obs = pass_through(pieces, block, module)
-    return block if written_obs is None else replace(block, columns={**block.columns, OBS: written_obs})
+    return block if written_obs is None else block.with_columns({OBS: written_obs})
 
 
 def pass_through(

@@ -103,7 +103,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             td_errors: (B,) of the update on the sample.
 
         Raises:
-            RunFailure: there are not as many errors as rows, or one is no number.
+            RunFailure: there are not as many errors as rows, or one is not finite.
         """
         if rows.shape != td_errors.shape:
             what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
@@ -111,9 +111,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
                 Problem(what, "algorithm.plan", allowed="an error for each replayed row, and no other rows")
             )
         errors = np.abs(td_errors.astype(np.float64))
-        if np.count_nonzero(np.isnan(errors)):
-            what = f"an error of a replayed row of module {module_id} is no number, so that it cannot be a priority"
-            raise RunFailure(Problem(what, "algorithm.plan", "nan", "numbers in the column of UpdatePriorities"))
+        is_finite = np.isfinite(errors)
+        if np.count_nonzero(is_finite) < len(errors):
+            what = f"an error of a replayed row of module {module_id} is not finite, so that it cannot be a priority"
+            got, allowed = str(errors[~is_finite][0]), "finite numbers in the column of UpdatePriorities"
+            raise RunFailure(Problem(what, "algorithm.plan", got, allowed))
         if self.fragment_length > 1:
             rows, errors = _of_chunks(rows, errors)
         ring = self._rings[module_id]

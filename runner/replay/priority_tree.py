@@ -7,8 +7,7 @@ import numpy.typing as npt
 
 _WIDTH = 16
 _MOST_AT_TOP = 4096
-_MOST_STALE = 256
-_JUST_BELOW = np.nextafter(1.0, 0.0)  # times a number: the largest one below it
+_MOST_STALE = 4096
 _UP_TO = np.triu(np.ones((_WIDTH, _WIDTH)))  # columns that add up the first children, one more in each
 
 Numbers = npt.NDArray[np.int64]
@@ -23,9 +22,6 @@ class PriorityTree:
 
     Args:
         num_leaves: n.
-
-    Attributes:
-        priorities: (n,), a view; who writes to it calls `sum_up`.
     """
 
     def __init__(self, num_leaves: int) -> None:
@@ -37,9 +33,14 @@ class PriorityTree:
             num_nodes = -(-len(self._top) // _WIDTH)
             self._levels.append(np.zeros((num_nodes, _WIDTH)))
             self._top = np.zeros(num_nodes)
-        self.priorities: Floats = self._levels[0].reshape(-1)[:num_leaves]
         self._stale: list[Numbers] = []  # numbers whose sums are not computed yet
+        self._num_stale = 0
         self._upper = self._top.cumsum()
+
+    @property
+    def priorities(self) -> Floats:
+        """The priorities (n,), a view; who writes to it calls `sum_up`."""
+        return self._levels[0].reshape(-1)[: self.num_leaves]
 
     @property
     def num_bytes(self) -> int:
@@ -53,16 +54,23 @@ class PriorityTree:
         return float(self._upper[-1])
 
     def set(self, numbers: Numbers, priorities: Floats | float) -> None:
-        """Set priorities (B,), 0 or more; of a number that comes twice the last one counts."""
+        """Set priorities (B,), 0 or more; of a number that comes twice the last one counts.
+
+        The numbers are kept until the sums are computed: they are not to change.
+        """
         self.priorities[numbers] = priorities
         self._is_changed[numbers] = True
         self._stale.append(numbers)
-        if len(self._stale) >= _MOST_STALE:
+        self._num_stale += len(numbers)
+        if self._num_stale >= _MOST_STALE:
             self._sum_up_stale()
 
     def _sum_up_stale(self) -> None:
         """Compute the sums above what was set since the last call: once for several calls of `set`."""
         if not self._stale:
+            return
+        if self._num_stale * _WIDTH > self.num_leaves:
+            self.sum_up()
             return
         numbers = np.concatenate(self._stale)
         for below, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
@@ -77,7 +85,7 @@ class PriorityTree:
         self._end_sums()
 
     def _end_sums(self) -> None:
-        self._stale, self._upper = [], self._top.cumsum()
+        self._stale, self._num_stale, self._upper = [], 0, self._top.cumsum()
 
     def take_changed(self) -> Numbers:
         """Return the numbers, ascending, whose priorities were set since the last call."""
@@ -98,14 +106,14 @@ class PriorityTree:
         if not total > 0.0:
             raise ValueError("no priority is above 0")
         points = (np.arange(num) + stream.random(num)) * (total / num)
-        nodes: Numbers = upper.searchsorted(np.minimum(points, total * _JUST_BELOW), "right")
+        nodes: Numbers = upper.searchsorted(np.minimum(points, np.nextafter(total, 0.0)), "right")
         rest = points - np.where(nodes > 0, upper[nodes - 1], 0.0)
         starts = np.arange(num) * (_WIDTH + 1)
         upper = np.zeros((num, _WIDTH + 1))  # sums of the children before each, and of all
         for level in reversed(self._levels):
             np.matmul(level.take(nodes, 0), _UP_TO, out=upper[:, 1:])  # in half the time of `cumsum`
             # Rounding may leave a rest as large as the whole node: the last child with a priority is meant.
-            rest = np.minimum(rest, upper[:, -1] * _JUST_BELOW)
+            rest = np.minimum(rest, np.nextafter(upper[:, -1], 0.0))
             child = (upper[:, 1:] <= rest[:, None]).argmin(1)  # the first whose sum is above the rest
             rest -= upper.reshape(-1).take(starts + child)
             nodes = nodes * _WIDTH + child

@@ -210,7 +210,7 @@ class ReplayBuffer:
         first, num_burn_in = ring.step_back(rows, self.burn_in_len)
         block = ring.fragments(first, num_burn_in + lengths)
         is_burn_in = np.arange(block.num_rows) < np.repeat(block.offsets[:-1] + num_burn_in, block.lengths)
-        return replace(block, columns={**block.columns, BURN_IN: is_burn_in}), drawn
+        return block.with_columns({BURN_IN: is_burn_in}), drawn
 
     def _drawn_chunks(self, ring: RowRing, num_env_steps: int, draw: Callable[[int], Rows]) -> tuple[Rows, Rows]:
         """Draw chunks until they have so many steps; returns their first rows, and the steps of each."""
@@ -320,4 +320,4 @@ class ReplayBuffer:
 
 def with_weights(block: ColumnBlock, weights: npt.NDArray[np.float32]) -> ColumnBlock:
     """Return the block with column `weights` (R,)."""
-    return block.with_columns({**block.columns, WEIGHTS: weights})
+    return block.with_columns({WEIGHTS: weights})

@@ -303,18 +303,18 @@ class RowRing:
         """
         if self.num_env_steps == 0:
             raise ValueError("an empty buffer cannot be sampled")
-        # Some rows have no step, so that more are drawn than are asked for; another draw is rarely needed.
+        # Rows without a step are left out, so that more are drawn, and a few more still: one draw is mostly enough.
         oldest, num_held = self.oldest, len(self)
-        rows_of_step = 1.1 * num_held / self.num_env_steps
+        rows_for_one = 1.1 * num_held / self.num_env_steps
 
         def draw(missing: int) -> Rows:  # `Generator.integers` takes twice as long for as few
-            shares = stream.random(int(rows_of_step * missing) + 4)
+            shares = stream.random(int(rows_for_one * missing) + 4)
             return oldest + (shares * num_held).astype(np.int64)
 
         return self.drawn(num_rows, draw)
 
     def drawn(self, num_rows: int, draw: Callable[[int], Rows]) -> Rows:
-        """Return rows that a chunk may begin with, of the ones that `draw` gives when asked for at least so many.
+        """Return rows that a chunk may begin with, of the ones that `draw` gives, at least as many as it is asked for.
 
         Raises:
             RunFailure: there is none.

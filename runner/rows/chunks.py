@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,7 @@ class Chunks:
     def __len__(self) -> int:
         return len(self.slot)
 
-    @cached_property
+    @property
     def lengths(self) -> Array:
         """The steps (E,) of each chunk."""
         return self.t_end - self.t_start + 1

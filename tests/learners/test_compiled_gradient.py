@@ -307,7 +307,28 @@ def test_compiled_code_is_called_without_torch_looking_for_it() -> None:
 
 
 @pytest.mark.usefixtures("traced_only")
-def test_learners_call_their_own_code() -> None:
+def test_code_that_torch_has_dropped_is_not_called() -> None:
+    learner = learner_of(is_compiled=True)
+    learner.update(rows_of(12), 0)
+    compiled: Any = learner._compiled
+    asked, function = [], compiled._function
+
+    def ask(*arguments: Any) -> Any:
+        asked.append(arguments)
+        return function(*arguments)
+
+    ask._isolate_recompiles_id = function._isolate_recompiles_id  # type: ignore[attr-defined]
+    compiled._function = ask
+    learner.update(rows_of(12), 0)
+    assert not asked
+    torch._dynamo.reset()
+    for _ in range(2):
+        learner.update(rows_of(12), 0)
+    assert len(asked) == 1, "torch has forgotten the code, and makes it again"
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_learners_with_other_settings_call_other_code() -> None:
     learners, eager = [learner_of(Scaled, is_compiled=True) for _ in range(2)], learner_of(Scaled)
     for number, learner in enumerate(learners):
         learner.module.scale = 1.0 + number  # type: ignore[assignment]
@@ -321,7 +342,7 @@ def test_learners_call_their_own_code() -> None:
     np.testing.assert_allclose(learners[1].get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
 
 
-def test_what_torch_has_forgotten_is_still_called() -> None:
+def test_what_torch_has_forgotten_is_compiled_again() -> None:
     learner, other = learner_of(is_compiled=True), learner_of(is_compiled=True)
     for one in (learner, other):
         one.update(rows_of(12), 0)

@@ -103,7 +103,6 @@ def test_loss_in_closed_form(double_q: bool, td_error_loss_fn: str) -> None:
         for _ in range(40)
     ]
     batch = {name: torch.tensor([row[name] for row in rows]) for name in rows[0]}
-    batch["weights"] = batch["weights"].double()  # as the table's values
     metrics = DQNLoss(config)(table, {name: batch[name] for name in DQNLoss.reads})
     expected, errors = naive_loss(table, rows, config)
     assert metrics.total_loss.item() == pytest.approx(expected, rel=1e-5)

@@ -48,3 +48,16 @@ def test_the_total_is_the_sum_after_any_change(num_leaves: int, changes: list[tu
     else:
         with pytest.raises(ValueError, match="no priority is above 0"):
             tree.draw(1, random_stream(seed, "test"))
+
+
+def test_sums_are_computed_for_many_changes_at_once() -> None:
+    tree, plain = PriorityTree(100_000), np.zeros(100_000)
+    stream = random_stream(1, "test")
+    for size in (1, 4000, 90_000, 3, 20_000):
+        numbers = stream.integers(0, 100_000, size)
+        values = stream.random(size)
+        tree.set(numbers, values)
+        plain[numbers] = values
+        assert tree._num_stale < 4096 + size
+    assert tree.total == pytest.approx(plain.sum(), rel=1e-12)
+    assert (plain[tree.draw(64, stream)] > 0).all()
