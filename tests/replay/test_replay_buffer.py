@@ -137,6 +137,15 @@ def test_priorities_of_what_was_never_written_are_left_out() -> None:
         buffer.update_priorities(ID, np.array([0, 1, 2]), np.ones(2))
 
 
+@pytest.mark.parametrize("error", [float("nan"), float("inf")])
+def test_errors_that_cannot_be_priorities_are_refused(error: float) -> None:
+    buffer = prioritized()
+    buffer.add(rollout_of("a"))
+    with pytest.raises(RunFailure, match="an error of a replayed row of module .* is not finite") as failure:
+        buffer.update_priorities(ID, np.array([0, 1]), np.array([1.0, error]))
+    assert failure.value.problem.got == str(error)
+
+
 def test_beta_follows_its_schedule() -> None:
     buffer = PrioritizedReplayBuffer(100, alpha=1.0, beta=[[0, 0.0], [100, 1.0]])
     buffer.use_stream(random_stream(0, "test"))
