@@ -141,7 +141,7 @@ def test_priorities_of_what_was_never_written_are_left_out() -> None:
 def test_errors_that_cannot_be_priorities_are_refused(error: float) -> None:
     buffer = prioritized()
     buffer.add(rollout_of("a"))
-    with pytest.raises(RunFailure, match="an error of a replayed row of module .* is not finite") as failure:
+    with pytest.raises(RunFailure, match=r"an error of a replayed row of module .* is not finite") as failure:
         buffer.update_priorities(ID, np.array([0, 1]), np.array([1.0, error]))
     assert failure.value.problem.got == str(error)
 
