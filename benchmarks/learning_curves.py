@@ -1,6 +1,6 @@
 """Pictures of learning runs for the docs, from the curves that `make learning` leaves; `make learning-curves`.
 
-Each shows the return of every seed over env steps, and their median where at least half of the seeds still train.
+Each shows the return of every seed over env steps, and their median, which ends where half of the seeds have stopped.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ def read_curves(folder: Path) -> dict[str, list[Curve]]:
 
 
 def median_of(curves: Sequence[Curve]) -> Curve:
-    """Return the median of the curves that reach so far, on a common grid of env steps."""
+    """Return the median of the curves on a common grid of env steps; a run that has stopped keeps its last return."""
     ends = sorted((curve[-1][0] for curve in curves if curve), reverse=True)
     last = ends[(len(ends) - 1) // 2]  # half of the seeds train at least so long
     first = max(curve[0][0] for curve in curves if curve)
     points = []
     for steps in np.linspace(first, max(first, last), _NUM_POINTS).tolist():
-        values = [float(np.interp(steps, *zip(*curve, strict=True))) for curve in curves if curve[-1][0] >= steps]
+        values = [float(np.interp(steps, *zip(*curve, strict=True))) for curve in curves]
         points.append([steps, median(values)])
     return points
 
