@@ -9,8 +9,7 @@ import argparse
 import sys
 
 import bench_common as bc
-from side_by_side import Bar, measure_all, rows_of_bars
-from throughput import speeds
+from side_by_side import Bar, run_speeds
 
 PRIORITIZED = "ours-prioritized"
 
@@ -35,24 +34,7 @@ def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
 
 
 def main() -> None:
-    parser = bc.parser(__doc__, "dqn.json", f"{bc.OURS},{bc.OURS_COMPILED},{PRIORITIZED},bare,sb3")
-    bc.add_repeats(parser)
-    args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.named_peers(args, known_peers(args))
-    machine = bc.machine_facts(peers)
-    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "dqn": results})
-    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 500 env steps each.\n")
-    print(
-        bc.markdown_table(
-            [f"{peer.name} (steps/s)" for peer in peers], [[bc.spread(speeds(results, peer.name)) for peer in peers]]
-        )
-    )
-    print("\nSpeed against another system in the same turn, median (min-max).\n")
-    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, BARS)))
-    print("\n" + bc.machine_text(machine))
+    run_speeds(__doc__, "dqn", known_peers, f"{bc.OURS},{bc.OURS_COMPILED},{PRIORITIZED},bare,sb3", BARS)
 
 
 if __name__ == "__main__":

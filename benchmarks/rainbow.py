@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 
 import bench_common as bc
-from side_by_side import Bar, measure_all, rows_of_bars
-from throughput import speeds
+from side_by_side import Bar, run_speeds
 
 C51, RAINBOW = ("--algorithm", "c51"), ("--algorithm", "rainbow")
 BARS = (
@@ -32,22 +31,7 @@ PEERS = tuple(
 
 
 def main() -> None:
-    parser = bc.parser(__doc__, "rainbow.json", ",".join(peer.name for peer in PEERS))
-    bc.add_repeats(parser)
-    args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.named_peers(args, list(PEERS))
-    machine = bc.machine_facts(peers)
-    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "rainbow": results})
-    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 500 env steps each.\n")
-    print(
-        bc.markdown_table(["system", "steps/s"], [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers])
-    )
-    print("\nSpeed against another system in the same turn, median (min-max).\n")
-    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, BARS)))
-    print("\n" + bc.machine_text(machine))
+    run_speeds(__doc__, "rainbow", lambda _: list(PEERS), ",".join(peer.name for peer in PEERS), BARS)
 
 
 if __name__ == "__main__":

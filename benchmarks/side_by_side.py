@@ -103,6 +103,37 @@ def rows_of_bars(results: Sequence[bc.Result], bars: Sequence[Bar]) -> list[list
     return rows
 
 
+def run_speeds(
+    description: str | None,
+    name: str,
+    known_peers: Callable[[argparse.Namespace], list[bc.Peer]],
+    default_peers: str,
+    bars: Sequence[Bar],
+) -> None:
+    """The whole driver of a comparison of speeds alone: measure, write `<name>.json`, print speeds and bars.
+
+    Args:
+        known_peers: the systems that `--peers` can name.
+        default_peers: what `--peers` is without being given.
+    """
+    parser = bc.parser(description, f"{name}.json", default_peers)
+    bc.add_repeats(parser)
+    args, extra = parser.parse_known_args()
+    repeats, iterations, warmup = bc.repeats_of(args)
+    peers = bc.named_peers(args, known_peers(args))
+    machine = bc.machine_facts(peers)
+    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
+    results = measure_all(peers, repeats, flags)
+    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
+    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 500 env steps each.\n")
+    print(
+        bc.markdown_table(["system", "steps/s"], [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers])
+    )
+    print("\nSpeed against another system in the same turn, median (min-max).\n")
+    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, bars)))
+    print("\n" + bc.machine_text(machine))
+
+
 def run(
     description: str | None,
     name: str,

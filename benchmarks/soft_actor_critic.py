@@ -9,8 +9,7 @@ import argparse
 import sys
 
 import bench_common as bc
-from side_by_side import Bar, measure_all, rows_of_bars
-from throughput import speeds
+from side_by_side import Bar, run_speeds
 
 TQC = ("--algorithm", "tqc")
 BARS = (
@@ -37,22 +36,7 @@ def known_peers(args: argparse.Namespace) -> list[bc.Peer]:
 
 def main() -> None:
     names = ",".join(peer.name for peer in known_peers(argparse.Namespace(python_sb3=None)))
-    parser = bc.parser(__doc__, "soft_actor_critic.json", names)
-    bc.add_repeats(parser)
-    args, extra = parser.parse_known_args()
-    repeats, iterations, warmup = bc.repeats_of(args)
-    peers = bc.named_peers(args, known_peers(args))
-    machine = bc.machine_facts(peers)
-    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
-    bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, "soft_actor_critic": results})
-    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 500 env steps each.\n")
-    print(
-        bc.markdown_table(["system", "steps/s"], [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers])
-    )
-    print("\nSpeed against another system in the same turn, median (min-max).\n")
-    print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, BARS)))
-    print("\n" + bc.machine_text(machine))
+    run_speeds(__doc__, "soft_actor_critic", known_peers, names, BARS)
 
 
 if __name__ == "__main__":
