@@ -91,8 +91,7 @@ class Sample:
         """Invert `get_state`."""
         rollout, finished = rollout_from_state(state["rollout"]), _finished_from_state(state["finished"])
         reported = metrics_from_state(state["connector_metrics"])
-        fields = {**state, "rollout": rollout, "finished": finished, "connector_metrics": reported}
-        return cls(**fields)
+        return cls(**{**state, "rollout": rollout, "finished": finished, "connector_metrics": reported})
 
 
 def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:

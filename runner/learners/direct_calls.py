@@ -1,4 +1,4 @@
-"""Calls of what torch has compiled, without the work that torch does around each call to find it."""
+"""Direct calls of compiled code: torch's checks of the code run, its search for the code does not."""
 
 from __future__ import annotations
 

@@ -334,8 +334,5 @@ def _is_of_runner(piece: ConnectorPiece) -> bool:
 def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ConnectorMetrics:
     """Return what pieces have reported since the last call, by the run's names; module id -> its pipelines."""
     return merged_metrics(
-        pipeline.take_metrics(module_id)
-        for module_id, of_module in pipelines.items()
-        for pipeline in of_module
-        if pipeline.reports
+        pipeline.take_metrics(module_id) for module_id, of_module in pipelines.items() for pipeline in of_module
     )

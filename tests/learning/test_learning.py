@@ -67,7 +67,6 @@ EVALUATED = {
     "dqn_lunarlander",
     "dqn_minatar_breakout",
     "dqn_stateless_cartpole_lstm",
-    "ppo_lunarlander",
     "rainbow_cartpole",
     "sac_lunarlander_continuous",
 }
@@ -89,9 +88,7 @@ TEN_SEEDS = (
     *("rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
 # These reach their returns on some seeds only: docs/learning.md.
-SOME_SEEDS = ("dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous")
-# Nine of ten reach it: the run is recorded, and may miss.
-MAY_MISS = {("rainbow_cartpole", 8)}
+SOME_SEEDS = ("dqn_stateless_cartpole_lstm",)
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), **dict.fromkeys(SOME_SEEDS, 0), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 
@@ -155,7 +152,7 @@ def test_experiment_learns_what_it_promises(experiment: str, seed: int) -> None:
 def test_experiment_learns_with_every_seed(experiment: str, seed: int) -> None:
     learned = _learn(experiment, seed)
     _record(learned)
-    assert learned.episode_return_mean >= PROMISES[experiment][0] or (experiment, seed) in MAY_MISS, learned
+    assert learned.episode_return_mean >= PROMISES[experiment][0], learned
 
 
 def test_promises_are_those_of_the_experiments() -> None:
