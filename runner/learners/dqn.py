@@ -46,13 +46,12 @@ class DQNLoss(Loss):
         self._stream = stream
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise of noisy layers (B, num_noise), independent for each pass; {} for a module without."""
+        """Draw the noise of noisy layers, (num_noise,) for all rows of each pass; {} for a module without."""
         if not module.num_noise:
             return {}
         self._has_drawn = True
-        rewards = columns["rewards"]
         names = (NOISE, NEXT_NOISE, TARGET_NOISE) if self._config.double_q else (NOISE, TARGET_NOISE)
-        noise = torch.from_numpy(module.draw_noise(self._stream, (len(names), len(rewards)))).to(rewards.device)
+        noise = torch.from_numpy(module.draw_noise(self._stream, (len(names),))).to(columns["rewards"].device)
         return dict(zip(names, noise.unbind(), strict=True))
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DQNMetrics:

@@ -45,7 +45,7 @@ class DuelingHead(nn.Module):
         return self._joined(self.value.forward(features), self.advantages.forward(features))
 
     def forward_with_noise(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return the same with the noise (..., num_noise) of noisy layers."""
+        """Return the same with the noise of noisy layers: (..., num_noise), or (num_noise,) for all rows."""
         of_value, of_advantages = noise.tensor_split([self.value.num_noise], -1)
         value = self.value.forward_with_noise(features, of_value)
         return self._joined(value, self.advantages.forward_with_noise(features, of_advantages))
@@ -64,7 +64,7 @@ class _QNetwork(nn.Sequential):
         return self.of_features(self._modules["0"].forward(obs), noise)
 
     def of_features(self, features: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the outputs (..., A * N) for features (..., F), with the noise (..., num_noise) of the head."""
+        """Return the outputs (..., A * N) for features (..., F), with the noise of the head as it takes it."""
         head: Any = self._modules["1"]
         q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)
         return q
@@ -161,7 +161,9 @@ class DoubleQModule(RLModule):
             q = qf.forward(obs, noise)
         else:
             features, state_out = through_memory(qf[0], memory, obs, batch["state_in"])
-            q = qf.of_features(features, None if noise is None else self.in_sequences(noise, batch, features))
+            if noise is not None and noise.ndim > 1:
+                noise = self.in_sequences(noise, batch, features)
+            q = qf.of_features(features, noise)
         outputs = {}
         if self.value_distribution is not None:
             outputs["qf_dist_inputs"] = q = per_action(q, self._num_atoms)

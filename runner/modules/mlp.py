@@ -62,7 +62,7 @@ class MLP(nn.Module):
     used directly.
 
     With `sigma0` the layers are noisy (Fortunato et al., 2018, https://arxiv.org/abs/1706.10295, eq. 9, factorised):
-    y = W x + b + eps_out * (sigma_W (eps_in * x) + sigma_b), with noise of each row of its own.
+    y = W x + b + eps_out * (sigma_W (eps_in * x) + sigma_b), with noise that the rows share or of each row of its own.
 
     Args:
         num_inputs: width of the input.
@@ -115,12 +115,16 @@ class MLP(nn.Module):
         return inputs
 
     def forward_with_noise(self, inputs: Tensor, noise: Tensor) -> Tensor:
-        """Compute the same with noise (B, num_noise); see `factorised_noise`."""
+        """Compute the same with noise (B, num_noise), or (num_noise,) for all rows; see `factorised_noise`."""
         eps = torch.split(noise, self._noise_widths, -1)
         layers = zip(self._chain, self._sigma_chain, eps[::2], eps[1::2], strict=True)
         for (weight, bias, norm, activate), (sigma_weight, sigma_bias), eps_in, eps_out in layers:
-            noisy = F.linear(eps_in * inputs, sigma_weight, sigma_bias)
-            inputs = torch.addcmul(F.linear(inputs, weight, bias), eps_out, noisy)
+            if noise.ndim == 1:
+                noisy_weight = torch.addcmul(weight, torch.outer(eps_out, eps_in), sigma_weight)
+                inputs = F.linear(inputs, noisy_weight, torch.addcmul(bias, eps_out, sigma_bias))
+            else:
+                noisy = F.linear(eps_in * inputs, sigma_weight, sigma_bias)
+                inputs = torch.addcmul(F.linear(inputs, weight, bias), eps_out, noisy)
             if norm is not None:
                 inputs = norm(inputs)
             if activate is not None:

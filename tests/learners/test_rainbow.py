@@ -84,12 +84,12 @@ def rows_to_learn_from() -> dict[str, Tensor]:
 @pytest.mark.parametrize("double_q", [True, False])
 @pytest.mark.parametrize("module_config", [CATEGORICAL, QUANTILE, RAINBOW], ids=["categorical", "quantile", "rainbow"])
 def test_loss_row_by_row(module_config: ModuleConfig, double_q: bool) -> None:
-    """The action is chosen by means, of the network or of the target; noise of each pass is its own."""
+    """The action is chosen by means, of the network or of the target; each pass has noise of its own."""
     config, module, batch = DQNConfig(gamma=0.8, double_q=double_q), make(module_config), rows_to_learn_from()
     loss, stream = DQNLoss(config), np.random.default_rng(5)
     loss.use_stream(np.random.default_rng(5))
     names = ("noise", "next_noise", "target_noise") if double_q else ("noise", "target_noise")
-    drawn = [torch.from_numpy(module.draw_noise(stream, (30,))) for _ in names] if module_config.noisy else []
+    drawn = [torch.from_numpy(module.draw_noise(stream, ())) for _ in names] if module_config.noisy else []
     noise = dict(zip(names, drawn, strict=False))
     metrics = loss(module, with_noise(batch, loss, module))
     assert module.value_distribution is not None
@@ -97,7 +97,7 @@ def test_loss_row_by_row(module_config: ModuleConfig, double_q: bool) -> None:
     def inputs(forward: Any, obs: str, row: int, name: str) -> tuple[Tensor, Tensor]:
         columns = {"obs": batch[obs][row : row + 1]}
         if name in noise:
-            columns["noise"] = noise[name][row : row + 1]
+            columns["noise"] = noise[name][None]  # as if it was the row's own
         outputs = forward(columns)
         return outputs["qf_preds"][0], outputs["qf_dist_inputs"][0]
 
@@ -119,14 +119,14 @@ def test_loss_row_by_row(module_config: ModuleConfig, double_q: bool) -> None:
     assert metrics.total_loss.item() == pytest.approx(expected, rel=1e-4)
 
 
-def test_noise_of_rows_and_passes_differs_and_goes_on() -> None:
+def test_noise_of_passes_differs_and_goes_on() -> None:
     module, loss = make(RAINBOW), DQNLoss(DQNConfig())
     assert DQNLoss(DQNConfig()).get_state() == {}
     batch = rows_to_learn_from()
     drawn = [loss.draw_noise(module, batch) for _ in range(2)]
-    rows = torch.cat([noise for one in drawn for noise in one.values()])
-    assert rows.shape == (2 * 3 * 30, module.num_noise)
-    assert len(rows.unique(dim=0)) == len(rows)
+    passes = torch.stack([noise for one in drawn for noise in one.values()])
+    assert passes.shape == (2 * 3, module.num_noise)
+    assert len(passes.unique(dim=0)) == len(passes)
     other = DQNLoss(DQNConfig())
     other.set_state(loss.get_state())
     expected, got = loss.draw_noise(module, batch), other.draw_noise(module, batch)

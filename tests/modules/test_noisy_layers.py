@@ -41,6 +41,22 @@ def test_mean_and_variance_of_a_layer() -> None:
     torch.testing.assert_close(y[0], explicit)
 
 
+@pytest.mark.parametrize("dueling", [True, False])
+def test_noise_that_all_rows_share(dueling: bool) -> None:
+    """As if each had the same noise of its own: outputs and gradients."""
+    torch.manual_seed(0)
+    config = ModuleConfig(**{**vars(NOISY), "dueling": dueling, "fcnet_use_layernorm": True})
+    module, obs = DoubleQModule(VECTOR, gym.spaces.Discrete(2), config), torch.randn(5, 3)
+    noise = torch.from_numpy(module.draw_noise(np.random.default_rng(1), ()))
+    parameters = list(module.qf.parameters())
+    of_rows, shared = (
+        module.forward_train({"obs": obs, "noise": drawn})["qf_preds"] for drawn in (noise.expand(5, -1), noise)
+    )
+    torch.testing.assert_close(shared, of_rows)
+    expected, found = (torch.autograd.grad(q.square().sum(), parameters) for q in (of_rows, shared))
+    torch.testing.assert_close(found, expected)
+
+
 def test_initial_scale_of_the_noise() -> None:
     layer = MLP(16, [4], LayerOptions("relu", sigma0=0.8), 2)
     assert layer.num_noise == 16 + 4 + 4 + 2
@@ -92,8 +108,10 @@ def test_each_env_step_of_a_sequence_has_noise_of_its_own(key: str) -> None:
     found = module.outputs_at_steps({**batch, "noise": noise})["qf_preds"]  # (3, A)
     assert module.memory is not None
     features, _ = module.memory.forward(module.qf[0].forward(batch["obs"]).reshape(2, 3, -1), batch["state_in"])
+    shared = module.outputs_at_steps({**batch, "noise": noise[0]})["qf_preds"]
     for row, of_step in enumerate(features[mask]):
         torch.testing.assert_close(found[row], module.qf.of_features(of_step[None], noise[row : row + 1])[0])
+        torch.testing.assert_close(shared[row], module.qf.of_features(of_step[None], noise[0])[0])
     acting = {"obs": batch["obs"][:, :1], "state_in": batch["state_in"], "noise": noise[:2]}
     q = module.forward_exploration(acting)["action_dist_inputs"]  # (2, 1, A)
     torch.testing.assert_close(q[1, 0], _acted(module, acting, 1))
