@@ -52,7 +52,7 @@ mutants: setup
 	$(BIN)/python -m tests.mutants $(MUTANTS)
 
 # The systems that `make bench` compares with, each in an environment of its own.
-peers: .peers/sb3/.installed .peers/rllib/.installed
+peers: .peers/sb3/.installed .peers/rllib/.installed .peers/d3rlpy/.installed
 
 .peers/%/.installed: benchmarks/peers/requirements-%.txt
 	$(PYTHON) -m venv .peers/$*
@@ -61,7 +61,7 @@ peers: .peers/sb3/.installed .peers/rllib/.installed
 
 # All benchmarks, one after the other: `make bench`, an hour; `make --keep-going bench` goes on after a failed
 # one; `make bench BENCH_ARGS=--quick` only shows that they run. One alone: `make bench-memory`.
-BENCHES := $(addprefix bench-,throughput a2c multi_agent memory pipelines episodes startup replay dqn rainbow offline rllink sweeps)
+BENCHES := $(addprefix bench-,throughput a2c multi_agent memory pipelines episodes startup replay dqn rainbow soft_actor_critic offline offline_q rllink sweeps)
 BENCH_ARGS ?=
 
 bench: $(BENCHES)

@@ -55,6 +55,7 @@ def parser(description: str | None, out: str, peers: str = DEFAULT_PEERS) -> arg
     )
     p.add_argument("--python-sb3", default=str(ROOT / ".peers" / "sb3" / "bin" / "python"))
     p.add_argument("--python-rllib", default=str(ROOT / ".peers" / "rllib" / "bin" / "python"))
+    p.add_argument("--python-d3rlpy", default=str(ROOT / ".peers" / "d3rlpy" / "bin" / "python"))
     p.add_argument("--out", type=Path, default=RESULTS_DIR / out)
     p.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
     return p
@@ -158,7 +159,7 @@ def versions(peer: Peer) -> dict[str, str]:
     code = (
         "import importlib.metadata as m, json, platform\n"
         "v = {'python': platform.python_version()}\n"
-        "for n in ('torch', 'gymnasium', 'numpy', 'ray', 'stable-baselines3'):\n"
+        "for n in ('torch', 'gymnasium', 'numpy', 'ray', 'stable-baselines3', 'd3rlpy'):\n"
         "    try: v[n] = m.version(n)\n"
         "    except m.PackageNotFoundError: pass\n"
         "print(json.dumps(v))"

@@ -51,14 +51,16 @@ COLUMNS = (
 )
 
 
-def measure_all(peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str]) -> list[bc.Result]:
+def measure_all(
+    peers: Sequence[bc.Peer], repeats: int, flags: Sequence[str], unit: str = "env steps"
+) -> list[bc.Result]:
     """Measure all systems, which take turns, a process each."""
     results = []
     for repeat in range(repeats):
         for peer in peers:
             result = bc.run_peer(peer, ["--seed", str(repeat), *flags])
             results.append(result)
-            bc.log(f"[{repeat + 1}/{repeats}] {peer.name} {result['steps_per_s']:,.0f} env steps/s")
+            bc.log(f"[{repeat + 1}/{repeats}] {peer.name} {result['steps_per_s']:,.0f} {unit}/s")
     return results
 
 
@@ -109,12 +111,16 @@ def run_speeds(
     known_peers: Callable[[argparse.Namespace], list[bc.Peer]],
     default_peers: str,
     bars: Sequence[Bar],
+    unit: str = "env steps",
+    peer_flags: Sequence[str] = (),
 ) -> None:
     """The whole driver of a comparison of speeds alone: measure, write `<name>.json`, print speeds and bars.
 
     Args:
         known_peers: the systems that `--peers` can name.
         default_peers: what `--peers` is without being given.
+        unit: what an iteration is 500 of.
+        peer_flags: given to every peer.
     """
     parser = bc.parser(description, f"{name}.json", default_peers)
     bc.add_repeats(parser)
@@ -122,13 +128,12 @@ def run_speeds(
     repeats, iterations, warmup = bc.repeats_of(args)
     peers = bc.named_peers(args, known_peers(args))
     machine = bc.machine_facts(peers)
-    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *extra]
-    results = measure_all(peers, repeats, flags)
+    flags = ["--iterations", str(iterations), "--warmup", str(warmup), *peer_flags, *extra]
+    results = measure_all(peers, repeats, flags, unit)
     bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
-    print(f"Median env steps/s of {repeats} runs (min-max), {iterations} iterations of 500 env steps each.\n")
-    print(
-        bc.markdown_table(["system", "steps/s"], [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers])
-    )
+    print(f"Median {unit}/s of {repeats} runs (min-max), {iterations} iterations of 500 {unit} each.\n")
+    rows = [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers]
+    print(bc.markdown_table(["system", f"{unit}/s"], rows))
     print("\nSpeed against another system in the same turn, median (min-max).\n")
     print(bc.markdown_table(["", "measured", "bar"], rows_of_bars(results, bars)))
     print("\n" + bc.machine_text(machine))
