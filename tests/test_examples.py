@@ -40,6 +40,19 @@ def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
 
+def test_a_callback_reports_why_episodes_end(tmp_path: Path) -> None:
+    run_dir = tmp_path / "run"
+    short = ["stop.training_iteration=2", "evaluation.evaluation_interval=null", "algorithm.num_epochs=1"]
+    arguments = ["+experiment=falls", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}", *short]
+    command = [sys.executable, "-m", "runner", *arguments]
+    folder = ROOT / "examples" / "callbacks"
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stderr
+    found = result_of(run_dir)
+    assert found["callbacks/fell"] > 0.9  # episodes of random actions end so, and not at the edge of the track
+    assert 12 < found["callbacks/largest_angle"] < 20
+
+
 def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     folder, run_dir = ROOT / "examples" / "shared_critic", tmp_path / "run"
     assert len((folder / "shared_critic.py").read_text().splitlines()) < 60

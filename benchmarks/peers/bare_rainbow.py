@@ -1,8 +1,7 @@
 """Plain C51 and Rainbow loops: torch, gymnasium's CartPole and numpy, nothing else.
 
 As `bare_dqn.py`, with a distribution of returns; Rainbow also with dueling noisy heads, targets over three steps,
-double Q-learning and priorities in a sum tree. Noise is drawn once a pass, as in most code; `runner` draws it for each
-row.
+double Q-learning and priorities in a sum tree. Noise is drawn once a pass.
 """
 
 from __future__ import annotations

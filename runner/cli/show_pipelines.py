@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -55,7 +56,7 @@ def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
     """Measure on one train batch of real steps; module id -> microseconds of each piece."""
     torch.set_num_threads(config.learners.torch_num_threads)
     plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
-    runner = build_env_runner(config, plans, TRAINING, 0, 0)
+    runner = build_env_runner(replace(config, callbacks=[]), plans, TRAINING, 0, 0)
     try:
         timed = {
             module_id: {pipeline.name: time_pieces(pipeline) for pipeline in runner.pipelines_of(module_id)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.config.callback_checks import find_callback_problems
 from runner.config.compose import Composed
 from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.edits import describe_fault, find_edit_problems
@@ -51,6 +52,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
     if "module" not in unread:
         yield from _check_module(config.module, composed)
     yield from _check_processes(config, composed)
+    yield from find_callback_problems(config, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_q_problems(config, composed)
         yield from find_multi_agent_problems(config, composed)

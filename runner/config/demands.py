@@ -31,7 +31,7 @@ _RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_
 _FREE = re.compile(
     r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
     r"|offline\.(prelearner(_buffer)?_kwargs|input_read_method_kwargs|output_write_method_kwargs))\..+"
-    r"|(.+\.)?(connectors|\w+_pipeline|wrappers)\..+"
+    r"|(.+\.)?(connectors|\w+_pipeline|wrappers|callbacks)\..+"
 )
 _PLACE_WORDS = {"path", "folder", "dir", "directory", "file", "filename", "uri", "url", "host", "address"}
 _CONTACTS = ("tracking.tracking_uri", "ray.address", "offline.input_filesystem", "offline.output_filesystem")

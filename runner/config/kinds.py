@@ -31,6 +31,7 @@ MULTI_MODULES = Kinds(("runner.modules.multi_rl_module.MultiRLModule",), "runner
 OPTIMIZERS = Kinds(("torch.optim.optimizer.Optimizer",), "torch.optim.Optimizer")
 LOSSES = Kinds(("runner.learners.loss.Loss",), "runner.learners.loss.Loss")
 REPLAY_BUFFERS = Kinds(("runner.replay.replay_buffer.ReplayBuffer",), "runner.replay.ReplayBuffer")
+CALLBACKS = Kinds(("runner.callbacks.callback.Callback",), "runner.callbacks.Callback")
 AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
 # Packages whose classes somebody else's configuration may make.
@@ -57,6 +58,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"multi_agent\.multi_rl_module\._target_", MULTI_MODULES.bases),
     (r"env\._target_", ENVIRONMENTS.bases),
     (r"env\.wrappers\.\d+\._target_", _WRAPPER),
+    (r"callbacks\.\d+\._target_", CALLBACKS.bases),
     (rf"(connectors\.(modules\.[^.]+\.)?\w+|{_ALGORITHM}\.\w+_pipeline)\.{_EDIT}", PIECES.bases),
     (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
     (r"offline\.offline_data_class", ("runner.offline.training.offline_data.OfflineData",)),

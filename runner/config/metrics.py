@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.callback_checks import callback_metrics, may_be_of_callback
 from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
@@ -15,6 +17,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"
+NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
 
 _RUN_METRICS: Mapping[str, str] = {
@@ -35,7 +38,7 @@ _RUN_METRICS: Mapping[str, str] = {
 
 _ONLINE_METRICS: Mapping[str, str] = {
     "timers/env_runner_sampling": "seconds this iteration spent sampling",
-    "fault_tolerance/num_remote_worker_restarts": "env runners restarted so far",
+    NUM_RESTARTS: "env runners restarted so far",
     "fault_tolerance/num_healthy_workers": "env runners that answered in this iteration",
 }
 
@@ -127,6 +130,8 @@ def producible_metrics(
         config: the experiment.
         agents_by_module: module id -> its agents, in environments with several; None: not known (yet).
         reported: metric -> meaning of what connector pieces report; None: read it from the source of the pieces.
+
+    What callbacks report is read from their source.
     """
     has_evaluation = config.evaluation.evaluation_interval is not None
     needs = needs_of(config)
@@ -149,6 +154,7 @@ def producible_metrics(
     module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
     of_pieces = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
+    names |= callback_metrics(config)
     for module_id in trained_modules(config, module_ids):
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():
             names[f"learners/{module_id}/{name}"] = meaning
@@ -172,6 +178,8 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     """Return whether the metric may end with the id of an agent or module that only the environment knows."""
     if name.startswith(f"{CONNECTORS}/"):
         return may_be_reported(name, config) and (ENV_RUNNERS in needs_of(config) or is_of_learner(name))
+    if may_be_of_callback(name, config):
+        return True
     if config.env._target_ is None:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
@@ -182,7 +190,10 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
 
 
 def check_metric_names(
-    config: ExperimentConfig, agents_by_module: Mapping[str, Sequence[str]], reported: Mapping[str, str]
+    config: ExperimentConfig,
+    agents_by_module: Mapping[str, Sequence[str]],
+    reported: Mapping[str, str],
+    of_callbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
     """Check the metrics of `stop`, of the checkpoint rule and of sweeps once agents and pipelines are known.
 
@@ -190,11 +201,12 @@ def check_metric_names(
         config: the experiment.
         agents_by_module: module id -> its agents, in environments with several.
         reported: metric -> meaning of what the pieces of the run report.
+        of_callbacks: the same of its callbacks.
 
     Raises:
         ConfigError: no part of the run produces a metric.
     """
-    known = producible_metrics(config, agents_by_module, reported)
+    known = producible_metrics(config, agents_by_module, reported) | dict(of_callbacks)
     named = [(f"stop.{name}", name) for name in config.stop]
     named += [("checkpoint.metric", config.checkpoint.metric), *(("sweep.metric", name) for name in config.objectives)]
     problems = [

@@ -1,6 +1,6 @@
-"""Metrics that connector pieces declare in their class attribute `reports`.
+"""Metrics that connector pieces and callbacks declare in their class attribute `reports`.
 
-Declarations are read from source files, so that a check of metric names imports no piece.
+Declarations are read from source files, so that a check of metric names imports none of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from runner.config.source_definitions import MAX_DEPTH, Definition, read_class_a
 from runner.config.source_modules import MissingNameError, UnknowableError
 
 REDUCTIONS = ("mean", "sum", "max", "last")
-_BASE = "runner.pipelines.piece.ConnectorPiece"
+_PIECE = "runner.pipelines.piece.ConnectorPiece"
 
 # Metric -> its reduction over the calls, runners and learners of an iteration, and its meaning.
 Reports = Mapping[str, tuple[str, str]]
@@ -55,7 +55,7 @@ def reports_of_edits(edits: Sequence[Any]) -> dict[str, str]:
             placed += [(str(block["_target_"]).rpartition(".")[2], block) for block in _blocks(edit.get(key))]
     reports: dict[str, str] = {}
     for _, block in placed:
-        declared = _declared(str(block["_target_"]))
+        declared = declared_reports(str(block["_target_"]), _PIECE)
         reports |= {name: meaning_of(declared, name) for name in declared}
     return reports
 
@@ -69,8 +69,12 @@ def _blocks(block: Any) -> Iterator[dict[str, Any]]:
             yield from _blocks(inner)
 
 
-def _declared(path: str) -> Reports:
-    """Return the attribute `reports` of the piece at a dotted path; {} for a path that leads nowhere.
+def declared_reports(path: str, base: str) -> Reports:
+    """Return the attribute `reports` of the class at a dotted path; {} for a path that leads nowhere.
+
+    Args:
+        path: of a subclass of `base`.
+        base: dotted path of the definition of the class that has the attribute first.
 
     Raises:
         UnknowableError: the source does not tell.
@@ -81,7 +85,7 @@ def _declared(path: str) -> Reports:
         return {}
     if not isinstance(found, Definition):
         return {}
-    reports = read_class_attribute(found, "reports", _BASE)
+    reports = read_class_attribute(found, "reports", base)
     if find_report_fault(reports) is not None:
         raise UnknowableError
     return reports  # type: ignore[no-any-return]

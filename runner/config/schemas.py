@@ -366,6 +366,9 @@ class ExperimentConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    callbacks: list[dict[str, Any]] = option(
+        [], "called at events of the run and its episodes: {_target_: dotted path, its keyword arguments, ...}"
+    )
     sweep: SweepConfig = field(default_factory=SweepConfig)
     stop: dict[str, Number] = option({}, "metric: value; the run ends when one metric is at or above its value")
 

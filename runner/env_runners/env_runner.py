@@ -29,6 +29,7 @@ from runner.rows.lock_step_rows import EnvFragment, LockStepRows
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
+    from runner.callbacks import EpisodeCallbacks
     from runner.offline.writing.recorder import EpisodeRecorder, Recorded
 
 # Vector steps of an evaluation after which rows are freed.
@@ -46,6 +47,10 @@ class SingleAgentEnvRunner:
         seed: of the run.
         num_lookback: past steps that chunks can see.
         observation_check: of the `env` block.
+
+    Attributes:
+        recorder: of sampled or evaluated episodes; None: nothing is recorded.
+        callbacks: that hear of episodes; None: none does.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class SingleAgentEnvRunner:
         self._buffer = LockStepRows(env.num_envs, blank_obs, blank_action, f"{seed}-{prefix}", num_lookback)
         self._to_module: dict[str, Any] | None = None
         self.recorder: EpisodeRecorder | None = None
+        self.callbacks: EpisodeCallbacks | None = None
         # Entered with every call, never within itself; making one takes longer than entering it.
         self._acting = torch.inference_mode()
         self._give_streams()
@@ -109,11 +115,15 @@ class SingleAgentEnvRunner:
         if self.recorder is not None:
             self.recorder.add(with_weights_seq_no(raw_block(fragment), weights_seq_no))
         rollout = Rollout({DEFAULT_MODULE_ID: fragment.block}, fragment.block.num_rows)
+        reported = taken_metrics({DEFAULT_MODULE_ID: (self.env_to_module, self.module_to_env)})
+        if self.callbacks is not None:
+            self.callbacks.after_sample(fragment.block)
+            reported |= self.callbacks.take_metrics()
         return Sample(
             rollout,
             fragment.finished,
             {DEFAULT_MODULE_ID: self.env_to_module.get_state()},
-            connector_metrics=taken_metrics({DEFAULT_MODULE_ID: (self.env_to_module, self.module_to_env)}),
+            connector_metrics=reported,
             weights_seq_no=weights_seq_no,
         )
 
@@ -163,9 +173,13 @@ class SingleAgentEnvRunner:
         if self._to_module is not None:
             return
         self._buffer.clear()
+        if self.callbacks is not None:
+            self.callbacks.before_first_reset()
         obs, infos = self.env.reset(self._seed_name)
         self._checks.check_shapes(obs, "reset")
         self._buffer.add_reset(obs, infos)
+        if self.callbacks is not None:
+            self.callbacks.after_reset(self._buffer)
         self._to_module = self._run_env_to_module(explore)
 
     def _step(self, explore: bool) -> None:
@@ -184,6 +198,8 @@ class SingleAgentEnvRunner:
             shared_data=self._shared_data,
         )
         actions = batch.pop(ACTIONS_FOR_ENV)
+        if self.callbacks is not None:
+            self.callbacks.before_step(self._buffer)
         try:
             obs, rewards, terminateds, truncateds, infos = self.env.step(actions)
         except RunFailure:
@@ -191,6 +207,8 @@ class SingleAgentEnvRunner:
             raise
         self._checks.check_shapes(obs, "step")
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
+        if self.callbacks is not None:
+            self.callbacks.after_step(self._buffer)
         self._to_module = self._run_env_to_module(explore)
 
     def _run_env_to_module(self, explore: bool) -> dict[str, Any]:
@@ -241,6 +259,7 @@ class SingleAgentEnvRunner:
             "shared_data": self._shared_data,
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
+            **({} if self.callbacks is None else {"callbacks": self.callbacks.get_state()}),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -253,6 +272,8 @@ class SingleAgentEnvRunner:
         self._shared_data = dict(state["shared_data"])
         self.env_to_module.set_state(state["env_to_module"])
         self.module_to_env.set_state(state["module_to_env"])
+        if self.callbacks is not None and "callbacks" in state:
+            self.callbacks.set_state(state["callbacks"])
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around the module."""

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import RunFailure
+from runner.config.metrics import NUM_RESTARTS
 from runner.env_runners.handles import RunnerHandle, RunnerLost
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
@@ -103,7 +104,7 @@ class EnvRunnerGroup:
         """Return the health of the runners, and what they have counted."""
         health = {
             "fault_tolerance/num_healthy_workers": self.num_runners,
-            "fault_tolerance/num_remote_worker_restarts": self.num_restarts,
+            NUM_RESTARTS: self.num_restarts,
         }
         return health | self.counts
 

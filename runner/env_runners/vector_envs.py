@@ -44,6 +44,10 @@ class SubEnvironments(Protocol):
     single_observation_space: Space
     single_action_space: Space
 
+    @property
+    def environments(self) -> Any:
+        """The `gymnasium.vector.VectorEnv`, or the list of `gymnasium.Env`s that are stepped one by one."""
+
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Start new episodes everywhere with seeds of the stream `(seed, *seed_name)`; (N, ...) observations."""
 
@@ -83,6 +87,11 @@ class BatchedEnvironments:
         self.num_envs = env.num_envs
         self.single_observation_space = env.single_observation_space
         self.single_action_space = env.single_action_space
+
+    @property
+    def environments(self) -> gym.vector.VectorEnv[Any, Any, Any]:
+        """See `SubEnvironments`."""
+        return self._env
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all with one seed; the environment draws for each sub-environment from it."""
@@ -157,6 +166,11 @@ class SyncEnvironments:
         self._episode_numbers = [0] * num_envs
         self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
         self._num_steps = [0] * num_envs
+
+    @property
+    def environments(self) -> list[gym.Env[Any, Any]]:
+        """See `SubEnvironments`."""
+        return self._envs
 
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.callbacks import EPISODE_HOOKS, EpisodeCallbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
@@ -16,6 +17,7 @@ from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.vector_envs import SubEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.peers import Alone
 from runner.module_parts import (
@@ -29,6 +31,7 @@ from runner.module_parts import (
     on_device,
     plan_modules,
 )
+from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.plans.operators.rollouts import env_steps_per_round
 
@@ -96,10 +99,22 @@ def build_env_runner(
     runner: Any = _runner_class(config, SingleAgentEnvRunner)(
         env, acting.module, acting.env_to_module, acting.module_to_env, *settings
     )
+    if not is_evaluation:
+        runner.callbacks = _episode_callbacks(config, index, env, acting.module)
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}")
     single: EnvRunner = runner
     return single
+
+
+def _episode_callbacks(
+    config: ExperimentConfig, index: int, env: SubEnvironments, module: RLModule
+) -> EpisodeCallbacks | None:
+    """Make this env runner's own instances of the callbacks; None if none of them hears of episodes."""
+    callbacks = build_callbacks(config.callbacks)
+    if not callbacks.hears(*EPISODE_HOOKS):
+        return None
+    return EpisodeCallbacks(callbacks, env.environments, index, env.num_envs, module)
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:

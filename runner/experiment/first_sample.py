@@ -38,11 +38,12 @@ def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], rol
 
 
 def reduced(config: ExperimentConfig) -> ExperimentConfig:
-    """Return a configuration of few sub-environments, all in this process, on the CPU."""
+    """Return a configuration of few sub-environments, all in this process, on the CPU, which callbacks do not hear."""
     runners, evaluation = config.env_runners, config.evaluation
     return replace(
         config,
         engine="inline",
+        callbacks=[],
         env_runners=replace(runners, num_envs_per_env_runner=min(_MOST_ENVS, runners.num_envs_per_env_runner)),
         evaluation=replace(evaluation, num_envs_per_env_runner=min(_MOST_ENVS, evaluation.num_envs_per_env_runner)),
         learners=replace(config.learners, num_learners=0, num_gpus_per_learner=0.0, device="cpu"),

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import torch
 
+from runner.callbacks import Callbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS
@@ -100,7 +101,9 @@ class _Rehearsal:
         agents = {
             module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
         }
-        self._try("the metrics", lambda: check_metric_names(config, agents, reported_metrics(config, parts)))
+        callbacks = self._try("callbacks", lambda: build_callbacks(self._given.callbacks)) or Callbacks()
+        reported, of_callbacks = reported_metrics(config, parts), callbacks.reported_metrics
+        self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         return parts
 
@@ -177,6 +180,8 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
     actors = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
     if actors and config.engine == "ray":
         yield f"Ray actors ({', '.join(actors)})"
+    if config.callbacks:
+        yield "calls of callbacks"
     if config.tracking.mlflow:
         yield "the MLflow run"
 

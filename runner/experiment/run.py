@@ -126,6 +126,7 @@ class Run:
     def end(self, status: Status, reason: str) -> None:
         """Write a checkpoint, finish the files, and show the summary."""
         records, trainer = self._records, self._trainer
+        trainer.callbacks.call("on_stop", status=status, reason=reason)
         with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
             records.save_checkpoint(trainer)
         recorded = trainer.finish_recording()

@@ -20,7 +20,7 @@ from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, UserError
-from runner.config.metrics import COMPILE_S
+from runner.config.metrics import COMPILE_S, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # a sweep's own process does without torch
 Status = Literal["finished", "failed", "interrupted"]
 
 _RESTARTED = {
-    "fault_tolerance/num_remote_worker_restarts": "env runner",
+    NUM_RESTARTS: "env runner",
     "fault_tolerance/num_learner_restarts": "learner",
 }
 _log = logging.getLogger(__name__)
@@ -233,7 +233,7 @@ class RunRecords:
                 self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the last iteration, if there is one without a checkpoint."""
+        """Write a checkpoint of the last iteration, if there is one without a checkpoint, and tell callbacks."""
         iteration = trainer.training_iteration
         if iteration == 0 or (self._checkpoint and self._checkpoint.name == f"iteration_{iteration:06d}"):
             return
@@ -246,6 +246,7 @@ class RunRecords:
         state = trainer.get_state()
         with self._folder.writing():
             self._checkpoint = self._checkpoints.save(state, manifest, self.last_result)
+        trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)
 
     def finish(self, status: Status, reason: str) -> None:
         """Write result.json and show how the run ended."""

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from runner.callbacks import EPISODE_HOOKS, Callbacks, build_callbacks
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
-from runner.config.errors import Problem, RunFailure
-from runner.config.metrics import check_metric_names
+from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
@@ -30,6 +31,7 @@ from runner.experiment.recorded_data_builder import build_held_out_evaluation, c
 from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_memory import measure_replay
 from runner.experiment.resource_builder import build_resources
+from runner.interrupts import Interrupted
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModulePlan, build_parts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
@@ -63,6 +65,7 @@ class Trainer:
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration, also when its evaluation failed.
         loaded_modules: modules that were taken over from other runs.
+        callbacks: the driver's.
         replay_memory: what each replay buffer takes once it is full; of a trainer that only evaluates, none.
 
     Raises:
@@ -91,7 +94,9 @@ class Trainer:
             for module_id, module_parts in self._parts.items()
             if module_parts.plan.agents
         }
-        check_metric_names(config, agents, reported_metrics(config, self._parts))
+        self.callbacks = self._build_callbacks(has_agents=bool(agents))
+        of_callbacks = self.callbacks.reported_metrics
+        check_metric_names(config, agents, reported_metrics(config, self._parts), of_callbacks)
         self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
@@ -112,6 +117,16 @@ class Trainer:
             self.close()
             raise
 
+    def _build_callbacks(self, has_agents: bool) -> Callbacks:
+        """Make the driver's callbacks."""
+        callbacks = build_callbacks(self.config.callbacks)
+        if callbacks.hears(*EPISODE_HOOKS) and (has_agents or self.config.env.is_external):
+            got = "several agents" if has_agents else "simulators that connect"
+            what = "callbacks hear of episodes of one agent whose environment is stepped here"
+            raise ConfigError([Problem(what, "callbacks", got, f"callbacks without {', '.join(EPISODE_HOOKS)}")])
+        callbacks.context["trainer"] = self
+        return callbacks
+
     def _build(self, config: ExperimentConfig, recorded: Source | None) -> None:
         """Build the parts that may be in other processes."""
         needs, evaluation = needs_of(config), config.evaluation
@@ -122,11 +137,13 @@ class Trainer:
         self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside)
         is_recording = self._recorded_role == TRAINING
         self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
+        self.resources.callbacks = self.callbacks
         if self._recorded_replay is not None:
             self._recorded_replay.fill(self.resources.replay_buffers, self._parts[DEFAULT_MODULE_ID])
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.last_result: Result = {}
+        self._num_restarts = 0
         self._results = make_plan(self.resources)
 
     def _warn_of_outside(self, problem: Problem) -> None:
@@ -201,6 +218,15 @@ class Trainer:
             RunFailure: an environment, a loss or a runner failed; earlier iterations stand.
             Interrupted: an end was asked for while simulators were waited for.
         """
+        try:
+            return self._trained_iteration()
+        except Interrupted:
+            raise
+        except Exception as error:
+            self.callbacks.call("on_exception", error=error)
+            raise
+
+    def _trained_iteration(self) -> Result:
         iteration, evaluation = self.training_iteration + 1, self.config.evaluation
         is_due = _is_due(evaluation.evaluation_interval, iteration)
         wait = None
@@ -215,7 +241,19 @@ class Trainer:
             result |= self.evaluate(wait=wait)
         if _is_due(evaluation.offline_evaluation_interval, iteration):
             result |= self.evaluate_offline()
+        self._tell_result(result)
         return result
+
+    def _tell_result(self, result: Result) -> None:
+        """Tell callbacks of an iteration, and add what the driver's have reported in it."""
+        restarts = int(result.get(NUM_RESTARTS) or 0)
+        if restarts > self._num_restarts:
+            self.callbacks.call("on_env_runners_recreated", num_restarts=restarts - self._num_restarts)
+        self._num_restarts = restarts
+        self.callbacks.call("on_train_result", result=result)
+        for name, reduced in self.callbacks.take_metrics().items():
+            if reduced.weight or name not in result:
+                result[name] = reduced.result
 
     def evaluate(self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None) -> Result:
         """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
@@ -237,9 +275,12 @@ class Trainer:
         )
         self._metrics.warn_of(episodes.outside)
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
-        return result | {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
+        result |= {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
+        self.callbacks.call("on_evaluate_end", result=result)
+        return result
 
     def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
+        self.callbacks.call("on_evaluate_start")
         if self._evaluation_runners is None:
             self._evaluation_runners = self._build_evaluation_runners()
         runners, settings = self._evaluation_runners, self.config.evaluation
@@ -326,6 +367,8 @@ class Trainer:
                 "the checkpoint has no experiences (checkpoint.replay=none): learning waits until enough are stored in "
                 f"{', '.join(left_out)} again"
             )
+        self._num_restarts = self.env_runners.num_restarts if ENV_RUNNERS in self.resources.sources else 0
+        self.callbacks.call("on_checkpoint_loaded")
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the policy: parameters and the state of pieces that runners share.

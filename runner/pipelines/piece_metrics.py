@@ -1,4 +1,4 @@
-"""What pieces report while they run: each metric reduced to one number, over calls, runners and learners."""
+"""What pieces and callbacks report while they run: each metric one number, over calls, runners and learners."""
 
 from __future__ import annotations
 
@@ -54,18 +54,18 @@ ConnectorMetrics = dict[str, ReducedValue]
 
 
 class PieceMetrics:
-    """What a piece gets as `metrics`: takes the values of the metrics that the piece declares in `reports`.
+    """What a piece or a callback gets as `metrics`: takes the values of the metrics that it declares in `reports`.
 
     Args:
-        piece: class name of the piece.
-        pipeline: name of its pipeline.
-        reports: what the piece declares.
-        reduced: name -> where values are reduced, for all pieces of the pipeline.
+        owner: its class name.
+        where: its place in the configuration, for messages.
+        reports: what it declares.
+        reduced: name -> where values are reduced, for all owners in that place.
     """
 
-    def __init__(self, piece: str, pipeline: str, reports: Reports, reduced: Mapping[str, ReducedValue]) -> None:
-        self._piece = piece
-        self._pipeline = pipeline
+    def __init__(self, owner: str, where: str, reports: Reports, reduced: Mapping[str, ReducedValue]) -> None:
+        self._owner = owner
+        self._where = where
         self._reports = reports
         self._reduced = reduced
 
@@ -78,24 +78,24 @@ class PieceMetrics:
             weight: how often a mean counts the value: number of the rows that it is a mean of; 0 leaves it out.
 
         Raises:
-            RunFailure: the piece does not declare the name, or the value is no number.
+            RunFailure: the name is not declared, or the value is no number.
         """
         if name not in self._reports:
             raise self._undeclared(name)
         try:
             self._reduced[name].add(float(value), float(weight))
         except (TypeError, ValueError):
-            what = f"{self._piece} reports {name}, which is no number"
-            raise RunFailure(Problem(what, f"connectors.{self._pipeline}", repr(value), "one number")) from None
+            what = f"{self._owner} reports {name}, which is no number"
+            raise RunFailure(Problem(what, self._where, repr(value), "one number")) from None
 
     def _undeclared(self, name: str) -> RunFailure:
         declared = list(self._reports)
         return RunFailure(
             Problem(
-                f"{self._piece} reports {name}, which it does not declare",
-                where=f"connectors.{self._pipeline}",
+                f"{self._owner} reports {name}, which it does not declare",
+                where=self._where,
                 got=str(name),
-                allowed=f"a name in {self._piece}.reports: {', '.join(declared) or 'it is empty'}",
+                allowed=f"a name in {self._owner}.reports: {', '.join(declared) or 'it is empty'}",
                 nearest=nearest_match(str(name), declared),
             )
         )

@@ -36,7 +36,8 @@ class PipelineMetrics:
         """Return the piece as it is called: with its `metrics` if it reports, else as it is."""
         if isinstance(piece, PieceList) or not (piece.reports or _asks_for_metrics(piece)):
             return piece
-        return partial(piece, metrics=PieceMetrics(type(piece).__name__, self._pipeline, piece.reports, self._reduced))
+        where = f"connectors.{self._pipeline}"
+        return partial(piece, metrics=PieceMetrics(type(piece).__name__, where, piece.reports, self._reduced))
 
     def take(self) -> ConnectorMetrics:
         """Return metric -> what was reported since the last call; all declared metrics, also without a value."""

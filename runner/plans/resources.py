@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from runner.callbacks import Callbacks
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
@@ -73,6 +74,7 @@ class Resources:
 
     Attributes:
         metrics: `run_metrics`.
+        callbacks: of the driver; none, unless a trainer gives its own.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them.
     """
@@ -95,6 +97,7 @@ class Resources:
         self.adapting_losses = tuple(adapting_losses)
         self.replay_buffers = dict(replay_buffers)
         self._standardisation = standardisation
+        self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
 
@@ -200,6 +203,7 @@ class Resources:
             "metrics": self.metrics.get_state(),
             **{name: source.get_state() for name, source in self.sources.items()},
             **({REPLAY_BUFFERS: self._replay_state()} if self.replay_buffers else {}),
+            **({"callbacks": self.callbacks.get_state()} if self.config.callbacks else {}),
         }
 
     def _replay_state(self) -> dict[str, Any]:
@@ -223,6 +227,7 @@ class Resources:
         """
         saved, settings = state["plan"]["settings"], self._settings
         self.metrics.set_state(state["metrics"])
+        self.callbacks.set_state(state.get("callbacks", []))
         anew = {name for name, source in self.sources.items() if saved.get(name) != source.settings}
         for name, source in self.sources.items():
             if name in anew:

@@ -147,6 +147,12 @@ class LockStepRows(RowStore):
         """See `RunningEpisodes`; read in every step, so without a call in between."""
         return nested.take(self._arrays.obs, self._row)
 
+    def episode_return(self, index: int) -> float:
+        """Return the undiscounted return so far of the episode that a sub-environment runs, or has just ended."""
+        start = max(int(self._episode_start[index]), self._past)
+        before = self._returns.so_far[index] if self._episode_start[index] <= self._past else 0.0
+        return float(before + self._arrays.steps[REWARDS][start : int(self._row), index].sum(dtype=np.float64))
+
     def _first_rows(self) -> Any:
         return self._past
 

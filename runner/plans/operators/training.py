@@ -24,11 +24,17 @@ class TrainOneStep(Operator):
 
     def transform(self, item: Experiences | RecordedBatches) -> Iterator[TrainResult]:
         """Give what the update did."""
-        if isinstance(item, RecordedBatches):
-            result = item.train(self.resources.learners, self.resources.metrics.num_env_steps_sampled_lifetime)
-            self.resources.send_weights()
-            yield result
-            return
+        self.resources.callbacks.call("on_update_start")
+        result = self._trained_on_recorded(item) if isinstance(item, RecordedBatches) else self._trained(item)
+        self.resources.callbacks.call("on_update_end", updates=result.updates)
+        yield result
+
+    def _trained_on_recorded(self, item: RecordedBatches) -> TrainResult:
+        result = item.train(self.resources.learners, self.resources.metrics.num_env_steps_sampled_lifetime)
+        self.resources.send_weights()
+        return result
+
+    def _trained(self, item: Experiences) -> TrainResult:
         started = time.perf_counter()
         update = self._update(item)
         updated = time.perf_counter()
@@ -40,7 +46,7 @@ class TrainOneStep(Operator):
         }
         if update.compile_s:
             timers["learner_compile"] = update.compile_s
-        yield TrainResult(
+        return TrainResult(
             [update.metrics],
             item.num_env_steps,
             rows=update.rows,
@@ -112,6 +118,7 @@ class ApplyGradients(Operator):
 
     def transform(self, item: Gradients) -> Iterator[TrainResult]:
         """Give what the step did."""
+        self.resources.callbacks.call("on_update_start")
         started = time.perf_counter()
         num_env_steps = self.resources.metrics.num_env_steps_sampled_lifetime
         metrics = self.resources.learners.apply(item.gradients, num_env_steps)
@@ -119,6 +126,7 @@ class ApplyGradients(Operator):
         runners = {origin.runner for origin in item.origins}
         self.resources.send_weights(None if self.options.update_all or not runners else runners)
         timers = {"learner_update": applied - started, "synch_weights": time.perf_counter() - applied}
+        self.resources.callbacks.call("on_update_end", updates=[metrics])
         yield TrainResult([metrics], item.num_env_steps, timers=timers)
 
 

@@ -1,0 +1,31 @@
+"""A callback of your own: why CartPole's episodes end, and how far the pole leans when they do."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import numpy as np
+
+from runner.callbacks import Callback
+
+X, ANGLE = 0, 2  # of an observation
+
+
+class Falls(Callback):
+    """Reports for each episode whether the pole fell, and the largest angle that it had."""
+
+    reports: ClassVar = {
+        "fell": ("mean", "share of the episodes that end because the pole leans too far"),
+        "largest_angle": ("mean", "largest angle of the pole in an episode, in degrees"),
+    }
+
+    def __init__(self, limit: float = 12.0) -> None:
+        self._limit = np.deg2rad(limit)
+
+    def on_episode_step(self, *, episode: Any, custom_data: dict[str, Any], **kwargs: Any) -> None:
+        angle = abs(float(episode.get_observations(-1)[ANGLE]))
+        custom_data["largest"] = max(angle, custom_data.get("largest", 0.0))
+
+    def on_episode_end(self, *, episode: Any, custom_data: dict[str, Any], metrics: Any, **kwargs: Any) -> None:
+        metrics.report("fell", episode.is_terminated and abs(episode.get_observations(-1)[ANGLE]) > self._limit)
+        metrics.report("largest_angle", np.rad2deg(custom_data["largest"]))

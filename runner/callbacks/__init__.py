@@ -1,0 +1,7 @@
+"""What a run calls at its events: `Callback` is the base of one's own, named by `callbacks` in YAML."""
+
+from runner.callbacks.callback import EPISODE_HOOKS, HOOKS, Callback
+from runner.callbacks.callbacks import Callbacks, build_callbacks
+from runner.callbacks.episode_callbacks import EpisodeCallbacks
+
+__all__ = ["EPISODE_HOOKS", "HOOKS", "Callback", "Callbacks", "EpisodeCallbacks", "build_callbacks"]

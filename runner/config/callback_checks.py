@@ -1,0 +1,59 @@
+"""Checks of the list `callbacks`, and the metrics that they report, read from their source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from runner.config.compose import Composed
+from runner.config.edits import describe_fault
+from runner.config.errors import Problem, show_value
+from runner.config.kinds import CALLBACKS
+from runner.config.piece_reports import declared_reports, meaning_of
+from runner.config.schemas import ExperimentConfig
+from runner.config.source_modules import UnknowableError
+from runner.config.targets import find_target_fault
+
+PREFIX = "callbacks/"
+
+
+def callback_metric(name: str) -> str:
+    """Return the name that a metric of a callback has in the run."""
+    return PREFIX + name
+
+
+def find_callback_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with the paths and arguments of callbacks."""
+    for index, block in enumerate(config.callbacks):
+        key, target = f"callbacks.{index}", block.get("_target_")
+        if not isinstance(target, str):
+            allowed = "{_target_: package.module.Callback, argument: value, ...}"
+            yield Problem(f"{key} must be a callback with a _target_", composed.where(key), show_value(block), allowed)
+            continue
+        arguments = [str(name) for name in block if name != "_target_"]
+        fault = find_target_fault(target, arguments, kinds=CALLBACKS)
+        if fault is not None:
+            yield describe_fault(f"{key}._target_", fault, composed.where(f"{key}._target_"), target)
+
+
+def callback_metrics(config: ExperimentConfig) -> dict[str, str]:
+    """Return metric of the run -> meaning; callbacks whose source does not tell are left out."""
+    names: dict[str, str] = {}
+    for block in config.callbacks:
+        try:
+            reports = declared_reports(str(block.get("_target_")), CALLBACKS.bases[0])
+        except UnknowableError:
+            continue
+        names |= {callback_metric(name): meaning_of(reports, name) for name in reports}
+    return names
+
+
+def may_be_of_callback(name: str, config: ExperimentConfig) -> bool:
+    """Return whether a metric may be one of a callback whose source does not tell."""
+    if not name.startswith(PREFIX):
+        return False
+    for block in config.callbacks:
+        try:
+            declared_reports(str(block.get("_target_")), CALLBACKS.bases[0])
+        except UnknowableError:
+            return True
+    return False

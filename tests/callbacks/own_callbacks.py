@@ -1,0 +1,95 @@
+"""Callbacks that tests name in configurations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+
+from runner.callbacks import HOOKS, Callback
+
+
+class Listener(Callback):
+    """Notes all that it hears: hook, and what the event says."""
+
+    heard: ClassVar[list[tuple[str, dict[str, Any]]]] = []  # of all instances of the process
+
+
+def _noting(hook: str) -> Any:
+    def note(self: Listener, **event: Any) -> None:
+        episode = event.get("episode")
+        if episode is not None:  # a view, whose rows are written over
+            event["episode"] = (episode.id_, episode.t_started, len(episode), episode.is_done)
+        self.heard.append((hook, event))
+
+    return note
+
+
+for _hook in HOOKS:
+    setattr(Listener, _hook, _noting(_hook))
+
+
+class Returns(Callback):
+    """Follows each episode by itself, and reports it once it has ended."""
+
+    reports: ClassVar = {
+        "own_return": ("mean", "undiscounted return, summed up step by step"),
+        "episodes": ("sum", "episodes that have ended"),
+        "error": ("max", "largest difference from what the run says"),
+        "iterations": ("last", "results that the driver has heard"),
+    }
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self._scale = scale
+        self._num_results = 0
+
+    def on_episode_created(self, *, custom_data: dict[str, Any], **kwargs: Any) -> None:
+        assert custom_data == {}
+        custom_data["rewards"] = np.zeros(0)
+
+    def on_episode_step(self, *, episode: Any, custom_data: dict[str, Any], **kwargs: Any) -> None:
+        custom_data["rewards"] = np.append(custom_data["rewards"], episode.get_rewards(-1))
+
+    def on_episode_end(
+        self, *, episode: Any, episode_return: float, custom_data: dict[str, Any], metrics: Any, **kwargs: Any
+    ) -> None:
+        rewards = custom_data["rewards"]
+        assert episode.is_done
+        assert len(rewards) == episode.t_started + len(episode)
+        metrics.report("own_return", self._scale * rewards.sum())
+        metrics.report("episodes", 1)
+        metrics.report("error", abs(rewards.sum() - episode_return))
+
+    def on_train_result(self, *, result: Mapping[str, Any], metrics: Any, **kwargs: Any) -> None:
+        self._num_results += 1
+        metrics.report("iterations", self._num_results)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"num_results": self._num_results}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._num_results = int(state["num_results"])
+
+
+class Failing(Callback):
+    """Raises an error at an episode's end."""
+
+    def on_episode_end(self, **kwargs: Any) -> None:
+        raise KeyError("goal")
+
+
+class Misspelt(Callback):
+    """Has a hook that no event calls."""
+
+    def on_episode_ends(self, **kwargs: Any) -> None:
+        raise AssertionError
+
+
+class Undeclared(Callback):
+    """Reports what it does not declare."""
+
+    reports: ClassVar = {"is_success": ("mean", "share of the episodes that reached the goal")}
+
+    def on_episode_end(self, *, metrics: Any, **kwargs: Any) -> None:
+        metrics.report("is_succes", 1.0)
