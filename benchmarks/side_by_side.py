@@ -113,13 +113,14 @@ def run_speeds(
     bars: Sequence[Bar],
     unit: str = "env steps",
     peer_flags: Sequence[str] = (),
+    per_iteration: int = 500,
 ) -> None:
     """The whole driver of a comparison of speeds alone: measure, write `<name>.json`, print speeds and bars.
 
     Args:
         known_peers: the systems that `--peers` can name.
         default_peers: what `--peers` is without being given.
-        unit: what an iteration is 500 of.
+        unit: what an iteration has `per_iteration` of.
         peer_flags: given to every peer.
     """
     parser = bc.parser(description, f"{name}.json", default_peers)
@@ -131,7 +132,7 @@ def run_speeds(
     flags = ["--iterations", str(iterations), "--warmup", str(warmup), *peer_flags, *extra]
     results = measure_all(peers, repeats, flags, unit)
     bc.write_json(args.out, {"machine": machine, "flags": flags, "repeats": repeats, name: results})
-    print(f"Median {unit}/s of {repeats} runs (min-max), {iterations} iterations of 500 {unit} each.\n")
+    print(f"Median {unit}/s of {repeats} runs (min-max), {iterations} iterations of {per_iteration:,} {unit} each.\n")
     rows = [[peer.name, bc.spread(speeds(results, peer.name))] for peer in peers]
     print(bc.markdown_table(["system", f"{unit}/s"], rows))
     print("\nSpeed against another system in the same turn, median (min-max).\n")
