@@ -32,6 +32,7 @@ _SAMPLED = (
     "env_runners.num_envs_per_env_runner=4",
     "evaluation.evaluation_interval=4",
     "evaluation.evaluation_duration=2",
+    "stop.evaluation.env_runners.episode_return_mean=10000",
 )
 _RECORDED = (
     *_SHORT,
@@ -64,6 +65,7 @@ _REPLAY = (
     "evaluation.evaluation_interval=4",
     "evaluation.evaluation_duration=2",
     "stop.env_runners.episode_return_mean=10000",
+    "stop.evaluation.env_runners.episode_return_mean=10000",
 )
 
 # PPO and DQN side by side, whose ring of 1,000 rows is written over before the end.
@@ -77,6 +79,7 @@ _OWN_ALGORITHMS = (
     "evaluation.evaluation_interval=4",
     "evaluation.evaluation_duration=2",
     "stop.env_runners.episode_return_mean=10000",
+    "stop.evaluation.env_runners.episode_return_mean=10000",
 )
 _CONTINUOUS_REPLAY = tuple(override for override in _REPLAY if not override.startswith("algorithm.epsilon"))
 
