@@ -11,7 +11,7 @@ from runner.callbacks.callback import HOOKS, Callback
 from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
-from runner.config.piece_reports import find_report_fault, meaning_of
+from runner.config.piece_reports import Reports, find_report_fault, meaning_of
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
 
 
@@ -34,7 +34,7 @@ class Callbacks:
         problems = [problem for index, one in enumerate(callbacks) for problem in _faults(one, f"callbacks.{index}")]
         if problems:
             raise ConfigError(problems)
-        self._reports = {name: report for one in callbacks for name, report in one.reports.items()}
+        self._reports = _joined_reports(callbacks)
         self._reduced: ConnectorMetrics = {}
         self.take_metrics()
         metrics = [
@@ -115,6 +115,22 @@ def build_callbacks(blocks: Sequence[Mapping[str, Any]]) -> Callbacks:
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(f"{path} cannot be made: {error}", key, repr(arguments))]) from error
     return Callbacks(made)
+
+
+def _joined_reports(callbacks: Sequence[Callback]) -> Reports:
+    """Return the metrics that callbacks declare together.
+
+    Raises:
+        ConfigError: two declare one metric differently.
+    """
+    joined: dict[str, tuple[str, str]] = {}
+    for index, one in enumerate(callbacks):
+        for name, report in one.reports.items():
+            before = joined.setdefault(name, report)
+            if before != report:
+                what = f"{type(one).__name__}.reports[{name!r}] differs from what a callback before it declares"
+                raise ConfigError([Problem(what, f"callbacks.{index}", str(report), str(before))])
+    return joined
 
 
 def _faults(callback: Callback, key: str) -> list[Problem]:

@@ -223,7 +223,10 @@ class Trainer:
         except Interrupted:
             raise
         except Exception as error:
-            self.callbacks.call("on_exception", error=error)
+            try:
+                self.callbacks.call("on_exception", error=error)
+            except RunFailure as failure:  # the first error is the one to report
+                _log.warning("%s", failure)
             raise
 
     def _trained_iteration(self) -> Result:

@@ -79,6 +79,19 @@ class Failing(Callback):
         raise KeyError("goal")
 
 
+class FailingTwice(Failing):
+    """Raises an error when it hears of one, too."""
+
+    def on_exception(self, **kwargs: Any) -> None:
+        raise ValueError("again")
+
+
+class LastReturn(Callback):
+    """Declares a metric of `Returns` differently."""
+
+    reports: ClassVar = {"own_return": ("last", "undiscounted return")}
+
+
 class Misspelt(Callback):
     """Has a hook that no event calls."""
 

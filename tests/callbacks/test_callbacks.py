@@ -14,6 +14,7 @@ from runner import Trainer
 from runner.callbacks import EPISODE_HOOKS, HOOKS
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
+from runner.config.demands import find_demands
 from runner.config.errors import ConfigError, RunFailure
 from tests.callbacks.own_callbacks import Listener
 from tests.conftest import ROOT, without_times
@@ -186,6 +187,20 @@ def test_an_error_in_a_hook_is_told_with_its_line(heard: list[tuple[str, dict[st
     assert heard[-1][1]["error"] is failure.value
 
 
+def test_an_error_about_an_error_hides_nothing() -> None:
+    block = f"callbacks=[{{_target_: {OWN}.FailingTwice}}]"
+    with trainer_of(*PPO, block) as trainer, pytest.raises(RunFailure, match="KeyError: 'goal'"):
+        train_long(trainer)
+
+
+def test_a_callback_of_somebody_else_is_imported_with_trust_only() -> None:
+    [demand] = find_demands({"callbacks": [{"_target_": "their_package.Callback"}]})
+    assert (demand.verb, demand.key) == ("imports", "callbacks.0._target_")
+    assert find_demands({"callbacks": [{"_target_": "runner.callbacks.Callback"}]}) == []
+    [demand] = find_demands({"callbacks": [{"_target_": "runner.pipelines.ClipRewards"}]})
+    assert demand.verb == "imports"
+
+
 def test_an_undeclared_metric() -> None:
     message = r"Undeclared reports is_succes, .*(\n.*)*is_success"
     with (
@@ -205,6 +220,10 @@ def test_an_undeclared_metric() -> None:
         (
             (f"callbacks=[{{_target_: {OWN}.Misspelt}}]",),
             r"on_episode_ends, which no event calls(.*\n)*.*on_episode_end",
+        ),
+        (
+            (f"callbacks=[{{_target_: {OWN}.Returns}}, {{_target_: {OWN}.LastReturn}}]",),
+            "LastReturn.reports.'own_return'. differs from what a callback before it declares",
         ),
         ((RETURNS, "stop.callbacks.own_retrun=3"), r"own_retrun(.*\n)*.*callbacks/own_return"),
         ((RETURNS, "+experiment=ppo_multi_agent_cartpole"), "callbacks hear of episodes of one agent"),
