@@ -44,8 +44,8 @@ class Callback:
 
         Args:
             env_index: number of the sub-environment within its env runner.
-            custom_data: plain values and arrays of this episode; empty now. All later events of the episode have them,
-                and checkpoints keep them.
+            custom_data: plain values and arrays of this episode, of this callback alone; empty now. All later events of
+                the episode have them, and checkpoints keep them.
             rl_module: that acts.
             metrics, kwargs: see the class.
         """
@@ -68,6 +68,7 @@ class Callback:
         Args:
             episode: a view of the steps since the last train batch was cut, the newest last; with
                 `env_runners.episode_lookback_horizon` of steps before, too. `t_started` counts the ones that are gone.
+                Its rows are written over later: copy what you keep.
             env_index, custom_data, rl_module, metrics, kwargs: see `on_episode_created`.
         """
 
@@ -131,7 +132,7 @@ class Callback:
         """Hear that an iteration failed; `error` is raised afterwards."""
 
     def on_stop(self, *, trainer: Any, status: str, reason: str, metrics: Any, **kwargs: Any) -> None:
-        """Hear that the run ends, `finished` or `interrupted`, before its last checkpoint is written."""
+        """Hear that the run has ended, `finished` or `interrupted`, and that its last checkpoint is written."""
 
     # -- state -------------------------------------------------------------------------------------------------------
 

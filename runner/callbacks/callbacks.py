@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from runner.callbacks.callback import HOOKS, Callback
+from runner.callbacks.callback import EPISODE_HOOKS, HOOKS, Callback
 from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
+from runner.config.operators import ENV_RUNNERS
 from runner.config.piece_reports import Reports, find_report_fault, meaning_of
+from runner.config.plans import needs_of
+from runner.config.schemas import ExperimentConfig
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
 
 
@@ -41,10 +44,10 @@ class Callbacks:
             PieceMetrics(type(one).__name__, f"callbacks.{index}", one.reports, self._reduced)
             for index, one in enumerate(callbacks)
         ]
-        self._heard: dict[str, list[tuple[Callable[..., None], PieceMetrics]]] = {
+        self._heard: dict[str, list[tuple[int, Callable[..., None], PieceMetrics]]] = {
             hook: [
-                (getattr(one, hook), of_one)
-                for one, of_one in zip(callbacks, metrics, strict=True)
+                (index, getattr(one, hook), of_one)
+                for index, (one, of_one) in enumerate(zip(callbacks, metrics, strict=True))
                 if getattr(type(one), hook) is not getattr(Callback, hook)
             ]
             for hook in HOOKS
@@ -54,19 +57,25 @@ class Callbacks:
         """Return whether a callback overrides one of these hooks."""
         return any(self._heard[hook] for hook in hooks)
 
-    def call(self, hook: str, **event: Any) -> None:
+    def __len__(self) -> int:
+        return len(self._callbacks)
+
+    def call(self, hook: str, own: Sequence[Mapping[str, Any] | None] | None = None, **event: Any) -> None:
         """Tell each callback that overrides the hook.
+
+        Args:
+            hook: its name.
+            own: arguments of each callback alone; None: this one is not told.
+            event: arguments of all.
 
         Raises:
             RunFailure: a callback raised an error.
         """
-        for method, metrics in self._heard[hook]:
-            try:
-                method(**self.context, **event, metrics=metrics)
-            except RunnerError:
-                raise
-            except Exception as error:
-                raise _failure(method, hook, error) from error
+        for index, method, metrics in self._heard[hook]:
+            of_callback = {} if own is None else own[index]
+            if of_callback is not None:
+                with _telling(self._callbacks[index], hook):
+                    method(**self.context, **event, **of_callback, metrics=metrics)
 
     # -- metrics -----------------------------------------------------------------------------------------------------
 
@@ -86,35 +95,59 @@ class Callbacks:
 
     def get_state(self) -> list[dict[str, Any]]:
         """Return class and state of each callback."""
-        return [{"class": _path(one), "state": one.get_state()} for one in self._callbacks]
-
-    def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Go on from a state of `get_state`; callbacks that it does not have begin anew."""
-        waiting = list(state)
+        states = []
         for one in self._callbacks:
-            saved = next((entry for entry in waiting if entry["class"] == _path(one)), None)
-            if saved is not None:
-                waiting.remove(saved)
-                if saved["state"]:
-                    one.set_state(saved["state"])
+            with _telling(one, "get_state"):
+                states.append({"class": _path(one), "state": one.get_state()})
+        return states
+
+    def set_state(self, state: Sequence[Mapping[str, Any]]) -> list[int | None]:
+        """Go on from a state of `get_state`; callbacks that it does not have begin anew.
+
+        Returns:
+            For each callback the place that it had in the state; None: it had none.
+        """
+        places: list[int | None] = []
+        for one in self._callbacks:
+            free = (n for n, saved in enumerate(state) if saved["class"] == _path(one) and n not in places)
+            place = next(free, None)
+            places.append(place)
+            if place is not None and state[place]["state"]:
+                with _telling(one, "set_state"):
+                    one.set_state(state[place]["state"])
+        return places
 
 
-def build_callbacks(blocks: Sequence[Mapping[str, Any]]) -> Callbacks:
-    """Make the callbacks of `callbacks` in a configuration.
+def build_callbacks(config: ExperimentConfig, has_agents: bool = False) -> Callbacks:
+    """Make the callbacks of a configuration.
+
+    Args:
+        config: of the run.
+        has_agents: whether the environment has several agents.
 
     Raises:
-        ConfigError: a path names no callback, or its constructor does not take the arguments.
+        ConfigError: a path names no callback, its constructor fails, or the run has no episodes that it could hear of.
     """
     made = []
-    for index, block in enumerate(blocks):
+    for index, block in enumerate(config.callbacks):
         key, path = f"callbacks.{index}", str(block["_target_"])
         arguments = {name: value for name, value in block.items() if name != "_target_"}
         target = import_target(path, f"{key}._target_", Callback)
         try:
             made.append(target(**arguments))
-        except (TypeError, ValueError) as error:
+        except Exception as error:  # the user's code may raise anything
             raise ConfigError([Problem(f"{path} cannot be made: {error}", key, repr(arguments))]) from error
-    return Callbacks(made)
+    callbacks = Callbacks(made)
+    kinds = {
+        "several agents": has_agents,
+        "simulators that connect": config.env.is_external,
+        "recorded data alone": ENV_RUNNERS not in needs_of(config),
+    }
+    got = [kind for kind, is_so in kinds.items() if is_so]
+    if got and callbacks.hears(*EPISODE_HOOKS):
+        what = "callbacks hear of episodes of one agent whose environment is stepped here"
+        raise ConfigError([Problem(what, "callbacks", got[0], f"callbacks without {', '.join(EPISODE_HOOKS)}")])
+    return callbacks
 
 
 def _joined_reports(callbacks: Sequence[Callback]) -> Reports:
@@ -142,19 +175,26 @@ def _faults(callback: Callback, key: str) -> list[Problem]:
         allowed = 'reports = {"is_success": ("mean", "share of the episodes that reached the goal")}'
         problems.append(Problem(f"{name}.{fault}", key, allowed=allowed))
     for method in dir(type(callback)):
-        if method.startswith("on_") and method not in HOOKS:
+        if method.startswith("on_") and method not in HOOKS and callable(getattr(type(callback), method)):
             what = f"{name} has a hook {method}, which no event calls"
             problems.append(Problem(what, key, method, ", ".join(HOOKS), nearest_match(method, HOOKS)))
     return problems
 
 
-def _failure(method: Callable[..., None], hook: str, error: Exception) -> RunFailure:
-    """Return the error of a hook with the line of the user's file that it passed last."""
-    callback = method.__self__  # type: ignore[attr-defined]
-    file = inspect.getsourcefile(type(callback))
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    where = f"{file}:{lines[-1]}" if lines else f"{_path(callback)}.{hook}"
-    return RunFailure(Problem(f"{type(callback).__name__}.{hook} failed: {type(error).__name__}: {error}", where))
+@contextmanager
+def _telling(callback: Callback, method: str) -> Iterator[None]:
+    """Raise an error of the callback's method as a failure of the run, with the last line of its file."""
+    try:
+        yield
+    except RunnerError:
+        raise
+    except Exception as error:
+        code = getattr(getattr(type(callback), method), "__code__", None)
+        file = None if code is None else code.co_filename
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        where = f"{file}:{lines[-1]}" if lines else f"{_path(callback)}.{method}"
+        what = f"{type(callback).__name__}.{method} failed: {type(error).__name__}: {error}"
+        raise RunFailure(Problem(what, where)) from error
 
 
 def _path(callback: Callback) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,13 +33,14 @@ class EpisodeCallbacks:
         self._hears_start, self._hears_step, self._hears_end = (
             callbacks.hears(f"on_episode_{event}") for event in ("start", "step", "end")
         )
-        self._custom_data: list[dict[str, Any]] = [{} for _ in range(num_envs)]
+        # Of each sub-environment and callback; None: it has not heard that the episode was created.
+        self._own: list[list[dict[str, Any] | None]] = [[None] * len(callbacks) for _ in range(num_envs)]
         self._are_reset = np.zeros(num_envs, np.bool_)  # in the newest vector step
         callbacks.call("on_environment_created", env=env, env_runner_index=env_runner_index)
 
     def before_first_reset(self) -> None:
         """All sub-environments are about to be reset."""
-        self._create(np.ones(len(self._custom_data), np.bool_))
+        self._create(np.ones(len(self._own), np.bool_))
 
     def before_step(self, rows: LockStepRows) -> None:
         """The next vector step resets the sub-environments whose episodes have ended."""
@@ -47,7 +49,7 @@ class EpisodeCallbacks:
     def _create(self, are_reset: npt.NDArray[np.bool_]) -> None:
         self._are_reset = are_reset
         for n in _numbers(are_reset):
-            self._custom_data[n] = {}
+            self._own[n] = [{"custom_data": {}} for _ in range(len(self._callbacks))]
             self._call("on_episode_created", n)
 
     def after_reset(self, rows: LockStepRows) -> None:
@@ -64,7 +66,7 @@ class EpisodeCallbacks:
             self._call("on_episode_end", n, episode=rows[n], episode_return=rows.episode_return(n))
 
     def _call(self, hook: str, n: int, **event: Any) -> None:
-        self._callbacks.call(hook, **event, env_index=n, custom_data=self._custom_data[n], rl_module=self._rl_module)
+        self._callbacks.call(hook, self._own[n], **event, env_index=n, rl_module=self._rl_module)
 
     def after_sample(self, episodes: ColumnBlock) -> None:
         """The env runner has sampled."""
@@ -76,12 +78,15 @@ class EpisodeCallbacks:
 
     def get_state(self) -> dict[str, Any]:
         """Return the custom data of running episodes, and the state of the callbacks."""
-        return {"custom_data": [dict(data) for data in self._custom_data], "callbacks": self._callbacks.get_state()}
+        return {"own": copy.deepcopy(self._own), "callbacks": self._callbacks.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._custom_data = [dict(data) for data in state["custom_data"]]
-        self._callbacks.set_state(state["callbacks"])
+        """Go on from a state of `get_state`; callbacks that it does not have hear of the next episodes only."""
+        places = self._callbacks.set_state(state["callbacks"])
+        self._own = [
+            [None if place is None or own[place] is None else copy.deepcopy(dict(own[place])) for place in places]
+            for own in state["own"]
+        ]
 
 
 def _numbers(are_meant: npt.NDArray[np.bool_]) -> Sequence[int]:

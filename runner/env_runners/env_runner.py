@@ -178,9 +178,9 @@ class SingleAgentEnvRunner:
         obs, infos = self.env.reset(self._seed_name)
         self._checks.check_shapes(obs, "reset")
         self._buffer.add_reset(obs, infos)
+        self._to_module = self._run_env_to_module(explore)
         if self.callbacks is not None:
             self.callbacks.after_reset(self._buffer)
-        self._to_module = self._run_env_to_module(explore)
 
     def _step(self, explore: bool) -> None:
         """Take one vector step.
@@ -207,9 +207,9 @@ class SingleAgentEnvRunner:
             raise
         self._checks.check_shapes(obs, "step")
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
-        if self.callbacks is not None:
-            self.callbacks.after_step(self._buffer)
         self._to_module = self._run_env_to_module(explore)
+        if self.callbacks is not None:  # pieces may have written the newest observation anew
+            self.callbacks.after_step(self._buffer)
 
     def _run_env_to_module(self, explore: bool) -> dict[str, Any]:
         self._shared_data: dict[str, Any] = {}

@@ -111,7 +111,7 @@ def _episode_callbacks(
     config: ExperimentConfig, index: int, env: SubEnvironments, module: RLModule
 ) -> EpisodeCallbacks | None:
     """Make this env runner's own instances of the callbacks; None if none of them hears of episodes."""
-    callbacks = build_callbacks(config.callbacks)
+    callbacks = build_callbacks(config)
     if not callbacks.hears(*EPISODE_HOOKS):
         return None
     return EpisodeCallbacks(callbacks, env.environments, index, env.num_envs, module)

@@ -101,7 +101,7 @@ class _Rehearsal:
         agents = {
             module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
         }
-        callbacks = self._try("callbacks", lambda: build_callbacks(self._given.callbacks)) or Callbacks()
+        callbacks = self._try("callbacks", lambda: build_callbacks(self._given, bool(agents))) or Callbacks()
         reported, of_callbacks = reported_metrics(config, parts), callbacks.reported_metrics
         self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))

@@ -114,6 +114,7 @@ class Run:
             result |= trainer.evaluate()
         if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
             result |= trainer.evaluate_offline()
+        trainer.add_reported(result)
         records.add(result)
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
@@ -126,7 +127,6 @@ class Run:
     def end(self, status: Status, reason: str) -> None:
         """Write a checkpoint, finish the files, and show the summary."""
         records, trainer = self._records, self._trainer
-        trainer.callbacks.call("on_stop", status=status, reason=reason)
         with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
             records.save_checkpoint(trainer)
         recorded = trainer.finish_recording()
@@ -134,6 +134,7 @@ class Run:
             goes_on = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
             hint = "; `resume` goes on with them" if goes_on else ""
             records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
+        trainer.callbacks.call("on_stop", status=status, reason=reason)
         records.finish(status, reason)
 
     @contextmanager

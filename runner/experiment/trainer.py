@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from runner.callbacks import EPISODE_HOOKS, Callbacks, build_callbacks
+from runner.callbacks import Callbacks, build_callbacks
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
@@ -119,11 +119,7 @@ class Trainer:
 
     def _build_callbacks(self, has_agents: bool) -> Callbacks:
         """Make the driver's callbacks."""
-        callbacks = build_callbacks(self.config.callbacks)
-        if callbacks.hears(*EPISODE_HOOKS) and (has_agents or self.config.env.is_external):
-            got = "several agents" if has_agents else "simulators that connect"
-            what = "callbacks hear of episodes of one agent whose environment is stepped here"
-            raise ConfigError([Problem(what, "callbacks", got, f"callbacks without {', '.join(EPISODE_HOOKS)}")])
+        callbacks = build_callbacks(self.config, has_agents)
         callbacks.context["trainer"] = self
         return callbacks
 
@@ -225,7 +221,7 @@ class Trainer:
         except Exception as error:
             try:
                 self.callbacks.call("on_exception", error=error)
-            except RunFailure as failure:  # the first error is the one to report
+            except Exception as failure:  # the first error is the one to report
                 _log.warning("%s", failure)
             raise
 
@@ -254,6 +250,10 @@ class Trainer:
             self.callbacks.call("on_env_runners_recreated", num_restarts=restarts - self._num_restarts)
         self._num_restarts = restarts
         self.callbacks.call("on_train_result", result=result)
+        self.add_reported(result)
+
+    def add_reported(self, result: Result) -> None:
+        """Add to an iteration's result what the driver's callbacks have reported since the last one."""
         for name, reduced in self.callbacks.take_metrics().items():
             if reduced.weight or name not in result:
                 result[name] = reduced.result

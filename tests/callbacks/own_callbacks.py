@@ -72,10 +72,37 @@ class Returns(Callback):
         self._num_results = int(state["num_results"])
 
 
+class Seen(Callback):
+    """Reports how far the newest observation of an episode is from the environment's own state."""
+
+    reports: ClassVar = {"difference": ("max", "largest difference"), "size": ("max", "largest observation")}
+
+    def on_environment_created(self, *, env: Any, **kwargs: Any) -> None:
+        self._env = env
+
+    def on_episode_start(self, **kwargs: Any) -> None:
+        self._compare(**kwargs)
+
+    def on_episode_step(self, **kwargs: Any) -> None:
+        self._compare(**kwargs)
+
+    def _compare(self, *, episode: Any, env_index: int, metrics: Any, **kwargs: Any) -> None:
+        seen, state = episode.get_observations(-1), self._env.unwrapped.state[:, env_index]
+        metrics.report("difference", np.abs(seen - state).max())
+        metrics.report("size", np.abs(seen).max())
+
+
 class Failing(Callback):
     """Raises an error at an episode's end."""
 
     def on_episode_end(self, **kwargs: Any) -> None:
+        raise KeyError("goal")
+
+
+class FailingAtTheEnd(Callback):
+    """Raises an error when the run has ended."""
+
+    def on_stop(self, **kwargs: Any) -> None:
         raise KeyError("goal")
 
 

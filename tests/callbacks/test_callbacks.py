@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from runner import Trainer
@@ -116,6 +117,60 @@ def test_metrics_are_those_of_the_run(run: Sequence[str]) -> None:
                 total += (result[OWN_RETURN] or 0.0) * (result[EPISODES] or 0)
     episodes = result["num_episodes_lifetime"] or 0
     assert total / episodes == pytest.approx(result["env_runners/episode_return_mean"])
+
+
+def test_hooks_see_the_newest_observation() -> None:
+    with trainer_of(*PPO, f"callbacks=[{{_target_: {OWN}.Seen}}]") as trainer:
+        for _ in range(3):
+            result = trainer.train()
+            assert (result["callbacks/difference"] or 0.0) < 1e-5
+            assert (result["callbacks/size"] or 0.0) > 0.1
+
+
+def test_hooks_see_what_pieces_make_of_the_newest_observation() -> None:
+    """Normalised: neither what another step left there nor zeros."""
+    filtered = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
+    with trainer_of(*PPO, filtered, f"callbacks=[{{_target_: {OWN}.Seen}}]") as trainer:
+        [handle] = trainer.resources.env_runners.handles
+        rows = handle.runner._buffer
+        seen = []
+        hook = handle.runner.callbacks.after_step
+
+        def after_step(store: Any) -> None:
+            hook(store)
+            seen.append(np.abs(rows[0].get_observations(-1) - handle.runner._to_module["obs"][0].numpy()).max())
+
+        handle.runner.callbacks.after_step = after_step
+        for _ in range(2):
+            trainer.train()
+    assert max(seen) < 1e-6
+
+
+def test_the_same_callback_twice_has_custom_data_for_each() -> None:
+    blocks = f"callbacks=[{{_target_: {OWN}.Returns}}, {{_target_: {OWN}.Returns}}]"
+    with trainer_of(*PPO, blocks) as trainer:
+        result = [trainer.train() for _ in range(2)][-1]
+    assert result["callbacks/episodes"] == 2 * (result[EPISODES] or 0) > 0
+
+
+def test_a_callback_that_joins_later_hears_of_the_next_episodes(tmp_path: Path) -> None:
+    with trainer_of(*PPO) as trainer:
+        trainer.train()
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+    with trainer_of(*PPO, RETURNS) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        results = [trainer.train() for _ in range(4)]
+    heard = sum(result["callbacks/episodes"] or 0 for result in results)
+    assert 0 < heard == sum(result[EPISODES] or 0 for result in results) - 3  # the ones that were running
+
+
+def test_an_error_at_the_end_leaves_the_checkpoint(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "runner", *PPO, f"callbacks=[{{_target_: {OWN}.FailingAtTheEnd}}]"]
+    ends = ["tracking=none", "stop={training_iteration: 2}", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run([*command, *ends], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "FailingAtTheEnd.on_stop failed: KeyError: 'goal'" in done.stderr
+    assert (tmp_path / "run" / "checkpoints" / "iteration_000002").is_dir()
 
 
 @pytest.mark.ray
@@ -235,7 +290,7 @@ def test_mistakes(overrides: Sequence[str], message: str) -> None:
         trainer_of(*run, *overrides)
 
 
-def test_a_metric_of_a_callback_stops_a_run_and_ranks_checkpoints() -> None:
+def test_a_metric_of_a_callback_is_one_of_the_run() -> None:
     config = build_experiment_config(
         compose_experiment([*PPO, RETURNS, "stop.callbacks.own_return=20", f"checkpoint.metric={OWN_RETURN}"])
     )
