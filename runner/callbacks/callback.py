@@ -9,7 +9,7 @@ from runner.config.piece_reports import Reports
 
 
 class Callback:
-    """Base of what a run calls at its events; a subclass overrides the hooks that it wants.
+    """Hear of the events of a run: a subclass overrides the hooks that it needs.
 
     Every argument is given by name, so that a hook names the ones that it reads and takes the others as `**kwargs`.
     All hooks get `metrics`, whose `report(name, value, weight=1.0)` counts a value of a metric that `reports` declares;
