@@ -12,10 +12,11 @@ from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
-from runner.config.piece_reports import Reports, find_report_fault, meaning_of
+from runner.config.piece_reports import meaning_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
+from runner.pipelines.pipeline_metrics import joined_reports
 
 
 class Callbacks:
@@ -37,7 +38,7 @@ class Callbacks:
         problems = [problem for index, one in enumerate(callbacks) for problem in _faults(one, f"callbacks.{index}")]
         if problems:
             raise ConfigError(problems)
-        self._reports = _joined_reports(callbacks)
+        self._reports = joined_reports(callbacks, "callbacks")
         self._reduced: ConnectorMetrics = {}
         self.take_metrics()
         metrics = [
@@ -150,30 +151,10 @@ def build_callbacks(config: ExperimentConfig, has_agents: bool = False) -> Callb
     return callbacks
 
 
-def _joined_reports(callbacks: Sequence[Callback]) -> Reports:
-    """Return the metrics that callbacks declare together.
-
-    Raises:
-        ConfigError: two declare one metric differently.
-    """
-    joined: dict[str, tuple[str, str]] = {}
-    for index, one in enumerate(callbacks):
-        for name, report in one.reports.items():
-            before = joined.setdefault(name, report)
-            if before != report:
-                what = f"{type(one).__name__}.reports[{name!r}] differs from what a callback before it declares"
-                raise ConfigError([Problem(what, f"callbacks.{index}", str(report), str(before))])
-    return joined
-
-
 def _faults(callback: Callback, key: str) -> list[Problem]:
     """Return what is wrong with the class of a callback."""
     name = type(callback).__name__
     problems = []
-    fault = find_report_fault(callback.reports)
-    if fault is not None:
-        allowed = 'reports = {"is_success": ("mean", "share of the episodes that reached the goal")}'
-        problems.append(Problem(f"{name}.{fault}", key, allowed=allowed))
     for method in dir(type(callback)):
         if method.startswith("on_") and method not in HOOKS and callable(getattr(type(callback), method)):
             what = f"{name} has a hook {method}, which no event calls"

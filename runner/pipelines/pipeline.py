@@ -64,7 +64,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
             if isinstance(piece, ConnectorPipeline) and piece.belongs_in is None:
                 piece.name = self.name
                 piece._bind()
-        self.reports = joined_reports(self.single_pieces(), self.name)
+        self.reports = joined_reports(self.single_pieces(), f"connectors.{self.name}")
         self._metrics = PipelineMetrics(self._pieces, self.name)
         self._calls: list[Call] = list(self._pieces)
         if self.is_training:

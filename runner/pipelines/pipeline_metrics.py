@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from typing import Protocol
 
 from runner.config.errors import Problem
 from runner.config.piece_reports import Reports, find_report_fault
@@ -28,7 +29,9 @@ class PipelineMetrics:
 
     def __init__(self, pieces: Sequence[ConnectorPiece], pipeline: str) -> None:
         self._pipeline = pipeline
-        self._reports = joined_reports((piece for piece in pieces if not isinstance(piece, PieceList)), pipeline)
+        self._reports = joined_reports(
+            (piece for piece in pieces if not isinstance(piece, PieceList)), f"connectors.{pipeline}"
+        )
         self._reduced: ConnectorMetrics = {}
         self.take()
 
@@ -47,21 +50,32 @@ class PipelineMetrics:
         return taken
 
 
-def joined_reports(pieces: Iterable[ConnectorPiece], pipeline: str) -> Reports:
-    """Return the metrics that pieces of a pipeline declare together.
+class Reporting(Protocol):
+    """A piece, or a callback: an object that declares metrics."""
+
+    @property
+    def reports(self) -> Reports:
+        """Metric -> its reduction and its meaning."""
+
+
+def joined_reports(owners: Iterable[Reporting], where: str) -> Reports:
+    """Return the metrics that pieces of a pipeline, or callbacks, declare together.
+
+    Args:
+        owners: in order.
+        where: their place in the configuration, for messages.
 
     Raises:
-        PipelineError: a declaration is malformed, or two pieces declare one metric differently.
+        PipelineError: a declaration is malformed, or two declare one metric differently.
     """
     joined: dict[str, tuple[str, str]] = {}
-    for piece in pieces:
-        name = type(piece).__name__
-        fault = find_report_fault(piece.reports)
-        for metric, report in {} if fault else piece.reports.items():
+    for owner in owners:
+        fault = find_report_fault(owner.reports)
+        for metric, report in {} if fault else owner.reports.items():
             if joined.setdefault(metric, report) != report:
-                fault = f"reports[{metric!r}] is {report}, but a piece before it declares {joined[metric]}"
+                fault = f"reports[{metric!r}] is {report}, but one before it declares {joined[metric]}"
         if fault is not None:
-            raise PipelineError([Problem(f"{name}.{fault}", f"connectors.{pipeline}", allowed=_FORM)])
+            raise PipelineError([Problem(f"{type(owner).__name__}.{fault}", where, allowed=_FORM)])
     return joined
 
 

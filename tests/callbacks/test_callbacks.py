@@ -278,7 +278,7 @@ def test_an_undeclared_metric() -> None:
         ),
         (
             (f"callbacks=[{{_target_: {OWN}.Returns}}, {{_target_: {OWN}.LastReturn}}]",),
-            "LastReturn.reports.'own_return'. differs from what a callback before it declares",
+            "LastReturn.reports.'own_return'. is .*but one before it declares",
         ),
         ((RETURNS, "stop.callbacks.own_retrun=3"), r"own_retrun(.*\n)*.*callbacks/own_return"),
         ((RETURNS, "+experiment=ppo_multi_agent_cartpole"), "callbacks hear of episodes of one agent"),

@@ -174,5 +174,5 @@ def test_two_pieces_may_share_a_metric_but_not_declare_it_differently() -> None:
     other = Silent()
     other.reports = {"total": ("max", "sum of the values")}
     ConnectorPipeline([Counts(), Counts()], *SPACES)
-    with pytest.raises(PipelineError, match=r"Silent.reports\['total'\] is .*, but a piece before it declares"):
+    with pytest.raises(PipelineError, match=r"Silent.reports\['total'\] is .*, but one before it declares"):
         ConnectorPipeline([Counts(), ConnectorPipeline([other])], *SPACES)
