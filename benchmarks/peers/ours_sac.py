@@ -33,6 +33,8 @@ def overrides(cfg: SACSettings, run_dir: str) -> list[str]:
         f"algorithm.num_steps_sampled_before_learning_starts={cfg.learning_starts}",
         f"module.fcnet_hiddens=[{','.join(map(str, HIDDENS))}]",
         "evaluation.evaluation_interval=null",
+        "~stop.evaluation/env_runners/episode_return_mean",
+        "stop.num_env_steps_sampled_lifetime=1000000000",
         f"learners.compile={str(cfg.learner == COMPILED).lower()}",
         f"hydra.run.dir={run_dir}",
         *(of_tqc if cfg.algorithm == TQC else []),

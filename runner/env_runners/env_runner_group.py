@@ -122,7 +122,7 @@ class EnvRunnerGroup:
         tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
         samples = [ticket.result().numbered(ticket.index, self._sent[ticket.index].seq_no) for ticket in tickets]
         self._take_in(samples, self.shared_state_of(samples))
-        return [sample.with_writable_rows() for sample in samples]
+        return [_writable(sample, ticket) for sample, ticket in zip(samples, tickets, strict=True)]
 
     def request(
         self, index: int, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0, method: str = "sample"
@@ -159,7 +159,7 @@ class EnvRunnerGroup:
         sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
         merged = [self.shared_state] if self.shared_state else []
         self._take_in([sample], self.shared_state_of([sample], merged))
-        return sample.with_writable_rows()
+        return _writable(sample, ticket)
 
     def _policy_calls(
         self, method: str, shares: Sequence[int], explore: bool, num_env_steps_sampled: int, first_runner: int = 0
@@ -367,6 +367,11 @@ class RunnerTicket:
             except RunFailure as failure:
                 where = ", ".join(filter(None, (f"{self._group.role} {self.index}", failure.problem.where)))
                 raise RunFailure(replace(failure.problem, where=where)) from failure
+
+
+def _writable(sample: Sample, ticket: Ticket) -> Sample:
+    """Return the sample with arrays that may be written to; ones out of Ray's object store may not."""
+    return sample if ticket.reference is None else sample.with_writable_rows()
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

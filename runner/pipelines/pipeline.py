@@ -66,6 +66,9 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
                 piece._bind()
         self.reports = joined_reports(self.single_pieces(), f"connectors.{self.name}")
         self._metrics = PipelineMetrics(self._pieces, self.name)
+        self._completing, self._scheduled, self._stateful = (
+            _overriding(hook, self._named) for hook in ("complete_fragment", "at_env_steps", "get_state")
+        )
         self._calls: list[Call] = list(self._pieces)
         if self.is_training:
             self._calls = [self._metrics.call_of(piece) for piece in self._pieces]
@@ -186,7 +189,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
         """Let each piece add its columns of a finished fragment."""
-        for piece in self._pieces:
+        for piece in self._completing.values():
             piece.complete_fragment(columns, rl_module)
 
     def to_graph(self) -> PipelineGraph:
@@ -201,7 +204,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def at_env_steps(self, num_env_steps: int) -> None:
         """Let each piece know how many env steps all runners have sampled."""
-        for piece in self._pieces:
+        for piece in self._scheduled.values():
             piece.at_env_steps(num_env_steps)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
@@ -229,7 +232,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def get_state(self) -> dict[str, Any]:
         """Return piece name -> its state, for pieces that have one."""
-        states = {name: piece.get_state() for name, piece in self._named.items()}
+        states = {name: piece.get_state() for name, piece in self._stateful.items()}
         return {name: state for name, state in states.items() if state}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -324,6 +327,12 @@ class LearnerConnectorPipeline(ConnectorPipeline):
         return batch
 
 
+def _overriding(hook: str, pieces: Mapping[str, ConnectorPiece]) -> dict[str, ConnectorPiece]:
+    """Return the pieces whose class has a method of its own in the place of the one that does nothing."""
+    nothing = getattr(ConnectorPiece, hook)
+    return {name: piece for name, piece in pieces.items() if getattr(type(piece), hook) is not nothing}
+
+
 def _is_of_runner(piece: ConnectorPiece) -> bool:
     """Return whether no line of a piece, or of the pieces in it, is the user's."""
     if isinstance(piece, ConnectorPipeline):
@@ -334,5 +343,8 @@ def _is_of_runner(piece: ConnectorPiece) -> bool:
 def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ConnectorMetrics:
     """Return what pieces have reported since the last call, by the run's names; module id -> its pipelines."""
     return merged_metrics(
-        pipeline.take_metrics(module_id) for module_id, of_module in pipelines.items() for pipeline in of_module
+        pipeline.take_metrics(module_id)
+        for module_id, of_module in pipelines.items()
+        for pipeline in of_module
+        if pipeline.reports
     )

@@ -7,6 +7,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import torch
 
 from runner.config.schemas import EnvConfig
 from runner.env_runners import env_runner as env_runner_module
@@ -38,6 +39,7 @@ class LengthBySeed(gym.Env[Any, Any]):
 
 
 def evaluation_of(env: Any, num_episodes: int, explore: bool = False, module: Any = None) -> Any:
+    torch.manual_seed(0)  # another network may end all episodes after the same number of steps
     module = module or ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module, seed_name=("evaluation", 0, 0))
     return runner, lambda: runner.evaluate(num_episodes, explore, weights_of(module), {})

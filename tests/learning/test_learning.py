@@ -64,11 +64,9 @@ PROMISES = {
 }
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
 EVALUATED = {
-    "dqn_lunarlander",
-    "dqn_minatar_breakout",
-    "dqn_stateless_cartpole_lstm",
-    "rainbow_cartpole",
-    "sac_lunarlander_continuous",
+    *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
+    *("rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous", "sac_pendulum"),
+    *("td3_pendulum", "tqc_pendulum"),
 }
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
