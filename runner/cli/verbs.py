@@ -49,6 +49,12 @@ VERBS: Mapping[str | None, Verb] = {
             "--plan": ("print the plan alone: its operators and their items", "show --plan +experiment=ppo_cartpole")
         },
     ),
+    "check-env": Verb(
+        "runner.cli.check_env",
+        "step an environment with random actions and say what it does wrong, and how fast it is",
+        "check-env my_package.Maze env.env_config.size=4",
+        "ENV",
+    ),
     "list": Verb("runner.cli.list_options", "print the experiments and the options of each group", "list"),
     "resume": Verb(
         "runner.cli.resume",

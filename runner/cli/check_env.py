@@ -1,0 +1,58 @@
+"""`check-env ENV`: what an environment does wrong, and how fast it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.cli.arguments import UsageError, parse_arguments
+from runner.config.compose import compose_experiment
+from runner.config.errors import Problem
+from runner.config.paths import list_options, search_dirs
+from runner.config.validation import build_blocks
+
+if TYPE_CHECKING:
+    from runner.testing.environment_check import EnvironmentCheck
+
+
+def main(argv: Sequence[str]) -> int:
+    """Check the environment; 1 where it has a fault."""
+    arguments = parse_arguments(argv, ("ENV",))
+    others = [text for text in arguments.overrides if not text.lstrip("+~").startswith("env.")]
+    if others:
+        raise UsageError(f"check-env makes the environment alone\n   got      {others[0]}\n   allowed  env.KEY=VALUE")
+    named = _override_of(arguments.words[0], arguments.config_dir)
+    env = build_blocks(compose_experiment([named, *arguments.overrides], arguments.config_dir)).env
+    from runner.testing.environment_check import check_environment
+
+    check = check_environment(env)
+    print(render_check(env.name, check))
+    return 1 if check.faults else 0
+
+
+def _override_of(name: str, config_dir: Path | None) -> str:
+    """Return the override that an environment's name stands for: an option of `env`, a dotted path, or an id."""
+    if name in list_options(search_dirs(config_dir), "env"):
+        return f"env={name}"
+    is_path = "." in name and ":" not in name and "/" not in name
+    return f"env._target_={name}" if is_path else f"env.env={name}"
+
+
+def render_check(name: str, check: EnvironmentCheck) -> str:
+    """Render faults first, then warnings, then what was measured."""
+    width = max(map(len, check.facts), default=0)
+    paragraphs = [
+        *_section("fault", check.faults),
+        *_section("warning", check.warnings),
+        "\n".join(f"{fact:<{width}}  {value}" for fact, value in check.facts.items()),
+    ]
+    verdict = "not usable as it is" if check.faults else "usable"
+    return "\n\n".join([f"{name}: {verdict}", *paragraphs])
+
+
+def _section(kind: str, problems: Sequence[Problem]) -> list[str]:
+    if not problems:
+        return []
+    plural = "" if len(problems) == 1 else "s"
+    return [f"{len(problems)} {kind}{plural}", *(one.render(n) for n, one in enumerate(problems, start=1))]
