@@ -36,7 +36,7 @@ def read_runs(path: Path) -> dict[str, list[Run]]:
 def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
     """Return the row of an experiment."""
     target, limit = runs[0]["target"], runs[0]["max_env_steps"]
-    reached = [run for run in runs if run["episode_return_mean"] >= target]
+    reached = [run for run in runs if run["episode_return_mean"] >= target and run["num_env_steps"] <= limit]
     steps = [float(run["num_env_steps"]) for run in runs]
     cells = (
         f"`{experiment}`",

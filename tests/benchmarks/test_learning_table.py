@@ -32,3 +32,7 @@ def test_a_run_that_misses_counts_with_its_env_steps() -> None:
         "| `ppo_cartpole` | 450 within 300,000 | 2 of 3 | 163,333 [90,000, 300,000] | 100,000 | 300,000 "
         "| 310.3 [20, 460] | 11 |"
     )
+
+
+def test_a_return_after_the_env_steps_is_a_miss() -> None:
+    assert "| 1 of 2 |" in row_of("ppo_cartpole", [run(0, 300_000, 460.0), run(1, 300_016, 460.0)], mean_and_ends)

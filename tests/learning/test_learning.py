@@ -22,7 +22,7 @@ RESULTS = ROOT / "benchmarks" / "results" / "learning.jsonl"
 
 @dataclass(frozen=True)
 class Learned:
-    """How a run ended: mean return of the last 100 episodes, or of an evaluation, and what it took."""
+    """How a run ended: newest mean return of the last 100 episodes, or of an evaluation, and what it took."""
 
     experiment: str
     seed: int
@@ -31,6 +31,11 @@ class Learned:
     episode_return_mean: float
     target: float
     max_env_steps: int
+
+    @property
+    def keeps_promise(self) -> bool:
+        """Whether it has the return, and within its env steps."""
+        return self.episode_return_mean >= self.target and self.num_env_steps <= self.max_env_steps
 
 
 # Experiment -> return that it promises within so many env steps; a test holds them equal to its `stop` block.
@@ -105,9 +110,9 @@ def _learn(experiment: str, seed: int) -> Learned:
             if (value is not None and value >= target) or result[STEPS] >= max_env_steps:
                 _check_agents(experiment, result)
                 seconds = round(result["time_total_s"] or 0.0, 2)
-                reached = value if value is not None else float("-inf")
+                newest = curve[-1][1] if curve else float("-inf")
                 _record_curve(experiment, seed, curve)
-                return Learned(experiment, seed, int(result[STEPS] or 0), seconds, reached, target, max_env_steps)
+                return Learned(experiment, seed, int(result[STEPS] or 0), seconds, newest, target, max_env_steps)
 
 
 def _metric(experiment: str) -> str:
@@ -140,7 +145,7 @@ def _record(learned: Learned) -> None:
 )
 def test_experiment_learns_what_it_promises(experiment: str, seed: int) -> None:
     learned = _learn(experiment, seed)
-    assert learned.episode_return_mean >= PROMISES[experiment][0], learned
+    assert learned.keeps_promise, learned
 
 
 @pytest.mark.learning
@@ -150,7 +155,7 @@ def test_experiment_learns_what_it_promises(experiment: str, seed: int) -> None:
 def test_experiment_learns_with_every_seed(experiment: str, seed: int) -> None:
     learned = _learn(experiment, seed)
     _record(learned)
-    assert learned.episode_return_mean >= PROMISES[experiment][0], learned
+    assert learned.keeps_promise, learned
 
 
 def test_promises_are_those_of_the_experiments() -> None:
