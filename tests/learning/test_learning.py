@@ -58,6 +58,7 @@ PROMISES = {
     "ppo_acrobot": (-100, 200_000),
     "ppo_lunarlander": (200, 1_000_000),
     "ppo_pendulum": (-300, 400_000),
+    "ppo_sb3_cartpole": (450, 200_000),
     "ppo_stateless_cartpole_lstm": (350, 300_000),
     "ppo_multi_agent_cartpole": (950, 400_000),  # the sum of two agents: each has at least 450
     "ppo_multi_agent_cartpole_shared": (950, 400_000),
@@ -70,8 +71,8 @@ PROMISES = {
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
 EVALUATED = {
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
-    *("rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous", "sac_pendulum"),
-    *("td3_pendulum", "tqc_pendulum"),
+    *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
+    *("sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 }
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
@@ -88,7 +89,8 @@ SAMPLED = (
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "dqn_minatar_breakout", "her_bit_flipping"),
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
-    *("rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
+    *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum"),
+    "tqc_pendulum",
 )
 # These reach their returns on some seeds only: docs/learning.md.
 SOME_SEEDS = ("dqn_stateless_cartpole_lstm",)
