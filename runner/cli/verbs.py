@@ -55,6 +55,7 @@ VERBS: Mapping[str | None, Verb] = {
         "check-env my_package.Maze env.env_config.size=4",
         "ENV",
     ),
+    "doctor": Verb("runner.cli.doctor", "say what this machine lacks: packages, GPU, compiler, room", "doctor"),
     "list": Verb("runner.cli.list_options", "print the experiments and the options of each group", "list"),
     "resume": Verb(
         "runner.cli.resume",

@@ -65,7 +65,7 @@ class CompiledGradient:
             what = "learners.compile: a module with memory has sequences of many lengths"
             raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
         if steps.device.type == "cpu":
-            _check_compiler()
+            check_compiler()
         self.sizes: list[int] = []
         self.compile_s = 0.0
         self._module, self._loss, self._steps, self._peers = module, loss, steps, peers
@@ -202,7 +202,12 @@ class CompiledGradient:
         return Problem(what, where, allowed="learners.compile=false")
 
 
-def _check_compiler() -> None:
+def check_compiler() -> None:
+    """Check that torch finds a C++ compiler.
+
+    Raises:
+        ConfigError: it does not.
+    """
     try:
         get_cpp_compiler()
     except InvalidCxxCompiler as error:

@@ -1,0 +1,167 @@
+"""`doctor`: what this machine has and lacks for each thing that runs can ask for."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from runner.cli.arguments import parse_arguments
+from runner.config.errors import ConfigError
+
+_DEVELOPMENT = ("test",)  # extras that no run needs
+_SHARED_MEMORY = Path("/dev/shm")
+_LEAST_SHARED_BYTES = 2 * 1024**3
+OK, MISSING, BROKEN = "ok", "missing", "broken"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found.
+
+    Attributes:
+        name: of the thing that was looked for.
+        state: ok, missing (a run that asks for it does not start) or broken (no run works).
+        text: what there is, or what to do.
+    """
+
+    name: str
+    state: str
+    text: str
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the findings; 1 where no run would work."""
+    parse_arguments(argv)
+    findings = list(examine())
+    width = max(len(finding.name) for finding in findings)
+    for finding in findings:
+        print(f"{finding.state:<7}  {finding.name:<{width}}  {finding.text}")
+    return 1 if any(finding.state == BROKEN for finding in findings) else 0
+
+
+def examine(distribution: str = "runner", folder: Path | None = None) -> Iterator[Finding]:
+    """Yield what is found.
+
+    Args:
+        distribution: whose packages are looked for.
+        folder: where runs write; None: the working folder.
+    """
+    yield Finding("python", OK, f"{sys.version.split()[0]} at {sys.executable}")
+    packages = list(_packages(distribution))
+    yield from packages
+    if any(finding.state == BROKEN for finding in packages):
+        return
+    yield _machine()
+    yield _gpu()
+    yield _compiler()
+    yield _shared_memory(_SHARED_MEMORY)
+    yield _output(Path.cwd() if folder is None else folder)
+
+
+def _packages(distribution: str) -> Iterator[Finding]:
+    """Yield what a plain installation needs, and each extra."""
+    try:
+        requirements = [Requirement(text) for text in importlib.metadata.requires(distribution) or ()]
+        extras = importlib.metadata.metadata(distribution).get_all("Provides-Extra") or []
+    except importlib.metadata.PackageNotFoundError:
+        text = f"{distribution} is not installed: pip install --constraint constraints.txt ."
+        yield Finding("packages", BROKEN, text)
+        return
+    needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+    wrong = list(_unmet(needed))
+    found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "ray", "mlflow", "gymnasium"))
+    yield Finding("packages", BROKEN if wrong else OK, f"pip install {' '.join(wrong)}" if wrong else found)
+    for extra in extras:
+        if extra in _DEVELOPMENT:
+            continue
+        of_extra = [one for one in requirements if one not in needed and _asks(one, extra)]
+        lacking = list(_unmet(of_extra))
+        text = f'pip install "{distribution}[{extra}]"' if lacking else ", ".join(map(_name, of_extra))
+        yield Finding(f"extra {extra}", MISSING if lacking else OK, text)
+
+
+def _name(requirement: Requirement) -> str:
+    extras = f"[{','.join(sorted(requirement.extras))}]" if requirement.extras else ""
+    return f"{requirement.name}{extras}"
+
+
+def _asks(requirement: Requirement, extra: str) -> bool:
+    return requirement.marker is not None and requirement.marker.evaluate({"extra": extra})
+
+
+def _unmet(requirements: Sequence[Requirement]) -> Iterator[str]:
+    """Yield the requirements that are not installed, or in another version; of one with extras, their packages too."""
+    for requirement in requirements:
+        try:
+            version = importlib.metadata.version(requirement.name)
+        except importlib.metadata.PackageNotFoundError:
+            yield f"'{_name(requirement)}{requirement.specifier}'"
+            continue
+        if not requirement.specifier.contains(version, prereleases=True):
+            yield f"'{_name(requirement)}{requirement.specifier}'"
+        for extra in requirement.extras:
+            of_extra = [Requirement(text) for text in importlib.metadata.requires(requirement.name) or ()]
+            yield from _unmet([one for one in of_extra if _asks(one, extra) and not _asks(one, "")])
+
+
+def _machine() -> Finding:
+    from runner.experiment.machine_memory import available_memory
+
+    num_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return Finding("machine", OK, f"{num_cores} cores, {_size(available_memory())} of memory free")
+
+
+def _gpu() -> Finding:
+    import torch
+
+    if torch.cuda.is_available():
+        names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+        return Finding("gpu", OK, ", ".join(names))
+    built_for = torch.version.cuda
+    reason = "this torch is built without CUDA" if built_for is None else f"torch for CUDA {built_for} finds no device"
+    return Finding("gpu", MISSING, f"{reason}; learners.device=auto takes the CPU")
+
+
+def _compiler() -> Finding:
+    from torch._inductor.cpp_builder import get_cpp_compiler
+
+    from runner.learners.compiled_gradient import check_compiler
+
+    try:
+        check_compiler()
+    except ConfigError as error:
+        (problem,) = error.problems
+        return Finding("compiler", MISSING, f"for learners.compile=true: {problem.allowed}")
+    return Finding("compiler", OK, f"{get_cpp_compiler()}, for learners.compile=true")
+
+
+def _shared_memory(folder: Path) -> Finding:
+    """Return how much Ray's objects can take without going to the disk."""
+    if not folder.is_dir():
+        return Finding("ray", OK, "objects are kept in files: this system has no /dev/shm")
+    free = shutil.disk_usage(folder).free
+    if free < _LEAST_SHARED_BYTES:
+        text = f"{_size(free)} free in {folder}, Ray's objects go to the disk: docker run --shm-size=4g"
+        return Finding("ray", MISSING, text)
+    return Finding("ray", OK, f"{_size(free)} free in {folder} for objects")
+
+
+def _output(folder: Path) -> Finding:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding("output", BROKEN, f"{folder} cannot be written to ({error.strerror}): hydra.run.dir=DIR")
+    return Finding("output", OK, f"{_size(shutil.disk_usage(folder).free)} free in {folder}")
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1024**3:.1f} GiB"

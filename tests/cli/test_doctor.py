@@ -1,0 +1,87 @@
+"""`doctor` tells what there is, what is missing, and what to do."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli import doctor
+from runner.cli.doctor import BROKEN, MISSING, OK, Finding, examine
+from runner.cli.main import main
+from tests.conftest import ROOT
+
+
+def found(distribution: str = "runner", folder: Path | None = None) -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(distribution, folder)}
+
+
+@pytest.fixture
+def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A distribution that needs numpy, has an extra with a package that nobody has, and one that all have."""
+    folder = tmp_path / "doctored-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: doctored\nVersion: 1.0\nRequires-Dist: numpy>=1\n"
+        "Requires-Dist: nobody-has-this>=2; extra == 'rare'\nRequires-Dist: torch>=2; extra == 'common'\n"
+        "Requires-Dist: numpy>=999; extra == 'future'\n"
+        "Provides-Extra: rare\nProvides-Extra: common\nProvides-Extra: future\nProvides-Extra: test\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return "doctored"
+
+
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    printed = capsys.readouterr().out
+    assert "ok       python" in printed
+    assert "cores, " in printed
+    assert BROKEN not in printed
+
+
+def test_command_of_a_folder_that_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Path, "cwd", lambda: tmp_path / "gone")
+    assert main(["doctor"]) == 1
+    assert "gone cannot be written to (No such file or directory): hydra.run.dir=DIR" in capsys.readouterr().out
+
+
+def test_extras(make_distribution: str) -> None:
+    of_doctored = found(make_distribution)
+    assert of_doctored["extra rare"] == Finding("extra rare", MISSING, 'pip install "doctored[rare]"')
+    assert of_doctored["extra future"].state == MISSING
+    assert of_doctored["extra common"] == Finding("extra common", OK, "torch")
+    assert "extra test" not in of_doctored
+
+
+def test_nothing_else_is_looked_for_where_a_package_is_missing(
+    make_distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata = tmp_path / "doctored-1.0.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text() + "Requires-Dist: nobody-has-this>=2\n")
+    of_doctored = found(make_distribution)
+    assert of_doctored["packages"] == Finding("packages", BROKEN, "pip install 'nobody-has-this>=2'")
+    assert "machine" not in of_doctored
+
+
+def test_a_distribution_that_is_not_installed() -> None:
+    assert found("nobody-has-this")["packages"].state == BROKEN
+
+
+def test_no_compiler() -> None:
+    environment = {**os.environ, "CXX": "no-such-compiler"}  # torch looks once in a process
+    command = [sys.executable, "-m", "runner", "doctor"]
+    printed = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert "missing  compiler" in printed
+    assert "for learners.compile=true: g++ or clang++" in printed
+
+
+def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found()["ray"].state == OK
+    monkeypatch.setattr(doctor, "_LEAST_SHARED_BYTES", 2**60)
+    assert found()["ray"].state == MISSING
+    assert "--shm-size" in found()["ray"].text
