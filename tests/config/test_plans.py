@@ -303,6 +303,7 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
     assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {
         "cql_discrete",
         "ddpg",
+        "ppo_sb3",  # the plan of ppo
         "sac_discrete",
         "tqc",
     } == set(EXPERIMENTS)
