@@ -103,6 +103,7 @@ SAMPLED = {
     "ppo_multi_agent_cartpole": _SAMPLED,
     "ppo_multi_agent_cartpole_shared": _SAMPLED,
     "ppo_pendulum": _SAMPLED,
+    "ppo_sb3_cartpole": _SAMPLED,
     "ppo_speaker_listener": _SAMPLED,
     "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
     "rainbow_cartpole": (*_CONTINUOUS_REPLAY, "module.num_atoms=11"),
