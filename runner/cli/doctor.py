@@ -17,6 +17,7 @@ from runner.cli.arguments import parse_arguments
 from runner.config.errors import ConfigError
 
 _DEVELOPMENT = ("test",)  # extras that no run needs
+_TOLD = ("torch", "ray", "mlflow", "gymnasium")  # packages whose versions questions are about
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_BYTES = 2 * 1024**3
 OK, MISSING, BROKEN = "ok", "missing", "broken"
@@ -77,8 +78,7 @@ def _packages(distribution: str) -> Iterator[Finding]:
         return
     needed = [one for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
     wrong = list(_unmet(needed))
-    found = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("torch", "ray", "mlflow", "gymnasium"))
-    yield Finding("packages", BROKEN if wrong else OK, f"pip install {' '.join(wrong)}" if wrong else found)
+    yield Finding("packages", BROKEN, f"pip install {' '.join(wrong)}") if wrong else _found(needed)
     for extra in extras:
         if extra in _DEVELOPMENT:
             continue
@@ -86,6 +86,11 @@ def _packages(distribution: str) -> Iterator[Finding]:
         lacking = list(_unmet(of_extra))
         text = f'pip install "{distribution}[{extra}]"' if lacking else ", ".join(map(_name, of_extra))
         yield Finding(f"extra {extra}", MISSING if lacking else OK, text)
+
+
+def _found(needed: Sequence[Requirement]) -> Finding:
+    told = [f"{one.name} {importlib.metadata.version(one.name)}" for one in needed if one.name in _TOLD]
+    return Finding("packages", OK, ", ".join(told))
 
 
 def _name(requirement: Requirement) -> str:

@@ -38,7 +38,7 @@ class ObservationChecks:
     def __init__(self, space: gym.Space[Any], num_rows: int, owner: str, observation_check: str = "warn") -> None:
         self._num_rows = num_rows
         self._leaves: list[LeafChecks] = []
-        for path, part in _leaf_spaces(space, ()):
+        for path, part in leaf_spaces(space):
             if part.shape is None or part.dtype is None or np.dtype(part.dtype).kind not in "biuf":
                 where = f"{owner}, obs{keys(path)}" if path else owner
                 raise ConfigError([Problem("this observation space is not supported", where, str(part), _SUPPORTED)])
@@ -70,13 +70,14 @@ class ObservationChecks:
         return replace(first, rows=np.unique(np.concatenate([misfit.rows for misfit in found])))
 
 
-def _leaf_spaces(space: gym.Space[Any], path: Path) -> Iterator[tuple[Path, gym.Space[Any]]]:
+def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
+    """Yield the parts of nested Dict and Tuple spaces, with the keys that lead to them."""
     if isinstance(space, gym.spaces.Dict):
         for key, part in space.spaces.items():
-            yield from _leaf_spaces(part, (*path, key))
+            yield from leaf_spaces(part, (*path, key))
     elif isinstance(space, gym.spaces.Tuple):
         for index, part in enumerate(space.spaces):
-            yield from _leaf_spaces(part, (*path, index))
+            yield from leaf_spaces(part, (*path, index))
     else:
         yield path, space
 

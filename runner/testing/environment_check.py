@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import gymnasium as gym
@@ -13,8 +13,8 @@ import numpy as np
 
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
-from runner.env_runners.env_makers import Environment, make_environment, make_vector_env
-from runner.env_runners.observation_checks import ObservationChecks
+from runner.env_runners.env_makers import make_environment, make_vector_env
+from runner.env_runners.observation_checks import ObservationChecks, leaf_spaces, outline
 from runner.episodes import nested
 
 _NUM_REPEATED = 200  # steps that are taken a second time
@@ -55,6 +55,7 @@ def check_environment(config: EnvConfig, num_steps: int = 1000, seed: int = 0) -
     if not isinstance(env, gym.Env):
         allowed = "a gymnasium.Env; validate --build takes some steps with others"
         raise ConfigError([Problem("check-env looks at one environment with one agent", "env", config.name, allowed)])
+    _check_spaces(env, config.name)
     check = _Check(env, config, seed)
     try:
         check.run(num_steps)
@@ -63,6 +64,14 @@ def check_environment(config: EnvConfig, num_steps: int = 1000, seed: int = 0) -
     finally:
         env.close()
     return check.found
+
+
+def _check_spaces(env: gym.Env[Any, Any], name: str) -> None:
+    for attribute in ("observation_space", "action_space"):
+        space = getattr(env, attribute, None)
+        if not isinstance(space, gym.Space):
+            got = "nothing" if space is None else repr(space)
+            raise ConfigError([Problem(f"{name} has no {attribute}", "env", got, "a gymnasium.spaces.Space")])
 
 
 class _Check:
@@ -79,12 +88,13 @@ class _Check:
         spaces = {"observation space": self._env.observation_space, "action space": self._env.action_space}
         self.found.facts.update({name: " ".join(str(space).split()) for name, space in spaces.items()})
         self._check_bounds(self._env.action_space)
-        first = self._walk(num_steps)
-        self._check_repeated(first[:_NUM_REPEATED])
-        if not self.found.faults:
-            self.found.facts["env steps/s"] = f"{self._speed_alone(num_steps):,.0f} of one, with random actions"
-            together = f"{_NUM_TOGETHER} sub-environments, as one env runner steps them"
-            self.found.facts["env steps/s, together"] = f"{self._speed_together(num_steps):,.0f} of {together}"
+        answers = self._walk(num_steps)
+        if self.found.faults:
+            return
+        self._check_repeated(answers[:_NUM_REPEATED])
+        self.found.facts["env steps/s"] = f"{self._speed(1, num_steps):,.0f} of one, with random actions"
+        together = f"{_NUM_TOGETHER} sub-environments, as one env runner steps them"
+        self.found.facts["env steps/s, together"] = f"{self._speed(_NUM_TOGETHER, num_steps):,.0f} of {together}"
 
     # -- episodes ------------------------------------------------------------------------------------------------------
 
@@ -100,9 +110,9 @@ class _Check:
                 length, total = 0, 0.0
             self._check_observation(obs, "reset" if is_new else "step")
             if not is_new:
-                self._check_reward(reward)
                 self._check_ends(terminated, truncated)
-                length, total, num_taken = length + 1, total + float(np.sum(reward)), num_taken + 1
+                total += self._number_of(reward)
+                length, num_taken = length + 1, num_taken + 1
                 if terminated or truncated:
                     lengths.append(length)
                     returns.append(total)
@@ -147,34 +157,37 @@ class _Check:
             allowed = "observation, reward, terminated, truncated, info (a dict)"
             raise RunFailure(Problem("step does not return five values", "step", _outline(answer), allowed))
         obs, reward, terminated, truncated, _ = answer
+        if np.ndim(terminated) or np.ndim(truncated):
+            got = f"{outline(terminated)}, {outline(truncated)}"
+            raise RunFailure(Problem("terminated or truncated is no bool", "step", got, "True or False"))
         return _copy(obs), reward, terminated, truncated
 
     # -- single answers ------------------------------------------------------------------------------------------------
 
     def _check_observation(self, obs: Any, method: str) -> None:
-        row = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], obs)
+        row = nested.map_leaves(lambda leaf: leaf[None], obs)
         self._checks.check_shapes(row, method)
         misfit = self._checks.find_misfit(row)
         if misfit is not None:
-            self._tell(misfit.problem, is_fault=misfit.is_error, where=method)
+            self._tell(replace(misfit.problem, where=method), is_fault=misfit.is_error)
 
-    def _check_reward(self, reward: Any) -> None:
-        if np.ndim(reward) != 0 or not np.issubdtype(np.asarray(reward).dtype, np.number):
-            self._tell(Problem("a reward is no number", "step", _outline(reward), "a float"), is_fault=True)
-        elif not math.isfinite(reward):
+    def _number_of(self, reward: Any) -> float:
+        """Check a reward; 0 where it is no number."""
+        if np.ndim(reward) or np.asarray(reward).dtype.kind not in "biuf":
+            self._tell(Problem("a reward is no number", "step", outline(reward), "a float"), is_fault=True)
+            return 0.0
+        if not math.isfinite(reward):
             self._tell(Problem("a reward is not finite", "step", str(reward), "finite numbers"), is_fault=True)
+        return float(reward)
 
     def _check_ends(self, terminated: Any, truncated: Any) -> None:
         for name, value in (("terminated", terminated), ("truncated", truncated)):
             if not isinstance(value, _BOOLS):
                 self._tell(Problem(f"{name} is no bool", "step", repr(value), "True or False"), is_fault=False)
 
-    def _check_bounds(self, space: Any) -> None:
-        parts = space.spaces.values() if isinstance(space, gym.spaces.Dict) else getattr(space, "spaces", [space])
-        for part in parts:
-            if isinstance(part, (gym.spaces.Dict, gym.spaces.Tuple)):
-                self._check_bounds(part)
-            elif isinstance(part, gym.spaces.Box) and not part.is_bounded():
+    def _check_bounds(self, space: gym.Space[Any]) -> None:
+        for _, part in leaf_spaces(space):
+            if isinstance(part, gym.spaces.Box) and not part.is_bounded():
                 what = "actions have no bounds: they are neither scaled nor clipped"
                 allowed = "a Box with finite low and high"
                 self._tell(Problem(what, "action_space", str(part), allowed), is_fault=False)
@@ -195,7 +208,7 @@ class _Check:
 
     def _check_repeated(self, first: list[Answer]) -> None:
         """Compare with what another environment returns for the same seeds and actions."""
-        another: Environment = make_environment(self._config)
+        another = make_environment(self._config)
         try:
             for number, (expected, (got, is_new)) in enumerate(zip(first, self._answers(another), strict=False)):
                 if not _are_equal(expected, got):
@@ -210,43 +223,36 @@ class _Check:
         finally:
             another.close()
 
-    def _tell(self, problem: Problem, is_fault: bool, where: str | None = None) -> None:
-        if problem.what in self._kinds:
-            return
-        self._kinds.add(problem.what)
-        told = problem if where is None else Problem(problem.what, where, problem.got, problem.allowed, problem.nearest)
-        (self.found.faults if is_fault else self.found.warnings).append(told)
+    def _tell(self, problem: Problem, is_fault: bool) -> None:
+        if problem.what not in self._kinds:
+            self._kinds.add(problem.what)
+            (self.found.faults if is_fault else self.found.warnings).append(problem)
 
-    # -- speed ---------------------------------------------------------------------------------------------------------
-
-    def _speed_alone(self, num_steps: int) -> float:
-        actions = [self._env.action_space.sample() for _ in range(num_steps)]
-        self._env.reset(seed=self._seed)
-        start_s = time.perf_counter()
-        for action in actions:
-            _, _, terminated, truncated, _ = self._env.step(action)
-            if terminated or truncated:
-                self._env.reset()
-        return num_steps / (time.perf_counter() - start_s)
-
-    def _speed_together(self, num_steps: int) -> float:
-        envs = make_vector_env(self._config, _NUM_TOGETHER, "auto", self._seed)
-        space = gym.vector.utils.batch_space(envs.single_action_space, _NUM_TOGETHER)
+    def _speed(self, num_envs: int, num_steps: int) -> float:
+        """Return the env steps per second of so many sub-environments; a reset is time, and no env step."""
+        envs = make_vector_env(self._config, num_envs, "auto", self._seed)
+        space = gym.vector.utils.batch_space(envs.single_action_space, num_envs)
         space.seed(self._seed)
-        all_actions = [space.sample() for _ in range(-(-num_steps // _NUM_TOGETHER))]
+        all_actions = [space.sample() for _ in range(-(-num_steps // num_envs))]
+        num_taken, are_reset = 0, np.zeros(num_envs, np.bool_)
         try:
             envs.reset(("check", 0, 0))
             start_s = time.perf_counter()
             for actions in all_actions:
-                envs.step(actions)
-            return len(all_actions) * _NUM_TOGETHER / (time.perf_counter() - start_s)
+                _, _, terminateds, truncateds, _ = envs.step(actions)
+                num_taken += num_envs - int(np.count_nonzero(are_reset))
+                are_reset = terminateds | truncateds
+            return num_taken / (time.perf_counter() - start_s)
         finally:
             envs.close()
 
 
 def _copy(obs: Any) -> Any:
-    """Return the observation, safe from an environment that writes into it in its next step."""
-    return nested.map_leaves(np.array, obs)
+    """Return the observation as arrays, safe from an environment that writes into it in its next step."""
+    try:
+        return nested.map_leaves(np.array, obs)
+    except ValueError as error:  # lists of different lengths
+        raise RunFailure(Problem(f"an observation is no array: {error}", got=type(obs).__name__)) from error
 
 
 def _are_equal(first: Answer, second: Answer) -> bool:
@@ -256,8 +262,8 @@ def _are_equal(first: Answer, second: Answer) -> bool:
     return all(np.array_equal(one, other) for one, other in leaves)
 
 
-def _outline(value: Any) -> str:
-    if isinstance(value, tuple):
-        return f"{len(value)} values: {', '.join(type(part).__name__ for part in value)}"
-    shape = f" of shape {value.shape}" if isinstance(value, np.ndarray) else ""
-    return f"{type(value).__name__}{shape}"
+def _outline(answer: Any) -> str:
+    """Return what `reset` or `step` returned."""
+    if isinstance(answer, tuple):
+        return f"{len(answer)} values: {', '.join(type(part).__name__ for part in answer)}"
+    return outline(answer)

@@ -15,12 +15,12 @@ from runner.cli.main import main
 from tests.conftest import ROOT
 
 
-def found(distribution: str = "runner", folder: Path | None = None) -> dict[str, Finding]:
-    return {finding.name: finding for finding in examine(distribution, folder)}
+def found(distribution: str = "runner") -> dict[str, Finding]:
+    return {finding.name: finding for finding in examine(distribution)}
 
 
 @pytest.fixture
-def make_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def doctored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A distribution that needs numpy, has an extra with a package that nobody has, and one that all have."""
     folder = tmp_path / "doctored-1.0.dist-info"
     folder.mkdir()
@@ -50,8 +50,8 @@ def test_command_of_a_folder_that_is_gone(
     assert "gone cannot be written to (No such file or directory): hydra.run.dir=DIR" in capsys.readouterr().out
 
 
-def test_extras(make_distribution: str) -> None:
-    of_doctored = found(make_distribution)
+def test_extras(doctored: str) -> None:
+    of_doctored = found(doctored)
     assert of_doctored["extra rare"] == Finding("extra rare", MISSING, 'pip install "doctored[rare]"')
     assert of_doctored["extra future"].state == MISSING
     assert of_doctored["extra common"] == Finding("extra common", OK, "torch")
@@ -59,11 +59,11 @@ def test_extras(make_distribution: str) -> None:
 
 
 def test_nothing_else_is_looked_for_where_a_package_is_missing(
-    make_distribution: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    doctored: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metadata = tmp_path / "doctored-1.0.dist-info" / "METADATA"
     metadata.write_text(metadata.read_text() + "Requires-Dist: nobody-has-this>=2\n")
-    of_doctored = found(make_distribution)
+    of_doctored = found(doctored)
     assert of_doctored["packages"] == Finding("packages", BROKEN, "pip install 'nobody-has-this>=2'")
     assert "machine" not in of_doctored
 

@@ -104,3 +104,58 @@ class ActsWithoutBounds(Walk):
 
     def step(self, action: Any) -> Any:
         return super().step(int(action["motor"][0] > 0))
+
+
+class HasNoSpace(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.action_space
+
+
+class ReturnsRaggedLists(Walk):
+    def step(self, action: Any) -> Any:
+        _, *others = super().step(action)
+        return [[1.0], [1.0, 2.0]], *others
+
+
+class RewardsWithText(Walk):
+    def step(self, action: Any) -> Any:
+        obs, _, *others = super().step(action)
+        return obs, "much", *others
+
+
+class EndsWithArrays(Walk):
+    def step(self, action: Any) -> Any:
+        obs, reward, terminated, truncated, info = super().step(action)
+        return obs, reward, np.array([terminated, terminated]), truncated, info
+
+
+class RewardsWithBools(Walk):
+    def step(self, action: Any) -> Any:
+        obs, _, *others = super().step(action)
+        return obs, True, *others
+
+
+class FailsInItsSecondEpisode(Walk):
+    num_episodes = 0
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        self.num_episodes += 1
+        if self.num_episodes == 2:
+            raise RuntimeError("only once")
+        return super().reset(seed=seed)
+
+
+class FailsWhenMadeThreeTimes(Walk):
+    """Fails in the measurement, which is made with the third environment."""
+
+    num_made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        type(self).num_made += 1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        if self.num_made == 3:
+            raise RuntimeError("only twice")
+        return super().reset(seed=seed)

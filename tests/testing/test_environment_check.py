@@ -20,13 +20,15 @@ def check(name: str, num_steps: int = 60, **config: object) -> EnvironmentCheck:
     ("name", "what", "got"),
     [
         ("RaisesInReset", "reset(seed=0) raised RuntimeError: no licence", None),
-        ("ResetsWithoutInfo", "reset does not return two values", "ndarray of shape (2,)"),
+        ("ResetsWithoutInfo", "reset does not return two values", "ndarray of shape (2,) and dtype float32"),
         ("StepsWithFourValues", "step does not return five values", "4 values: ndarray, float, bool, dict"),
         ("RaisesInStep", "step raised ValueError: the motor is off", "action "),
         ("ReturnsOtherShapes", "the environment's observations do not have the shape of its space", "shape (1, 3)"),
         ("ReturnsNaN", "an observation of the environment is not finite", "obs[1] = nan"),
-        ("RewardsWithArrays", "a reward is no number", "ndarray of shape (1,)"),
+        ("RewardsWithArrays", "a reward is no number", "ndarray of shape (1,) and dtype float64"),
         ("RewardsWithInfinity", "a reward is not finite", "inf"),
+        ("RewardsWithText", "a reward is no number", "str of shape ()"),
+        ("EndsWithArrays", "terminated or truncated is no bool", "ndarray of shape (2,) and dtype bool"),
     ],
 )
 def test_fault(name: str, what: str, got: str | None) -> None:
@@ -35,6 +37,27 @@ def test_fault(name: str, what: str, got: str | None) -> None:
     assert fault.what == what
     assert got is None or got in str(fault.got)
     assert "env steps/s" not in found.facts
+    assert not found.warnings
+
+
+def test_observation_that_is_no_array() -> None:
+    (fault,) = check("ReturnsRaggedLists").faults
+    assert fault.what.startswith("an observation is no array: ")
+
+
+def test_fault_in_a_later_episode() -> None:
+    (fault,) = check("FailsInItsSecondEpisode").faults
+    assert fault.what == "reset(seed=1) raised RuntimeError: only once"
+
+
+def test_fault_that_only_the_measurement_meets() -> None:
+    (fault,) = check("FailsWhenMadeThreeTimes").faults
+    assert fault.what == "the environment raised RuntimeError in reset: only twice"
+
+
+def test_no_space() -> None:
+    with pytest.raises(ConfigError, match="HasNoSpace has no action_space"):
+        check("HasNoSpace")
 
 
 @pytest.mark.parametrize(
@@ -64,8 +87,9 @@ def test_observation_out_of_bounds_is_a_fault_where_the_block_says_so() -> None:
     assert not check("LeavesItsSpace", observation_check="off").warnings
 
 
-def test_nothing_is_wrong() -> None:
-    found = check("Walk", 60)
+@pytest.mark.parametrize("name", ["Walk", "RewardsWithBools"])
+def test_nothing_is_wrong(name: str) -> None:
+    found = check(name)
     assert not found.faults + found.warnings
     assert found.facts["episodes"].startswith("6 of 10 to 10 env steps (mean 10.0), mean return 10")
 
