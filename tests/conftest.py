@@ -37,6 +37,12 @@ GOLDEN_DIR = Path(__file__).parent / "golden"
 if str(ROOT) not in sys.path:  # `tests.environments` must be importable, here and in Ray's workers
     sys.path.insert(0, str(ROOT))
 
+# Seconds for what a process must do at some time: only one that hangs takes longer, also on a slow and busy machine.
+WAIT_S = 300.0
+
+# Seconds for what a process must do at some time: only one that hangs takes longer, also on a slow and busy machine.
+WAIT_S = 300.0
+
 # A run of ppo_cartpole whose iterations take 30 ms.
 QUICK = (
     "algorithm.train_batch_size_per_learner=256",

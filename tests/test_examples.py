@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.conftest import QUICK, ROOT, result_of
+from tests.conftest import QUICK, ROOT, WAIT_S, result_of
 
 CI = ROOT / "examples" / "ci"
 CORRIDOR = ROOT / "examples" / "corridor"
@@ -35,7 +35,7 @@ def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     arguments = ["+experiment=corridor", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
     arguments += overrides
     command = [sys.executable, "-m", "runner", *arguments]
-    result = subprocess.run(command, cwd=CORRIDOR, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=CORRIDOR, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
@@ -46,7 +46,7 @@ def test_a_callback_reports_why_episodes_end(tmp_path: Path) -> None:
     arguments = ["+experiment=falls", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}", *short]
     command = [sys.executable, "-m", "runner", *arguments]
     folder = ROOT / "examples" / "callbacks"
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
     found = result_of(run_dir)
     assert found["callbacks/fell"] > 0.9  # episodes of random actions end so, and not at the edge of the track
@@ -58,9 +58,8 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     assert len((folder / "shared_critic.py").read_text().splitlines()) < 60
     command = [sys.executable, "-m", "runner", "+experiment=two_switches", "--config-dir", ".", "tracking=none"]
     environment = ENVIRONMENT | {"PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"}
-    result = subprocess.run(
-        [*command, f"hydra.run.dir={run_dir}"], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
-    )
+    command += [f"hydra.run.dir={run_dir}"]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
@@ -71,12 +70,12 @@ def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str
     folder, run_dir = tmp_path / "example", tmp_path / "run"
     shutil.copytree(RECORDED_DATA, folder)
     if experiment == "pictures":
-        subprocess.run([sys.executable, "pictures.py"], cwd=folder, env=ENVIRONMENT, check=True, timeout=60)
+        subprocess.run([sys.executable, "pictures.py"], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
     if experiment == "mirrored":
         arguments.append(f"offline.input_={ROOT / 'tests' / 'data' / 'rllib_cartpole_episodes'}")
     command = [sys.executable, "-m", "runner", *arguments]
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
     assert result_of(run_dir)["stop_reason"].startswith("evaluation/env_runners/episode_return_mean")
     assert "WARNING" not in result.stderr
@@ -107,7 +106,7 @@ def test_the_jobs_of_ci_systems(tmp_path: Path) -> None:
             env=ENVIRONMENT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=WAIT_S,
         )
         codes[command] = result.returncode, result.stderr
     assert codes == {validate: (0, ""), train: (3, "")}

@@ -15,12 +15,11 @@ import pytest
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
 
 Run = Callable[..., Outcome]
 Start = Callable[..., "subprocess.Popen[str]"]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK)
-WAIT_S = 60.0
 
 
 def _lines(run_dir: Path) -> list[dict[str, Any]]:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from runner.rllink.client import Client, RLlinkError, ServerGone
-from tests.chaos.processes import WAIT_S
+from tests.conftest import WAIT_S
 from tests.rllink.conftest import RawClient
 
 TOKEN = "an honest token"

@@ -12,10 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.conftest import ROOT
+from tests.conftest import ROOT, WAIT_S
 
 RUNNER = ("-m", "runner")
-WAIT_S = 240.0
 _PAUSE_S = 0.002
 _ENDED = "ZX"  # zombie, dead
 

@@ -27,10 +27,10 @@ from tests.chaos.clients import (
     attacked_by,
 )
 from tests.chaos.conftest import Scenario
-from tests.chaos.processes import RUNNER, WAIT_S, Command
+from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import assert_each_iteration_once
 from tests.chaos.witness import witnessed_rewards
-from tests.conftest import progress_of
+from tests.conftest import WAIT_S, progress_of
 from tests.rllink.test_restart import wait_for
 
 Start = Callable[..., Command]

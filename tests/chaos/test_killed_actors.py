@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from tests.chaos.conftest import Scenario
-from tests.chaos.processes import RUNNER, WAIT_S, Command, Process
+from tests.chaos.processes import RUNNER, Command, Process
 from tests.chaos.runs import assert_each_iteration_once, newest_state, num_lines
-from tests.conftest import progress_of, result_of
+from tests.conftest import WAIT_S, progress_of, result_of
 
 pytestmark = [pytest.mark.ray]
 Start = Callable[..., Command]

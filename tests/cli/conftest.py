@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import WAIT_S
+
 ROOT = Path(__file__).parent.parent.parent
 RunCli = Callable[..., subprocess.CompletedProcess[str]]
 # A program that runs the command line and prints which of the heavy packages it has imported.
@@ -29,6 +31,6 @@ def run_cli(tmp_path: Path) -> RunCli:
         environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
         program = ["-m", "runner"] if code is None else ["-c", code]
         command = [sys.executable, *program, *arguments]
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S)
 
     return run

@@ -19,7 +19,7 @@ from runner.cli.ci import Verdict, parse_budget
 from runner.cli.conditions import Condition
 from runner.cli.junit import Case, write_report
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
-from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
 
 Run = Callable[..., Outcome]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
@@ -222,7 +222,7 @@ def test_an_interrupted_run(start_main: Callable[..., subprocess.Popen[str]], tm
     while not run.stdout.readline().startswith("iter"):
         assert run.poll() is None
     run.send_signal(signal.SIGINT)
-    out, _ = run.communicate(timeout=60)
+    out, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 130
     assert re.search(r"^assert .*: \d.*, does not hold$", out, re.MULTILINE)
     assert read_report(tmp_path / "out.xml")["run"] == ("error", result_of(tmp_path / "run")["stop_reason"])

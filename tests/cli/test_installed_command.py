@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import ROOT
-from tests.conftest import QUICK
+from tests.conftest import QUICK, WAIT_S
 
 # What pip writes for an entry of [project.scripts].
 COMMAND = "import sys\nfrom runner.__main__ import command\nsys.exit(command())\n"
@@ -31,7 +31,7 @@ def run_installed(tmp_path: Path, *arguments: str, **variables: str) -> subproce
     environment = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"} | variables
     command = [sys.executable, str(tmp_path / "bin" / "runner"), *arguments, "env._target_=my_envs.SteepCartPole"]
     command += ["+experiment=ppo_cartpole", "env.env=null"]
-    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True, timeout=WAIT_S)
 
 
 def test_a_module_of_the_working_folder(tmp_path: Path) -> None:

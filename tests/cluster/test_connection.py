@@ -17,7 +17,7 @@ import pytest
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import RayConfig
 from runner.experiment.trainer import Trainer
-from tests.conftest import ROOT
+from tests.conftest import ROOT, WAIT_S
 
 pytestmark = pytest.mark.ray
 
@@ -66,7 +66,7 @@ def running() -> Iterator[tuple[Path, str]]:
 def client(folder: Path, address: str = "", **variables: str) -> dict[str, Any]:
     command = [sys.executable, "-c", CLIENT, address]
     done = subprocess.run(
-        command, env=environment_of(folder, **variables), capture_output=True, text=True, timeout=120, check=True
+        command, env=environment_of(folder, **variables), capture_output=True, text=True, timeout=WAIT_S, check=True
     )
     result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from runner.config.documents import TooLargeError, check_expansion, parse_json
-from tests.conftest import ROOT
+from tests.conftest import ROOT, WAIT_S
 
 
 def aliases() -> str:
@@ -46,7 +46,7 @@ def test_yaml_that_expands_to_too_much(tmp_path: Path, name: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=WAIT_S,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
     )
     assert result.returncode == 2, result.stderr[-1000:]

@@ -25,7 +25,7 @@ from runner.config.plans import (
     read_plan,
     steps_of,
 )
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, WAIT_S, Outcome
 
 AssertGolden = Callable[[str, str], None]
 OWN = "tests.plans.own_plans"
@@ -335,7 +335,7 @@ def test_neither_torch_nor_ray_is_imported(verb: tuple[str, ...], plan: str, cod
     arguments = [*verb, "+experiment=ppo_cartpole", f"algorithm.plan={plan}"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", LOADED, *arguments]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert done.stdout.splitlines()[-1].startswith(f"{code} ["), done.stderr
     assert "torch" not in done.stdout.splitlines()[-1]
     assert "ray" not in done.stdout.splitlines()[-1]

@@ -14,11 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK, ROOT, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
 
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., Outcome]
-WAIT_S = 90.0
 ENDLESS = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=100000", "hydra.run.dir=run")
 
 

@@ -22,7 +22,7 @@ from runner.experiment.trainer import Trainer
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.run_metrics import RunMetrics
 from runner.rows.finished_episodes import FinishedEpisodes
-from tests.conftest import without_times
+from tests.conftest import WAIT_S, without_times
 
 SMALL = (
     "algorithm.train_batch_size_per_learner=60",
@@ -34,7 +34,6 @@ SMALL = (
     "connectors=mean_std_filter",
 )
 A3C = "algorithm.plan=[{AsyncGradients: {num_async: 2}}, {ApplyGradients: {update_all: false}}]"
-WAIT_S = 60.0
 
 
 def trainer_of(algorithm: str, *overrides: str) -> Trainer:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from runner.experiment.trainer import Trainer
-from tests.conftest import ROOT, progress_of, result_of, without_times
+from tests.conftest import ROOT, WAIT_S, progress_of, result_of, without_times
 from tests.test_examples import ENVIRONMENT
 
 EXAMPLE = ROOT / "examples" / "plans"
@@ -70,7 +70,7 @@ def test_a_function_of_as_many_lines_gives_the_numbers_of_the_yaml(
 def run(tmp_path: Path, *arguments: str) -> str:
     """Run a command in the folder of the example; returns what it printed."""
     command = [sys.executable, "-m", "runner", *arguments]
-    done = subprocess.run(command, cwd=EXAMPLE, env=ENVIRONMENT, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=EXAMPLE, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

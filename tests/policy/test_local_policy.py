@@ -26,6 +26,7 @@ from runner.policy import OnnxPolicy
 from runner.policy.manifest import describe_distribution
 from runner.rllink import local_policy
 from runner.rllink.local_policy import LocalPolicy, PolicyFileError
+from tests.conftest import WAIT_S
 from tests.policy.policies import make_parts, prepended, random_weights
 
 ARM = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32))
@@ -241,7 +242,7 @@ def test_a_client_needs_numpy_and_onnxruntime_only(arm_policy: tuple[LocalPolicy
     root = Path(__file__).parent.parent.parent
     result = subprocess.run(
         [sys.executable, "-c", BLOCKED, str(tmp_path / "policy.onnx")],
-        cwd=root, capture_output=True, text=True, timeout=60,
+        cwd=root, capture_output=True, text=True, timeout=WAIT_S,
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert "runner.config" not in result.stdout

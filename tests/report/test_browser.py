@@ -15,6 +15,7 @@ from runner.report.run_record import read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
+from tests.conftest import WAIT_S
 from tests.report.folders import progress_line, replay_line, write_everything, write_run
 
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -39,7 +40,7 @@ def visit(html: str, folder: Path) -> tuple[str, list[str]]:
     assert BROWSER is not None
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--v=0"]
     command += [f"--user-data-dir={folder / 'profile'}", "--virtual-time-budget=20000", "--dump-dom", file.as_uri()]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=True)
     return ended.stdout, [line for line in ended.stderr.splitlines() if "CONSOLE" in line]
 
 

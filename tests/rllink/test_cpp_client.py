@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.conftest import WAIT_S
 from tests.rllink.foreign_client import OFF, ClientContract, ClientError, Driver, Serve, acted
 
 ROOT = Path(__file__).parents[2]
@@ -74,7 +75,7 @@ class TestCartPole:
             (["--port"], "usage", 2),
             (["--port", "five"], "numbers", 1),
         ):
-            done = subprocess.run([cartpole, *arguments], capture_output=True, text=True, timeout=20)
+            done = subprocess.run([cartpole, *arguments], capture_output=True, text=True, timeout=WAIT_S)
             assert done.returncode == code
             assert said in done.stderr
 

@@ -21,6 +21,7 @@ from scipy.special import log_expit, log_softmax
 
 from runner.policy import OnnxPolicy
 from runner.rllink.local_policy import LocalPolicy
+from tests.conftest import WAIT_S
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state
 from tests.policy.test_onnx_policy import NESTED, NESTED_ACTIONS
 from tests.rllink.conftest import Served, episode
@@ -61,7 +62,7 @@ def _install(kept: Path) -> None:
     try:
         if NPM is None:
             pytest.skip("there is no npm here to install onnxruntime-web with")
-        done = subprocess.run([NPM, "install", *quiet], cwd=building, capture_output=True, text=True, timeout=120)
+        done = subprocess.run([NPM, "install", *quiet], cwd=building, capture_output=True, text=True, timeout=WAIT_S)
         if done.returncode != 0:
             pytest.skip(f"npm cannot install onnxruntime-web: {done.stderr[-500:]}")
         if not kept.exists():
@@ -209,7 +210,7 @@ class TestCartPole:
         port = serve("rllink.token=secret").address[1]
         for wrong in (["--inference", "nobody"], ["--token", "Secret"], ["--prot", "1"]):
             command = [str(NODE), programs / "cartpole.mjs", "--port", str(port), *wrong]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+            done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
             assert done.returncode == 1
             assert re.search("nobody|unauthorized|--prot", done.stderr)
 

@@ -20,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.experiment.trainer import Trainer
 from runner.offline.reading.source import open_source
-from tests.conftest import ROOT
+from tests.conftest import ROOT, WAIT_S
 from tests.rllink.conftest import RawClient, episode, wait_until
 from tests.rllink.test_restart import part, wait_for
 from tests.rllink.test_runs import CLIENT, EXTERNAL
@@ -226,7 +226,7 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
         server = subprocess.Popen([*command, "resume", str(run_dir)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for address in wait_for(run_dir / "rllink.json")["addresses"]:
             clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", address.rpartition(":")[2]]))
-        output, _ = server.communicate(timeout=120)
+        output, _ = server.communicate(timeout=WAIT_S)
     finally:
         for process in (server, *clients):
             process.kill()
@@ -239,6 +239,6 @@ def test_recorded_resumed_and_cloned(tmp_path: Path, num_servers: int, how: sign
     if how == signal.SIGINT:
         cloned = ["+experiment=bc_cartpole", f"offline.input_={data}", "tracking=none", "stop.training_iteration=1"]
         done = subprocess.run(
-            [*command, *cloned, f"hydra.run.dir={tmp_path / 'bc'}"], cwd=ROOT, check=False, timeout=90
+            [*command, *cloned, f"hydra.run.dir={tmp_path / 'bc'}"], cwd=ROOT, check=False, timeout=WAIT_S
         )
         assert done.returncode == 0

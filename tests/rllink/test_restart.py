@@ -18,7 +18,7 @@ import pytest
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.rllink.client import Client
 from runner.rllink.journal import Journal, Record
-from tests.conftest import ROOT
+from tests.conftest import ROOT, WAIT_S
 from tests.rllink.conftest import RawClient, Served, episode
 from tests.rllink.test_extensions import hello
 
@@ -190,15 +190,16 @@ def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.05)
         server.send_signal(signal.SIGKILL)
-        server.wait(10)
+        server.wait(WAIT_S)
         resume = [*command, "resume", str(run_dir), f"env.port={port}"]
-        resumed = subprocess.run(resume, cwd=ROOT, timeout=120, check=False)
+        resumed = subprocess.run(resume, cwd=ROOT, timeout=WAIT_S, check=False)
         assert resumed.returncode == 0
-        output, _ = client.communicate(timeout=30)
+        output, _ = client.communicate(timeout=WAIT_S)
     finally:
-        server.kill()
-        if client is not None:
-            client.kill()
+        for process in (server, client):
+            if process is not None:
+                process.kill()
+                process.wait()
     assert client.returncode == 0
     assert "the run is over" in output
     lines = [json.loads(line) for line in (run_dir / "progress.jsonl").read_text().splitlines()]
@@ -206,7 +207,7 @@ def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
     assert lines[-1]["num_env_steps_sampled_lifetime"] <= lines[-1]["rllink/num_env_steps_received"]
 
 
-def wait_for(path: Path, timeout_s: float = 60.0) -> Any:
+def wait_for(path: Path, timeout_s: float = WAIT_S) -> Any:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         if path.exists() and path.read_text().endswith("\n"):

@@ -15,7 +15,7 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, WAIT_S, Outcome
 from tests.rllink.test_restart import wait_for
 
 EXTERNAL = "+experiment=ppo_external_cartpole"
@@ -68,7 +68,7 @@ def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
         assert line, "the run has ended"
         said += line
     run.send_signal(signal.SIGINT)
-    output, _ = run.communicate(timeout=20)
+    output, _ = run.communicate(timeout=WAIT_S)
     assert run.returncode == 130
     assert "interrupted: SIGINT after iteration 0" in output
     assert "listens at 127.0.0.1:" in said
@@ -87,11 +87,12 @@ def test_remote_runners_have_an_address_each(tmp_path: Path) -> None:
         for address, inference in zip(addresses, ("client", "server"), strict=True):
             port = address.rpartition(":")[2]
             clients.append(subprocess.Popen([sys.executable, CLIENT, "--port", port, "--inference", inference]))
-        assert run.wait(90) == 0
-        assert [client.wait(20) for client in clients] == [0, 0]
+        assert run.wait(WAIT_S) == 0
+        assert [client.wait(WAIT_S) for client in clients] == [0, 0]
     finally:
         for process in (run, *clients):
             process.kill()
+            process.wait()
     last = json.loads((tmp_path / "progress.jsonl").read_text().splitlines()[-1])
     assert last["num_env_steps_sampled_lifetime"] >= 1200
     assert last["rllink/num_env_steps_acted"] >= 600

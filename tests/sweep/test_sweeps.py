@@ -16,7 +16,7 @@ import pytest
 
 from runner.locks import held, owner_of
 from runner.sweep.trials import SweepFolder
-from tests.conftest import QUICK, Outcome, progress_of, result_of
+from tests.conftest import QUICK, WAIT_S, Outcome, progress_of, result_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future
 
@@ -84,7 +84,7 @@ def test_a_trial_that_fails_is_tried_again(start_main: Callable[..., subprocess.
     once = "{fault:raise_in_step,once_file:once}"  # relative to where the command was typed
     settings = ("tracking.mlflow=false", "sweep.max_failures=1", "stop.training_iteration=2")
     sweep = start_main(*SWEEP, *FAULTY, f"env.env_config={once},{{fault:raise_in_step}}", *settings)
-    out, err = sweep.communicate(timeout=120)
+    out, err = sweep.communicate(timeout=WAIT_S)
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     assert sweep.returncode == 1
     assert "Traceback" not in err
@@ -110,7 +110,7 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     assert {trial["status"] for trial in killed.values()} <= {"waiting", "running", "finished"}
     assert len(killed) < 4 or any(trial["status"] != "finished" for trial in killed.values())
     second = start_main(*command, *settings)
-    out, err = second.communicate(timeout=180)
+    out, err = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0, err
     assert "of an earlier start" in out
     trials = trials_of(folder)
@@ -121,7 +121,7 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     alone = start_main(
         *SWEEP[1:-1], *settings[::2], "seed=1", "algorithm.lr=1e-3", "hydra.run.dir=alone", "tracking=none"
     )
-    alone.communicate(timeout=100)
+    alone.communicate(timeout=WAIT_S)
     number = next(n for n, own in trials.items() if own["combination"] == {"algorithm.lr": "0.001", "seed": "1"})
     assert losses_of(tmp_path / "alone") == losses_of(folder / str(number))  # as if it had never been killed
 
@@ -134,7 +134,7 @@ def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
     first = start_main(*command, "tracking.mlflow=false")
     wait_until(lambda: (folder / "0" / "progress.jsonl").exists())
     first.send_signal(signal.SIGTERM)
-    out, err = first.communicate(timeout=60)
+    out, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 130, err
     assert "1 interrupted" in out
     reached = progress_of(folder / "0")[-1]["training_iteration"]
@@ -145,7 +145,7 @@ def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
     assert second.stdout.readline() == "sweep\n"
     wait_until(lambda: starts_ray(second.pid))  # and nothing runs yet
     second.send_signal(signal.SIGINT)
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=WAIT_S)
     assert second.returncode == 130, err
     assert "Traceback" not in err
     assert trials_of(folder)[0]["status"] == "interrupted"
@@ -156,7 +156,7 @@ def test_a_reader_that_leaves_ends_nothing(start_main: Callable[..., subprocess.
     sweep = start_main(*SWEEP, "seed=1,2", "tracking.mlflow=false", "stop.training_iteration=1")
     assert sweep.stdout is not None
     sweep.stdout.close()
-    assert sweep.wait(timeout=90) == 0
+    assert sweep.wait(timeout=WAIT_S) == 0
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     assert [trials_of(folder)[number]["status"] for number in (0, 1)] == ["finished", "finished"]
 

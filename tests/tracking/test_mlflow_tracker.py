@@ -25,11 +25,11 @@ from runner.tracking import (
     mlflow_writer,
     resolve_store,
 )
+from tests.conftest import WAIT_S
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
 
 ROOT = Path(__file__).parents[2]
-TIMEOUT_S = 60.0
 STARTED_S = 1_700_000_000.25
 LOSS = "learners/default_policy/policy_loss"
 
@@ -138,9 +138,9 @@ def first_runs(folder: Path, location: StoreLocation) -> dict[str, Tracked]:
     first.log_data_sets([TRAINING, HELD_OUT])
     first.log_data_sets([replace(TRAINING, digest="x" * 100)])  # more than MLflow takes
     second.log_data_sets([TRAINING, replace(TRAINING, context="evaluation")])
-    run_ids = [tracker.run_id(TIMEOUT_S) for tracker in (first, second)]
+    run_ids = [tracker.run_id(WAIT_S) for tracker in (first, second)]
     asked_s = time.time()
-    reports = [first.finish("FINISHED", TIMEOUT_S), second.finish("FAILED", TIMEOUT_S)]
+    reports = [first.finish("FINISHED", WAIT_S), second.finish("FAILED", WAIT_S)]
     names = ("first", "second")
     return {n: Tracked(i, r, warnings, asked_s) for n, i, r in zip(names, run_ids, reports, strict=True)}
 
@@ -157,7 +157,7 @@ def resume(folder: Path, location: StoreLocation, run_id: str) -> Tracked:
         tracker.log_metrics(200_000, {LOSS: 0.01})
         tracker.log_data_sets([TRAINING])
         asked_s = time.time()  # the child is still importing MLflow
-        report = tracker.finish("KILLED", TIMEOUT_S)
+        report = tracker.finish("KILLED", WAIT_S)
     return Tracked(tracker.run_id(), report, warnings, asked_s)
 
 
@@ -257,7 +257,7 @@ def test_resume_goes_on_with_the_same_run(world: World) -> None:
 
 
 def wait_until(is_true: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + TIMEOUT_S
+    give_up_at = time.monotonic() + WAIT_S
     while not is_true():
         assert time.monotonic() < give_up_at, "did not happen in time"
         time.sleep(0.05)
@@ -331,11 +331,11 @@ def failing_tracker(run_dir: Path, settings: MLflowSettings) -> tuple[MLflowTrac
 
 
 def check_failing(tracker: MLflowTracker, warnings: list[str], reason: str) -> None:
-    assert tracker.run_id(TIMEOUT_S) is None
+    assert tracker.run_id(WAIT_S) is None
     wait_until(lambda: tracker._is_over)
     for step in range(5):
         tracker.log_metrics(step, {"loss": 1.0})
-    report = tracker.finish("FINISHED", TIMEOUT_S)
+    report = tracker.finish("FINISHED", WAIT_S)
     assert len(warnings) == 1
     assert warnings[0].startswith("MLflow: ")
     assert reason.lower() in warnings[0].lower()
@@ -344,7 +344,7 @@ def check_failing(tracker: MLflowTracker, warnings: list[str], reason: str) -> N
 
 
 def check_killed_child(tracker: MLflowTracker, warnings: list[str]) -> None:
-    run_id = tracker.run_id(TIMEOUT_S)
+    run_id = tracker.run_id(WAIT_S)
     assert run_id is not None
     assert tracker._process is not None
     assert os.getsid(tracker._process.pid) == tracker._process.pid  # Ctrl-C does not reach it
@@ -357,7 +357,7 @@ def check_killed_child(tracker: MLflowTracker, warnings: list[str]) -> None:
         tracker.log_metrics(step, {"loss": 1.0, "entropy": 0.5})
     assert len(warnings) == 1
     assert "its process ended with exit code -9; training goes on" in warnings[0]
-    report = tracker.finish("FINISHED", TIMEOUT_S)
+    report = tracker.finish("FINISHED", WAIT_S)
     assert report is not None
     assert "22 of 22 metric values were not written; the run has no final status" in report
 
@@ -369,7 +369,7 @@ def test_a_child_that_stands_still_never_blocks_the_trainer(
     warnings: list[str] = []
     tracker = MLflowTracker(settings_of(world.location), tmp_path, warnings.append)
     tracker.start()
-    run_id = tracker.run_id(TIMEOUT_S)
+    run_id = tracker.run_id(WAIT_S)
     assert run_id is not None
     assert tracker._process is not None
     os.kill(tracker._process.pid, signal.SIGSTOP)
@@ -381,7 +381,7 @@ def test_a_child_that_stands_still_never_blocks_the_trainer(
     assert time.monotonic() - started < 5.0
     assert tracker.finish("FINISHED", timeout_s=0.2) is not None  # goes on in the background
     os.kill(tracker._process.pid, signal.SIGCONT)
-    report = tracker.finish("FINISHED", TIMEOUT_S)
+    report = tracker.finish("FINISHED", WAIT_S)
     assert len(warnings) == 1
     assert "does not keep up" in warnings[0]
     assert report is not None

@@ -21,7 +21,7 @@ from runner.config.offline import OfflineConfig
 from runner.offline import open_source
 from runner.offline.files import unpacking
 from runner.offline.files.data_error import DataError
-from tests.conftest import ROOT, Outcome
+from tests.conftest import ROOT, WAIT_S, Outcome
 
 # Peak of `inspect` on a good small file is 0.3 GB.
 _MOST_MEMORY_KB = 700_000
@@ -112,7 +112,7 @@ def test_a_bomb_is_refused_before_it_has_been_unpacked(tmp_path: Path, kind: str
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=WAIT_S,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, limit),
     )
     assert result.returncode == 2, result.stderr[-2000:]
