@@ -170,6 +170,7 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     learners = replace(config.learners, num_learners=0, num_gpus_per_learner=0.0)
     config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=_stepped_here(config.env))
     config = replace(config, callbacks=[])  # they hear of the run itself
+    config = replace(config, evaluation=replace(config.evaluation, video={}))
     if is_recording:
         config = replace(config, evaluation=replace(config.evaluation, offline_evaluation_input_=None))
     else:

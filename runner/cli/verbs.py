@@ -75,6 +75,18 @@ VERBS: Mapping[str | None, Verb] = {
         "evaluate RUN_DIR evaluation.evaluation_duration=50",
         "RUN_DIR",
     ),
+    "play": Verb(
+        "runner.cli.play",
+        "show episodes of the last checkpoint's policy, or of a policy file, in a window or as a video",
+        "play RUN_DIR --output video.mp4",
+        "RUN_DIR",
+        variants={
+            "FILE": (
+                "a policy file, in the environment that you name",
+                "play policy.onnx env=cartpole --output video.gif",
+            )
+        },
+    ),
     "record": Verb(
         "runner.cli.record",
         "record whole episodes of the last checkpoint's policy",

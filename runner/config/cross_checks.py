@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from runner.config.callback_checks import find_callback_problems
 from runner.config.compose import Composed
@@ -11,6 +12,7 @@ from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.env_checks import find_env_problems
 from runner.config.env_runner_checks import find_env_runner_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.info_metrics import find_info_metric_problems
 from runner.config.kinds import LOSSES, MODULES
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
@@ -29,7 +31,7 @@ from runner.config.plans import (
     steps_of,
 )
 from runner.config.q_checks import find_q_problems
-from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.config.schemas import VIDEO, ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
 
@@ -135,6 +137,7 @@ def _check_module(module: ModuleConfig, composed: Composed) -> Iterator[Problem]
 
 
 def _check_evaluation(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    yield from _check_video(config, composed)
     evaluation = config.evaluation
     if not evaluation.evaluation_parallel_to_training:
         return
@@ -149,7 +152,22 @@ def _check_evaluation(config: ExperimentConfig, composed: Composed) -> Iterator[
         yield Problem(f"{key} needs {' and '.join(needed)}", composed.where(key), "true")
 
 
+def _check_video(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    key, video = "evaluation.video", config.evaluation.video
+    for name, value in video.items():
+        if name not in VIDEO:
+            nearest = nearest_match(str(name), VIDEO)
+            yield Problem(f"{key}.{name} is not known", composed.where(key), str(name), ", ".join(VIDEO), nearest)
+        elif type(value) is not int or value < 1:
+            yield Problem(f"{key}.{name} is a number of times", composed.where(key), show_value(value), "1 or more")
+    if video and config.evaluation.evaluation_interval is None:
+        what = f"{key} films evaluations, and nothing is evaluated: evaluation.evaluation_interval is null"
+        yield Problem(what, composed.where(key), show_value(video), "evaluation.evaluation_interval=10")
+
+
 def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    if config.metrics:
+        yield from find_info_metric_problems(config, composed, set(producible_metrics(replace(config, metrics={}))))
     known = producible_metrics(config)
     if not config.stop and not _has_problem_below("stop", composed):
         allowed = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"

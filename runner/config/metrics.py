@@ -9,6 +9,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.callback_checks import callback_metrics, may_be_of_callback
 from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.info_metrics import info_metrics
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import offline_evaluation_metrics
@@ -151,6 +152,7 @@ def producible_metrics(
             ids = {"agent": agents, "module": [module_id]}
             for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
+    names |= info_metrics(config, prefixes)
     module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
     of_pieces = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
@@ -195,7 +197,7 @@ def check_metric_names(
     reported: Mapping[str, str],
     of_callbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the metrics of `stop`, of the checkpoint rule and of sweeps once agents and pipelines are known.
+    """Check metrics out of infos, and those of `stop`, of the checkpoint rule and of sweeps, once agents are known.
 
     Args:
         config: the experiment.
@@ -204,7 +206,7 @@ def check_metric_names(
         of_callbacks: the same of its callbacks.
 
     Raises:
-        ConfigError: no part of the run produces a metric.
+        ConfigError: no part of the run produces a metric, or metrics are asked of infos of several agents.
     """
     known = producible_metrics(config, agents_by_module, reported) | dict(of_callbacks)
     named = [(f"stop.{name}", name) for name in config.stop]
@@ -214,5 +216,8 @@ def check_metric_names(
         for key, name in named
         if name not in known
     ]
+    if config.metrics and agents_by_module:
+        what = "metrics are made of infos of environments with one agent"
+        problems.append(Problem(what, "metrics", "several agents", "metrics: {}"))
     if problems:
         raise ConfigError(problems)

@@ -271,6 +271,10 @@ class ConnectorsConfig:
         return [*getattr(self, pipeline), *self.modules.get(module_id, {}).get(pipeline, ())]
 
 
+# Keys of `evaluation.video`, and what they are where they are not given.
+VIDEO = {"episodes": 1, "every": 1}
+
+
 @dataclass(frozen=True)
 class EvaluationConfig:
     """Evaluations of exactly `evaluation_duration` whole episodes, on separate environments with separate seeds."""
@@ -286,6 +290,9 @@ class EvaluationConfig:
         False, "evaluate the policy of the iteration's start on remote runners while the iteration goes on"
     )
     explore: bool = option(False, "sample actions from the policy's distribution (false: its mode)")
+    video: dict[str, Any] = option(
+        {}, "film evaluations, {episodes: 1, every: 5}: so many episodes of every fifth one and the last; {}: none"
+    )
     offline_evaluation_input_: str | list[str] | None = option(
         None, "held-out recorded data, read with the options offline.input_...; null: none"
     )
@@ -306,6 +313,16 @@ class EvaluationConfig:
     offline_evaluation_q_model_config: dict[str, Any] = option(
         {}, "dm, dr, wdr: how Q is fitted: lr, batch_size, num_updates, num_folds, network (of the module block), ..."
     )
+
+    @property
+    def num_filmed_episodes(self) -> int:
+        """Episodes of a video."""
+        return int(self.video.get("episodes", VIDEO["episodes"]))
+
+    def is_filmed(self, iteration: int) -> bool:
+        """Whether an iteration has an evaluation that is filmed."""
+        every = (self.evaluation_interval or 1) * self.video.get("every", VIDEO["every"])
+        return bool(self.video) and iteration % every == 0
 
 
 @dataclass(frozen=True)
@@ -368,6 +385,9 @@ class ExperimentConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     callbacks: list[dict[str, Any]] = option(
         [], "called at events of the run and its episodes: {_target_: dotted path, its keyword arguments, ...}"
+    )
+    metrics: dict[str, dict[str, Any]] = option(
+        {}, "env_runners/name: {info: key in infos, at: episode_end, reduce: mean}, a metric of finished episodes"
     )
     sweep: SweepConfig = field(default_factory=SweepConfig)
     stop: dict[str, Number] = option({}, "metric: value; the run ends when one metric is at or above its value")

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from runner.config.errors import RunFailure
+from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks
@@ -51,6 +52,7 @@ class SingleAgentEnvRunner:
     Attributes:
         recorder: of sampled or evaluated episodes; None: nothing is recorded.
         callbacks: that hear of episodes; None: none does.
+        infos: takes numbers of finished episodes out of infos; None: no metric asks for any.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class SingleAgentEnvRunner:
         self._to_module: dict[str, Any] | None = None
         self.recorder: EpisodeRecorder | None = None
         self.callbacks: EpisodeCallbacks | None = None
+        self.infos: EpisodeInfos | None = None
         # Entered with every call, never within itself; making one takes longer than entering it.
         self._acting = torch.inference_mode()
         self._give_streams()
@@ -165,14 +168,17 @@ class SingleAgentEnvRunner:
 
         fragment = self._buffer.cut(complete)
         outside = check_fragment(fragment.block, fragment.raw_obs, self._checks)
-        if outside is NONE_OUTSIDE:
+        if outside is NONE_OUTSIDE and self.infos is None:
             return fragment
-        return replace(fragment, finished=replace(fragment.finished, outside=outside))
+        infos = {} if self.infos is None else self.infos.take()
+        return replace(fragment, finished=replace(fragment.finished, outside=outside, infos=infos))
 
     def _start_if_needed(self, explore: bool) -> None:
         if self._to_module is not None:
             return
         self._buffer.clear()
+        if self.infos is not None:
+            self.infos.clear()
         if self.callbacks is not None:
             self.callbacks.before_first_reset()
         obs, infos = self.env.reset(self._seed_name)
@@ -206,6 +212,8 @@ class SingleAgentEnvRunner:
             self._check_newest(self._buffer.current_obs)  # a bad one made the action that made the step fail
             raise
         self._checks.check_shapes(obs, "step")
+        if self.infos is not None:
+            self.infos.add_step(infos, ~self._buffer.awaits_reset, terminateds | truncateds)
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
         self._to_module = self._run_env_to_module(explore)
         if self.callbacks is not None:  # pieces may have written the newest observation anew
@@ -260,6 +268,7 @@ class SingleAgentEnvRunner:
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),
             **({} if self.callbacks is None else {"callbacks": self.callbacks.get_state()}),
+            **({} if self.infos is None else {"infos": self.infos.get_state()}),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -274,6 +283,8 @@ class SingleAgentEnvRunner:
         self.module_to_env.set_state(state["module_to_env"])
         if self.callbacks is not None and "callbacks" in state:
             self.callbacks.set_state(state["callbacks"])
+        if self.infos is not None and "infos" in state:
+            self.infos.set_state(state["infos"])
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around the module."""
@@ -305,4 +316,11 @@ def _first_of_each(parts: list[FinishedEpisodes], quotas: npt.NDArray[np.int64])
     """Return the first `quotas[n]` finished episodes of each sub-environment n."""
     every = FinishedEpisodes.concatenated(parts)
     counted = np.concatenate([np.flatnonzero(every.env_of == n)[:quota] for n, quota in enumerate(quotas)])
-    return replace(every, returns=every.returns[counted], lengths=every.lengths[counted], env_of=every.env_of[counted])
+    infos = {name: numbers[counted] for name, numbers in every.infos.items()}
+    return replace(
+        every,
+        returns=every.returns[counted],
+        lengths=every.lengths[counted],
+        env_of=every.env_of[counted],
+        infos=infos,
+    )

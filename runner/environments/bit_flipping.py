@@ -16,7 +16,8 @@ class BitFlipping(gym.Env[Observation, Any]):
     """Observations and goals are N bits, (N,) int8; action i flips bit i.
 
     The reward is -1, and 0 for the step that reaches the goal, which ends the episode; after N steps it is truncated.
-    The least number of steps is N / 2 in the mean, so that the best mean return is 1 - N / 2.
+    The info of the last step has `is_success`, as in gymnasium-robotics. The least number of steps is N / 2 in the
+    mean, so that the best mean return is 1 - N / 2.
 
     Args:
         num_bits: N.
@@ -53,7 +54,9 @@ class BitFlipping(gym.Env[Observation, Any]):
         self._num_steps += 1
         is_solved = bool(self.compute_terminated(self._bits, self._goal, {}))
         is_truncated = self._num_steps == self._num_bits and not is_solved
-        return self._observe(), float(self.compute_reward(self._bits, self._goal, {})), is_solved, is_truncated, {}
+        reward = float(self.compute_reward(self._bits, self._goal, {}))
+        info = {"is_success": is_solved} if is_solved or is_truncated else {}
+        return self._observe(), reward, is_solved, is_truncated, info
 
     def compute_reward(self, achieved_goal: Bits, desired_goal: Bits, info: Any) -> npt.NDArray[np.float32]:
         """Return 0 where bits (..., N) are the desired ones, else -1."""

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from runner.callbacks import EPISODE_HOOKS, EpisodeCallbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.info_metrics import read_info_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.gradient_runner import GradientRunner
 from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
@@ -99,6 +101,8 @@ def build_env_runner(
     runner: Any = _runner_class(config, SingleAgentEnvRunner)(
         env, acting.module, acting.env_to_module, acting.module_to_env, *settings
     )
+    if config.metrics:
+        runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
     if not is_evaluation:
         runner.callbacks = _episode_callbacks(config, index, env, acting.module)
     if is_recording:

@@ -116,6 +116,8 @@ class Run:
             result |= trainer.evaluate_offline()
         trainer.add_reported(result)
         records.add(result)
+        if self._is_filmed(result):
+            records.film(trainer)
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
 
@@ -162,6 +164,10 @@ class Run:
         if iteration > int(self._records.last_result.get("training_iteration") or 0):
             self._records.add(self._trainer.last_result)
             self._records.save_checkpoint(self._trainer)
+
+    def _is_filmed(self, result: Mapping[str, Any]) -> bool:
+        evaluation, iteration = self._config.evaluation, self._trainer.training_iteration
+        return evaluation.is_filmed(iteration) or (bool(evaluation.video) and self._stop_reason(result) is not None)
 
     @property
     def _evaluates(self) -> bool:

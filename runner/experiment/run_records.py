@@ -46,6 +46,7 @@ from runner.tracking import (
 )
 from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
 from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
+from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's own process does without torch
     from runner.experiment.loaded_modules import LoadedModule
@@ -247,6 +248,16 @@ class RunRecords:
         with self._folder.writing():
             self._checkpoint = self._checkpoints.save(state, manifest, self.last_result)
         trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)
+
+    def film(self, trainer: Trainer) -> None:
+        """Film the policy of the last iteration, as MP4 and as GIF, for the run dir and MLflow."""
+        stem = self.run_dir / "videos" / f"iteration_{trainer.training_iteration:06d}"
+        paths = [stem.with_suffix(suffix) for suffix in SUFFIXES]
+        with self._folder.writing():
+            trainer.film(paths, self._config.evaluation.num_filmed_episodes)
+        if self._tracker is not None:
+            for path in paths:
+                self._tracker.log_artifact(path, "videos")
 
     def finish(self, status: Status, reason: str) -> None:
         """Write result.json and show how the run ended."""

@@ -16,6 +16,7 @@ from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem, RunFailure
+from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
@@ -24,6 +25,7 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.filming import Filmer
 from runner.experiment.learner_builder import check_local_gpus
 from runner.experiment.loaded_modules import load_modules, shared_states
 from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
@@ -36,7 +38,7 @@ from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModulePlan, build_parts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.plans import Result, RunMetrics, make_plan
-from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, returns_by_kind
+from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
 from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
@@ -130,7 +132,7 @@ class Trainer:
         if RECORDED_DATA in needs and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
             self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
-        self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside)
+        self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside, read_info_metrics(config))
         is_recording = self._recorded_role == TRAINING
         self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
         self.resources.callbacks = self.callbacks
@@ -140,6 +142,10 @@ class Trainer:
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.last_result: Result = {}
         self._num_restarts = 0
+        self._has_warned_of_infos = False
+        self._filmer: Filmer | None = None
+        if config.evaluation.video:  # what cannot be filmed is told before anything is trained
+            self._make_filmer()
         self._results = make_plan(self.resources)
 
     def _warn_of_outside(self, problem: Problem) -> None:
@@ -240,8 +246,18 @@ class Trainer:
             result |= self.evaluate(wait=wait)
         if _is_due(evaluation.offline_evaluation_interval, iteration):
             result |= self.evaluate_offline()
+        self._warn_of_missing_infos(result)
         self._tell_result(result)
         return result
+
+    def _warn_of_missing_infos(self, result: Result) -> None:
+        """Warn once of metrics out of infos that no finished episode has had a number for."""
+        if not self._metrics.num_episodes_lifetime or self._has_warned_of_infos:
+            return
+        self._has_warned_of_infos = True
+        for metric in read_info_metrics(self.config):
+            if metric.name in result and result[metric.name] is None:
+                self._warn(f"{metric.name}: no info of the finished episodes has {'/'.join(metric.path)}")
 
     def _tell_result(self, result: Result) -> None:
         """Tell callbacks of an iteration, and add what the driver's have reported in it."""
@@ -277,6 +293,7 @@ class Trainer:
             episodes.outside.count,
         )
         self._metrics.warn_of(episodes.outside)
+        result |= reduced_infos("evaluation/env_runners", read_info_metrics(self.config), episodes.infos)
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         result |= {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
         self.callbacks.call("on_evaluate_end", result=result)
@@ -291,6 +308,27 @@ class Trainer:
         runners.use_shared_state(self.resources.shared_state)
         num_sampled = self._metrics.num_env_steps_sampled_lifetime
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore, num_sampled)
+
+    def film(self, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
+        """Film whole episodes of the policy as it is, the first ones of each evaluation.
+
+        Args:
+            paths: of the files, .mp4 or .gif, which all show the same episodes; without any a window shows them.
+            num_episodes: one after the other in each file.
+
+        Raises:
+            ConfigError: the environment cannot be filmed.
+            UserError: a file cannot be written.
+        """
+        if self._filmer is None:
+            self._make_filmer(is_window=not paths)
+        assert self._filmer is not None
+        weights, num_sampled = self.learners.get_weights(), self._metrics.num_env_steps_sampled_lifetime
+        with self._metrics.clocked():
+            return self._filmer.film(paths, num_episodes, weights, self.resources.shared_state, num_sampled)
+
+    def _make_filmer(self, is_window: bool = False) -> None:
+        self._filmer = Filmer(self.config, {plan.module_id: plan for plan in self.plans}, is_window)
 
     def _build_evaluation_runners(self) -> EnvRunnerGroup:
         is_recording = self._recorded_role == EVALUATION
@@ -394,7 +432,7 @@ class Trainer:
 
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
-        for name in ("resources", "_evaluation_runners"):
+        for name in ("resources", "_evaluation_runners", "_filmer"):
             part = getattr(self, name, None)  # None if building it failed
             if part is not None:
                 part.close()

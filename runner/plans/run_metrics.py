@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem
+from runner.config.info_metrics import PREFIX, InfoMetric
 from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
@@ -38,6 +39,7 @@ class RunMetrics:
         smoothing: finished episodes in the running means.
         samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
         warn: called once, with the first observation outside of its space.
+        of_infos: metrics out of infos.
 
     Attributes:
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
@@ -46,7 +48,11 @@ class RunMetrics:
     counts_recorded = True
 
     def __init__(
-        self, smoothing: int, samples_episodes: bool = True, warn: Callable[[Problem], None] = lambda problem: None
+        self,
+        smoothing: int,
+        samples_episodes: bool = True,
+        warn: Callable[[Problem], None] = lambda problem: None,
+        of_infos: Sequence[InfoMetric] = (),
     ) -> None:
         self._samples_episodes = samples_episodes
         self._warn = warn
@@ -54,6 +60,8 @@ class RunMetrics:
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
+        self._of_infos = of_infos
+        self._infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
         self._reported: ConnectorMetrics = {}
         self.training_iteration = 0
@@ -112,6 +120,8 @@ class RunMetrics:
             for id_, values in returns.items():
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
+        for name, numbers in finished.infos.items():
+            self._infos[name].extend(numbers[~np.isnan(numbers)].tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
 
@@ -146,6 +156,7 @@ class RunMetrics:
                 self.num_env_steps_sampled,
                 self._num_outside,
             )
+            result |= reduced_infos("env_runners", self._of_infos, self._infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
         result |= _means_by_module(self._updates)
         result |= {name: reduced.result for name, reduced in self._reported.items()}
@@ -169,6 +180,7 @@ class RunMetrics:
             "reported": {name: reduced.reduction for name, reduced in self._reported.items()},
             "returns": list(self._returns),
             "lengths": list(self._lengths),
+            "infos": {name: list(numbers) for name, numbers in self._infos.items()},
             "own_returns": {
                 kind: {id_: list(values) for id_, values in returns.items()}
                 for kind, returns in self._returns_by_id.items()
@@ -180,6 +192,8 @@ class RunMetrics:
         for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             values.clear()
             values.extend(saved)
+        for name in set(self._infos) & set(state.get("infos", {})):
+            self._infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
         self._reported = {name: ReducedValue(reduction) for name, reduction in state.get("reported", {}).items()}
@@ -215,6 +229,26 @@ def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) ->
         for kind, by_id in returns.items()
         for id_, values in by_id.items()
     }
+
+
+def reduced_infos(
+    prefix: str, metrics: Sequence[InfoMetric], numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]]
+) -> Result:
+    """Compute metrics out of infos from the numbers of episodes, NaN left out; None without numbers."""
+    result: Result = {}
+    for metric in metrics:
+        values = np.asarray(numbers.get(metric.name, ()), np.float64)
+        values = values[~np.isnan(values)]
+        name = f"{prefix}/{metric.name.removeprefix(PREFIX)}"
+        result[name] = float(_reduction(metric.reduce)(values)) if len(values) else None
+    return result
+
+
+def _reduction(name: str) -> Callable[[npt.NDArray[np.float64]], Any]:
+    if name.startswith("p"):
+        return lambda values: np.percentile(values, int(name[1:]))
+    found: Callable[[npt.NDArray[np.float64]], Any] = getattr(np, name)
+    return found
 
 
 def episode_metrics(

@@ -115,7 +115,26 @@ class Figure:
         return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=config))
 
 
-Block = Text | Code | Table | Figure
+@dataclass(frozen=True)
+class Video:
+    """A video that is part of the page.
+
+    Attributes:
+        content: of an MP4 file.
+        caption: what is seen.
+    """
+
+    content: bytes
+    caption: str
+    kind = "video"
+
+    @property
+    def url(self) -> str:
+        """The content as a `data:` address."""
+        return f"data:video/mp4;base64,{base64.b64encode(self.content).decode()}"
+
+
+Block = Text | Code | Table | Figure | Video
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from runner.config.documents import read_regular
 from runner.report import charts
-from runner.report.page import Block, Cell, Code, Fact, Figure, Page, Section, Table, Text
+from runner.report.page import Block, Cell, Code, Fact, Figure, Page, Section, Table, Text, Video
 from runner.report.run_record import RunRecord
 from runner.tracking.headline import (
     ENV_STEPS,
@@ -27,6 +28,7 @@ from runner.tracking.series import Column, axis_of, axis_title, last_values, pla
 from runner.tracking.summary import resume_command
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
+_MOST_VIDEO_BYTES = 16_000_000
 _ITERATION_S = "time_this_iter_s"
 _LEARNERS = "learners/"
 _REPLAY, _INTENSITY = "replay_buffers/", "training_intensity"
@@ -65,6 +67,7 @@ def run_page(record: RunRecord) -> Page:
     """Return what is known of a run."""
     sections = [
         Section("Learning curves", list(_learning_curves(record))),
+        Section("Policy", list(_videos(record))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
         Section("Learner", list(_learner(record))),
         Section("Replay", list(_replay(record))),
@@ -198,6 +201,20 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
         caption=" ".join(texts),
         height=height,
     )
+
+
+def _videos(record: RunRecord) -> Iterator[Block]:
+    """Yield the newest video, and where the others are."""
+    if not record.videos:
+        return
+    newest, iteration = record.videos[-1], record.videos[-1].stem.removeprefix("iteration_").lstrip("0")
+    try:
+        content = read_regular(newest, _MOST_VIDEO_BYTES)
+    except OSError as error:
+        yield Text(f"{newest} is not shown: {error}")
+        return
+    others = f"; {len(record.videos) - 1} earlier ones are in {newest.parent}" if len(record.videos) > 1 else ""
+    yield Video(content, f"Evaluation after iteration {iteration}{others}.")
 
 
 # -- small charts -----------------------------------------------------------------------------------------------------

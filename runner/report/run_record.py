@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class RunRecord:
         config: the configuration as YAML; empty if it is not there.
         overrides: the command line's.
         checkpoint: the newest one; empty if there is none.
+        videos: MP4 files of filmed episodes, the oldest first.
     """
 
     path: Path
@@ -42,6 +43,7 @@ class RunRecord:
     config: str
     overrides: list[str]
     checkpoint: str
+    videos: Sequence[Path] = ()
 
 
 def read_run(run_dir: Path) -> RunRecord:
@@ -59,6 +61,7 @@ def read_run(run_dir: Path) -> RunRecord:
         config=_read_text(run_dir / _HYDRA / "config.yaml"),
         overrides=overrides,
         checkpoint=str(result.get("checkpoint") or ""),
+        videos=sorted(run_dir.glob("videos/iteration_*.mp4")),
     )
 
 

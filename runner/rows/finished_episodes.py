@@ -35,6 +35,7 @@ class FinishedEpisodes:
 
     With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
     returns) hold each agent's own. `outside` counts observations of all steps, also of episodes that have not ended.
+    `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none.
     """
 
     returns: npt.NDArray[np.float64]
@@ -43,6 +44,7 @@ class FinishedEpisodes:
     by_agent: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     by_module: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     outside: OutsideObservations = NONE_OUTSIDE
+    infos: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -54,6 +56,7 @@ class FinishedEpisodes:
             _joined([part.by_agent for part in parts]),
             _joined([part.by_module for part in parts]),
             OutsideObservations.total([part.outside for part in parts]),
+            _joined([part.infos for part in parts]),
         )
 
 

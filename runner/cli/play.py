@@ -1,0 +1,137 @@
+"""`play RUN_DIR` or `play POLICY.onnx`: episodes of a trained policy in a window, or as a video."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.checkpoints.trust import ACTING, TRUST
+from runner.cli.arguments import UsageError, take_options
+from runner.config.errors import ConfigError, Problem, UserError
+
+if TYPE_CHECKING:
+    from runner.config.schemas import EnvConfig
+
+_OUTPUT, _EPISODES, _CONFIG_DIR = "--output", "--episodes", "--config-dir"
+_FIXED = {"module.": "the checkpoint holds the parameters of this network"}
+_DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Play episodes, and print their returns."""
+    options, rest = take_options(argv, (_OUTPUT, _EPISODES, _CONFIG_DIR), (TRUST,))
+    words = [text for text in rest if "=" not in text]
+    if len(words) != 1:
+        what = f"{words[1]} is one word too many" if words else "RUN_DIR or POLICY.onnx is missing"
+        raise UsageError(f"{what}\n   allowed  python -m runner play RUN_DIR [{_OUTPUT} FILE] [{_EPISODES} 1]")
+    output = Path(options[_OUTPUT]) if _OUTPUT in options else None
+    num_episodes = _number(options.get(_EPISODES, "1"))
+    if output is None:
+        _check_display()
+    elif output.is_dir():
+        raise UserError(Problem("the file cannot be written: this is a folder", str(output)).render_alone())
+    overrides = [text for text in rest if "=" in text]
+    if words[0].endswith(".onnx"):
+        folder = Path(options[_CONFIG_DIR]) if _CONFIG_DIR in options else None
+        returns = list(_play_file(Path(words[0]), overrides, folder, output, num_episodes))
+    else:
+        trust = [TRUST] if TRUST in options else []
+        returns = _play_run([words[0], *overrides, *trust], output, num_episodes)
+    shown = ", ".join(f"{value:g}" for value in returns)
+    print(f"played {num_episodes} episode{'' if num_episodes == 1 else 's'} of {words[0]}: return {shown}")
+    if output is not None:
+        print(f"  video  {output}, {output.stat().st_size:,} bytes")
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"{_EPISODES} {text}\n   allowed  an integer of 1 or more")
+    return int(text)
+
+
+def _check_display() -> None:
+    """Raise `UserError` where a window has nowhere to open; SDL would draw into nothing."""
+    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in _DISPLAYS):
+        problem = Problem("there is no display for a window", got="no DISPLAY", allowed=f"{_OUTPUT} video.mp4, or .gif")
+        raise UserError(problem.render_alone())
+
+
+def _play_run(argv: Sequence[str], output: Path | None, num_episodes: int) -> list[float]:
+    from runner.cli.stored_run import open_run, policy_of
+
+    stored = open_run(argv, _FIXED, ACTING)
+    with policy_of(stored) as trainer:
+        returns: list[float] = trainer.film([] if output is None else [output], num_episodes).returns.tolist()
+    return returns
+
+
+def _play_file(
+    path: Path, overrides: Sequence[str], config_dir: Path | None, output: Path | None, num_episodes: int
+) -> Iterator[float]:
+    """Play a policy file in the environment that the overrides name, and yield returns."""
+    from runner.config.compose import compose_experiment
+    from runner.config.validation import build_blocks
+
+    env_config = build_blocks(compose_experiment(list(overrides), config_dir)).env
+    if env_config.env is None and env_config._target_ is None:
+        problem = Problem("a policy file does not say its environment", str(path), allowed="env=cartpole or its like")
+        raise UserError(problem.render_alone())
+    from runner.rllink.local_policy import LocalPolicy, PolicyFileError
+    from runner.videos import VideoFile, fps_of, frame_of, render_mode
+
+    try:
+        policy = LocalPolicy(path.read_bytes())
+    except (OSError, PolicyFileError) as error:
+        raise UserError(Problem("the policy cannot be read", str(path), str(error)).render_alone()) from error
+    env = _rendering_env(env_config, render_mode(is_window=output is None))
+    _check_fits(policy, env, path)
+    if output is None:
+        for seed in range(num_episodes):
+            yield _episode(policy, env, seed, lambda: None)
+    else:
+        with VideoFile(output, fps_of(env)) as video:
+            for seed in range(num_episodes):
+                yield _episode(policy, env, seed, lambda: video.add(frame_of(env)))
+    env.close()
+
+
+def _rendering_env(config: EnvConfig, mode: str) -> Any:
+    import gymnasium as gym
+
+    from runner.env_runners.env_makers import make_environment
+
+    env = make_environment(replace(config, env_config={**config.env_config, "render_mode": mode}), mode="sync")
+    if not isinstance(env, gym.Env):
+        allowed = "a gymnasium.Env; play RUN_DIR shows environments that are stepped together"
+        raise ConfigError([Problem("a policy file plays one environment", "env", type(env).__name__, allowed)])
+    return env
+
+
+def _check_fits(policy: Any, env: Any, path: Path) -> None:
+    """Raise `UserError` where the policy is of other spaces than the environment."""
+    from runner.episodes.spaces import space_to_dict
+
+    for name in ("observation_space", "action_space"):
+        own, got = policy.manifest[name], space_to_dict(getattr(env, name))
+        if own != got:
+            what = f"the policy has another {name.replace('_', ' ')} than the environment"
+            raise UserError(Problem(what, str(path), str(got), str(own)).render_alone())
+
+
+def _episode(policy: Any, env: Any, seed: int, show: Any) -> float:
+    """Play one episode greedily; `show` is called after the reset and after each step."""
+    obs, _ = env.reset(seed=seed)
+    show()
+    total, is_over, state, reward = 0.0, False, None, None
+    while not is_over:
+        action, extra = policy.act(obs, state=state, rewards=reward)
+        state = extra.get("state_out")
+        obs, reward, is_terminated, is_truncated, _ = env.step(action)
+        show()
+        total, is_over = total + float(reward), is_terminated or is_truncated
+    return total

@@ -1,0 +1,145 @@
+"""Numbers of finished episodes, out of the infos of their steps.
+
+Dimension letters: N sub-environments, F finished episodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, RunFailure, show_value
+from runner.config.info_metrics import InfoMetric
+from runner.rows.infos import Infos
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+# What an episode has so far, and a step's number; where one of them is NaN, the other one counts.
+_JOINED: Mapping[str, Callable[[Floats, Floats], Floats]] = {
+    "episode_sum": np.add,
+    "episode_mean": np.add,
+    "episode_min": np.minimum,
+    "episode_max": np.maximum,
+}
+
+
+class EpisodeInfos:
+    """Takes a number of each finished episode out of infos: the last one, or one of all its steps.
+
+    Args:
+        metrics: which numbers.
+        num_envs: N.
+    """
+
+    def __init__(self, metrics: Sequence[InfoMetric], num_envs: int) -> None:
+        self._metrics, self._num_envs = metrics, num_envs
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all episodes."""
+        joined = [metric.name for metric in self._metrics if metric.at in _JOINED]
+        self._so_far = {name: np.full(self._num_envs, np.nan) for name in joined}
+        self._num_steps = {name: np.zeros(self._num_envs) for name in joined}
+        self._ended: dict[str, list[Floats]] = {metric.name: [] for metric in self._metrics}
+
+    def add_step(self, infos: Infos, is_step: Bools, is_done: Bools) -> None:
+        """Take in one vector step.
+
+        Args:
+            infos: of the step; of the reset where a sub-environment was reset.
+            is_step: (N,) false where the sub-environment was reset.
+            is_done: (N,) the step ended the episode.
+
+        Raises:
+            RunFailure: an info has something else than a number.
+        """
+        has_ended = np.count_nonzero(is_done) > 0
+        for metric in self._metrics:
+            name, joined = metric.name, _JOINED.get(metric.at)
+            if joined is None:
+                if has_ended:
+                    self._ended[name].append(self._numbers(infos, metric)[is_done])
+                continue
+            numbers = np.where(is_step, self._numbers(infos, metric), np.nan)
+            so_far, num_steps = self._so_far[name], self._num_steps[name]
+            is_first, is_known = np.isnan(so_far), ~np.isnan(numbers)
+            so_far[:] = np.where(is_first, numbers, np.where(is_known, joined(so_far, numbers), so_far))
+            num_steps += is_known
+            if has_ended:
+                of_ended = so_far[is_done]
+                if metric.at == "episode_mean":
+                    of_ended = of_ended / np.maximum(num_steps[is_done], 1)
+                self._ended[name].append(of_ended)
+                so_far[is_done], num_steps[is_done] = np.nan, 0
+
+    def take(self) -> dict[str, Floats]:
+        """Return metric -> (F,) numbers of the episodes that ended since the last call, in the order of their ends.
+
+        NaN: no info of the episode has the key.
+        """
+        taken = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in self._ended.items()}
+        self._ended = {name: [] for name in self._ended}
+        return taken
+
+    def _numbers(self, infos: Infos, metric: InfoMetric) -> Floats:
+        """Return the numbers (N,) of a step's infos; NaN where there is none."""
+        numbers = np.full(self._num_envs, np.nan)
+        if isinstance(infos, Mapping):
+            self._read_columns(infos, metric, numbers)
+        else:
+            for env, info in enumerate(infos):
+                value: Any = info
+                for key in metric.path:
+                    value = value.get(key) if isinstance(value, Mapping) else None
+                if value is not None:
+                    numbers[env] = _number(value, metric, env)
+        return numbers
+
+    def _read_columns(self, infos: Mapping[str, Any], metric: InfoMetric, numbers: Floats) -> None:
+        """Write the numbers of gymnasium's dict of arrays (`_key`: for whom `key` holds)."""
+        values: Any = infos
+        is_valid = np.ones(self._num_envs, np.bool_)
+        for key in metric.path:
+            if not isinstance(values, Mapping) or key not in values:
+                return
+            is_valid &= np.asarray(values.get(f"_{key}", True), np.bool_)
+            values = values[key]
+        if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.ndim == 1:
+            numbers[is_valid] = values[is_valid]
+        else:
+            for env in np.flatnonzero(is_valid).tolist():
+                numbers[env] = _number(values if isinstance(values, Mapping) else values[env], metric, env)
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what running episodes have so far, as arrays."""
+        return {
+            "so_far": {name: values.copy() for name, values in self._so_far.items()},
+            "num_steps": {name: values.copy() for name, values in self._num_steps.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`; metrics that it does not have begin with the next step."""
+        self.clear()
+        for name in set(self._so_far) & set(state["so_far"]):
+            self._so_far[name][:], self._num_steps[name][:] = state["so_far"][name], state["num_steps"][name]
+
+
+def _number(value: Any, metric: InfoMetric, env: int) -> float:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
+    if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
+        what = f"the info of a step has no number for metrics.{metric.name}"
+        problem = Problem(
+            what,
+            f"sub-environment {env}, info {'/'.join(metric.path)}",
+            show_value(value),
+            "a number, or true or false",
+        )
+        raise RunFailure(problem)
+    return float(value)

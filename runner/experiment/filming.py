@@ -1,0 +1,86 @@
+"""Films of a policy: whole episodes of one sub-environment as videos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+from runner.callbacks import Callbacks, EpisodeCallbacks
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.sample import Weights
+from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
+from runner.module_parts import ModulePlan, has_several_agents
+from runner.rows.finished_episodes import FinishedEpisodes
+from runner.videos import Camera, VideoFile, render_mode
+
+
+class Filmer:
+    """Films episodes as evaluation runs them: the same seeds, and a greedy policy unless `evaluation.explore`.
+
+    Args:
+        config: of the run.
+        plans: of its modules.
+        is_window: a window shows the episodes, and nothing is filmed.
+
+    Raises:
+        ConfigError: the environment has several agents, or cannot be made with a render mode.
+        RunFailure: it renders no pictures.
+    """
+
+    def __init__(self, config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_window: bool = False) -> None:
+        if has_several_agents(plans):
+            what = "an environment with several agents cannot be filmed yet"
+            raise ConfigError([Problem(what, "evaluation.video", config.env.name, "an environment with one agent")])
+        self._explore = config.evaluation.explore
+        rendering = _rendering(config, render_mode(is_window))
+        self._runner = cast(SingleAgentEnvRunner, build_env_runner(rendering, plans, EVALUATION, 0, 0))
+        self._camera = Camera()
+        if is_window:
+            return
+        callbacks, env = Callbacks([self._camera]), self._runner.env
+        self._runner.callbacks = EpisodeCallbacks(callbacks, env.environments, 0, env.num_envs, self._runner.module)
+        env.reset((EVALUATION, 0, 0))
+        self._camera.on_episode_start()  # what renders no picture is told now
+
+    def film(
+        self,
+        paths: Sequence[Path],
+        num_episodes: int,
+        weights: Weights,
+        shared_state: Mapping[str, Any],
+        num_env_steps_sampled: int,
+    ) -> FinishedEpisodes:
+        """Run whole episodes, one after the other, and write their pictures to each of `paths`.
+
+        Raises:
+            UserError: a file cannot be written.
+        """
+        with ExitStack() as files:
+            self._camera.videos = [files.enter_context(VideoFile(path, self._camera.fps)) for path in paths]
+            episodes: FinishedEpisodes = self._runner.evaluate(
+                num_episodes,
+                self._explore,
+                weights,
+                shared_state,
+                num_env_steps_sampled=num_env_steps_sampled,
+            )
+        return episodes
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._runner.close()
+
+
+def _rendering(config: ExperimentConfig, mode: str) -> ExperimentConfig:
+    env = replace(config.env, env_config={**config.env.env_config, "render_mode": mode})
+    is_named = config.env._target_ is None
+    env_runners = replace(config.env_runners, env_runner_class=None)
+    if is_named:  # gymnasium's batched implementations render in another way
+        env_runners = replace(env_runners, gym_env_vectorize_mode="sync")
+    evaluation = replace(config.evaluation, num_envs_per_env_runner=1)
+    return replace(config, env=env, env_runners=env_runners, evaluation=evaluation, metrics={}, callbacks=[])

@@ -1,0 +1,6 @@
+"""Pictures of environments as videos."""
+
+from runner.videos.camera import Camera, fps_of, frame_of, render_mode
+from runner.videos.video_file import SUFFIXES, VideoFile
+
+__all__ = ["SUFFIXES", "Camera", "VideoFile", "fps_of", "frame_of", "render_mode"]

@@ -1,0 +1,127 @@
+"""Videos as files: MP4 (H.264) by PyAV, GIF by Pillow; a file is whole or not there."""
+
+from __future__ import annotations
+
+import os
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Protocol, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, UserError
+
+# (height, width, 3).
+Frame = npt.NDArray[np.uint8]
+
+SUFFIXES = (".mp4", ".gif")
+_GIF_WIDTH = 320
+_GIF_FPS = 12.5
+_MOST_GIF_FRAMES = 400
+
+
+class _Encoder(Protocol):
+    def add(self, frame: Frame) -> None:
+        """Append a picture."""
+
+    def finish(self) -> None:
+        """Write what is left."""
+
+
+class VideoFile:
+    """A video that is written picture by picture, to a file beside it that takes its name at the end.
+
+    Args:
+        path: its suffix, .mp4 or .gif, says the format. A GIF is a preview: at most 320 pixels wide, 12.5 pictures a
+            second, 32 seconds long.
+        fps: pictures a second.
+
+    Raises:
+        UserError: another suffix, or the package that writes it is not installed.
+    """
+
+    def __init__(self, path: Path, fps: float) -> None:
+        if path.suffix not in SUFFIXES:
+            problem = Problem("a video is an MP4 or a GIF", str(path), path.suffix or "no suffix", ", ".join(SUFFIXES))
+            raise UserError(problem.render_alone())
+        self._path, self._partial = path, path.with_name(f".{path.stem}.partial{path.suffix}")
+        self._encoder = _made(_Mp4 if path.suffix == ".mp4" else _Gif, self._partial, fps)
+
+    def add(self, frame: Frame) -> None:
+        """Append a picture (height, width, 3) uint8; all have the size of the first one."""
+        self._encoder.add(frame)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        try:
+            self._encoder.finish()
+            if error is None:
+                os.replace(self._partial, self._path)
+        finally:
+            self._partial.unlink(missing_ok=True)
+
+
+def _made(kind: Any, path: Path, fps: float) -> _Encoder:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        encoder: _Encoder = kind(path, fps)
+    except ImportError as error:
+        problem = Problem("a video cannot be written", got=str(error), allowed="pip install 'runner[video]'")
+        raise UserError(problem.render_alone()) from error
+    return encoder
+
+
+class _Mp4:
+    """H.264 where PyAV has an encoder for it, else MPEG-4."""
+
+    def __init__(self, path: Path, fps: float) -> None:
+        import av
+
+        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
+        self._av = av
+        self._container = av.open(str(path), "w")
+        rate = Fraction(fps).limit_denominator(1000)
+        self._stream = cast(Any, self._container.add_stream(codec, rate=rate))
+        self._stream.pix_fmt = "yuv420p"
+        self._has_size = False
+
+    def add(self, frame: Frame) -> None:
+        even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]  # colours are kept for 2 x 2 pixels
+        if not self._has_size:
+            self._stream.height, self._stream.width = even.shape[:2]
+            self._has_size = True
+        for packet in self._stream.encode(self._av.VideoFrame.from_ndarray(even, format="rgb24")):
+            self._container.mux(packet)
+
+    def finish(self) -> None:
+        if self._has_size:
+            for packet in self._stream.encode():
+                self._container.mux(packet)
+        self._container.close()
+
+
+class _Gif:
+    def __init__(self, path: Path, fps: float) -> None:
+        from PIL import Image
+
+        self._image = Image
+        self._path = path
+        self._every = max(1, round(fps / _GIF_FPS))
+        self._frame_ms = round(1000 * self._every / fps)
+        self._num_added = 0
+        self._frames: list[Any] = []
+
+    def add(self, frame: Frame) -> None:
+        if self._num_added % self._every == 0 and len(self._frames) < _MOST_GIF_FRAMES:
+            picture = self._image.fromarray(frame)
+            picture.thumbnail((_GIF_WIDTH, picture.height))
+            self._frames.append(picture.quantize(64))
+        self._num_added += 1
+
+    def finish(self) -> None:
+        if self._frames:
+            first, *others = self._frames
+            first.save(self._path, save_all=True, append_images=others, duration=self._frame_ms, loop=0)

@@ -1,0 +1,80 @@
+"""Numbers of episodes out of infos: against a plain loop, and what is no number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.config.errors import RunFailure
+from runner.config.info_metrics import OF_EPISODE, InfoMetric
+from runner.env_runners.episode_infos import EpisodeInfos
+
+METRICS = [InfoMetric(f"env_runners/{at}", ("task", "x"), at) for at in OF_EPISODE]
+PLAIN = {"sum": sum, "mean": np.mean, "min": min, "max": max}
+NUM_ENVS = 3
+
+step_infos = st.one_of(st.none(), st.integers(-5, 5), st.floats(-9, 9), st.booleans())
+vector_steps = st.lists(
+    st.lists(st.tuples(step_infos, st.booleans()), min_size=NUM_ENVS, max_size=NUM_ENVS), max_size=12
+)
+
+
+def as_gymnasium(values: list[Any]) -> dict[str, Any]:
+    """Return what a vector environment makes of the infos {"task": {"x": value}}."""
+    is_valid = np.array([value is not None for value in values])
+    numbers = np.array([0.0 if value is None else float(value) for value in values])
+    return {"task": {"x": numbers, "_x": is_valid}, "_task": is_valid}
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(steps=vector_steps, is_columns=st.booleans(), cut=st.integers(0, 11))
+def test_numbers_are_those_of_a_plain_loop(steps: list[list[tuple[Any, bool]]], is_columns: bool, cut: int) -> None:
+    infos = EpisodeInfos(METRICS, NUM_ENVS)
+    so_far: list[list[Any]] = [[] for _ in range(NUM_ENVS)]
+    awaits_reset = np.zeros(NUM_ENVS, np.bool_)
+    expected: list[list[Any]] = []
+    found: dict[str, list[float]] = {metric.name: [] for metric in METRICS}
+    for number, step in enumerate(steps):
+        values = [value for value, _ in step]
+        is_done = np.array([done for _, done in step]) & ~awaits_reset
+        made = as_gymnasium(values) if is_columns else [{"task": {"x": v}} if v is not None else {} for v in values]
+        infos.add_step(made, ~awaits_reset, is_done)
+        for env in np.flatnonzero(~awaits_reset):
+            so_far[env].append(values[env])
+        for env in np.flatnonzero(is_done):
+            expected.append(so_far[env])
+            so_far[env] = []
+        awaits_reset = is_done
+        if number == cut:  # a fragment ends, and the runner goes on from a checkpoint
+            for name, numbers in infos.take().items():
+                found[name] += numbers.tolist()
+            state, infos = infos.get_state(), EpisodeInfos(METRICS, NUM_ENVS)
+            infos.set_state(state)
+    for name, numbers in infos.take().items():
+        found[name] += numbers.tolist()
+    for metric in METRICS:
+        kind = metric.at.removeprefix("episode_")
+        for got, values in zip(found[metric.name], expected, strict=True):
+            known = [float(value) for value in values if value is not None]
+            if kind == "end":
+                last = values[-1]
+                assert got == last if last is not None else np.isnan(got)
+            else:
+                assert got == pytest.approx(PLAIN[kind](known)) if known else np.isnan(got)
+
+
+@pytest.mark.parametrize("value", ["won", [1.0, 2.0], {"y": 1}])
+@pytest.mark.parametrize("is_columns", [True, False])
+def test_what_is_no_number(value: Any, is_columns: bool) -> None:
+    infos = EpisodeInfos(METRICS[:1], 1)
+    made: Any = [{"task": {"x": value}}]
+    if is_columns:
+        column = np.empty(1, object)
+        column[0] = value
+        made = {"task": {"x": column, "_x": np.array([True])}, "_task": np.array([True])}
+    with pytest.raises(RunFailure, match=r"no number for metrics\.env_runners/episode_end"):
+        infos.add_step(made, np.array([True]), np.array([True]))

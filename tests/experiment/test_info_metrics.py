@@ -1,0 +1,90 @@
+"""The block `metrics`: numbers out of infos as metrics of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
+from runner.experiment.trainer import Trainer
+from tests.conftest import QUICK, Outcome, progress_of, without_times
+
+# It puts {"episode": {"r": return, "l": length}} into the info of an episode's last step.
+WITH_INFOS = "env.wrappers=[{_target_: gymnasium.wrappers.RecordEpisodeStatistics}]"
+METRICS = "metrics={env_runners/recorded: {info: episode/r}, env_runners/longest: {info: episode/l, reduce: max}}"
+RUN = ("+experiment=ppo_cartpole", *QUICK, WITH_INFOS, METRICS)
+
+
+def test_infos_become_metrics_of_training_and_evaluation(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = run_main(*RUN, "hydra.run.dir=run", "stop.env_runners.recorded=15", "evaluation.evaluation_interval=1")
+    assert outcome.code == 0
+    assert "env_runners/recorded" in outcome.out  # why the run has ended
+    results = progress_of(tmp_path / "run")
+    for result in results:
+        for prefix in ("env_runners", "evaluation/env_runners"):
+            assert result[f"{prefix}/recorded"] == pytest.approx(result[f"{prefix}/episode_return_mean"])
+            assert result[f"{prefix}/longest"] == result[f"{prefix}/episode_len_max"]
+    assert results[-1]["env_runners/recorded"] >= 15
+
+
+@pytest.mark.parametrize("num_runners", [0, 2])
+def test_a_resumed_run_reports_the_same(tmp_path: Path, num_runners: int) -> None:
+    summed = "{info: episode/l, at: episode_sum}"
+    metrics = f"metrics={{env_runners/summed: {summed}, env_runners/low: {{info: episode/r, reduce: p10}}}}"
+    overrides = [*QUICK, WITH_INFOS, metrics, f"env_runners.num_env_runners={num_runners}", "engine=inline"]
+    first = Trainer.from_experiment("ppo_cartpole", overrides)
+    try:
+        first.train()
+        state = first.get_state()
+        expected = [without_times(first.train()) for _ in range(2)]
+    finally:
+        first.close()
+    second = Trainer.from_experiment("ppo_cartpole", overrides)
+    try:
+        second.set_state(state)
+        assert [without_times(second.train()) for _ in range(2)] == expected
+    finally:
+        second.close()
+    assert expected[-1]["env_runners/summed"] == expected[-1]["env_runners/episode_len_mean"]
+
+
+def test_a_key_that_no_info_has_is_told(run_main: Callable[..., Outcome]) -> None:
+    outcome = run_main(
+        "+experiment=ppo_cartpole", *QUICK, "metrics={env_runners/won: {info: won}}", "hydra.run.dir=run",
+        "stop.training_iteration=3",
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert outcome.out.count("env_runners/won: no info of the finished episodes has won") == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "message"),
+    [
+        ("{won: {info: won}}", "begins with env_runners/"),
+        ("{env_runners/episode_len_mean: {info: won}}", "every run has a metric of this name"),
+        ("{env_runners/won: {info: 3}}", "info is the key"),
+        ("{env_runners/won: {info: won, at: episode_ends}}", "nearest  episode_end"),
+        ("{env_runners/won: {info: won, reduce: p100}}", "p1 to p99"),
+        ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce"),
+    ],
+)
+def test_mistakes_are_told(metrics: str, message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", f"metrics={metrics}"], None))
+    assert message in str(raised.value)
+
+
+def test_a_misspelt_metric_in_stop_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="nearest  env_runners/recorded"):
+        build_experiment_config(compose_experiment([*RUN, "stop.env_runners.recordet=3"], None))
+
+
+def test_several_agents_and_simulators_are_refused() -> None:
+    with pytest.raises(ConfigError, match="simulators that connect"):
+        build_experiment_config(compose_experiment(["+experiment=ppo_external_cartpole", METRICS], None))
+    with pytest.raises(ConfigError, match="several agents"):
+        Trainer.from_experiment("ppo_multi_agent_cartpole", [METRICS])

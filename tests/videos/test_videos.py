@@ -1,0 +1,212 @@
+"""Videos: files that a player shows, filmed evaluations of a run, and `play`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import av
+import gymnasium as gym
+import numpy as np
+import pytest
+from PIL import Image
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, RunFailure, UserError
+from runner.config.validation import build_experiment_config
+from runner.experiment.trainer import Trainer
+from runner.report.page import Video, render
+from runner.report.run_page import run_page
+from runner.report.run_record import read_run
+from runner.videos import VideoFile, frame_of
+from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, result_of
+
+NUM_FRAMES, HEIGHT, WIDTH = 40, 60, 81  # an odd width: H.264 keeps colours for pairs of pixels
+
+
+def frames() -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Return pictures of a bright square that moves to the right."""
+    made = []
+    for number in range(NUM_FRAMES):
+        frame = np.zeros((HEIGHT, WIDTH, 3), np.uint8)
+        frame[20:40, number : number + 20] = (250, 120, 30)
+        made.append(frame)
+    return made
+
+
+def decoded(path: Path) -> list[np.ndarray[Any, np.dtype[np.uint8]]]:
+    """Return the pictures of an MP4 file."""
+    with av.open(str(path)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def test_an_mp4_shows_what_was_added(tmp_path: Path) -> None:
+    with VideoFile(tmp_path / "a" / "b.mp4", 25.0) as video:
+        for frame in frames():
+            video.add(frame)
+    shown = decoded(tmp_path / "a" / "b.mp4")
+    assert len(shown) == NUM_FRAMES
+    assert shown[0].shape == (HEIGHT, WIDTH - 1, 3)
+    for made, seen in zip(frames(), shown, strict=True):
+        assert np.abs(made[:, :-1].astype(int) - seen).mean() < 10
+    with av.open(str(tmp_path / "a" / "b.mp4")) as container:
+        assert container.streams.video[0].average_rate == 25
+
+
+def test_a_gif_is_a_preview(tmp_path: Path) -> None:
+    path = tmp_path / "b.gif"
+    with VideoFile(path, 50.0) as video:
+        for number in range(200):
+            frame = np.full((400, 640, 3), number, np.uint8)
+            video.add(frame)
+    with Image.open(path) as image:
+        assert image.size == (320, 200)
+        assert image.info["duration"] == 80  # every fourth picture
+        assert image.n_frames == 50  # type: ignore[attr-defined]
+
+
+def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
+    with suppress(KeyboardInterrupt), VideoFile(tmp_path / "b.mp4", 25.0) as video:
+        video.add(frames()[0])
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UserError, match="an MP4 or a GIF"):
+        VideoFile(tmp_path / "b.avi", 25.0)
+
+
+class Blind(gym.Env[Any, Any]):
+    """Renders what it is told to."""
+
+    def __init__(self, shown: Any = None, render_mode: str | None = None) -> None:
+        self.observation_space, self.action_space = gym.spaces.Discrete(2), gym.spaces.Discrete(2)
+        self.render_mode, self._shown = render_mode, shown
+
+    def render(self) -> Any:
+        if isinstance(self._shown, Exception):
+            raise self._shown
+        return self._shown
+
+
+@pytest.mark.parametrize(
+    ("shown", "message"),
+    [
+        (None, "got      NoneType"),
+        (np.zeros((3, 4, 4), np.uint8), r"got      uint8 \(3, 4, 4\)"),
+        (np.zeros((3, 4, 3)), "got      float64"),
+        (ZeroDivisionError("no lamp"), "raised ZeroDivisionError in render: no lamp"),
+    ],
+)
+def test_what_is_no_picture(shown: Any, message: str) -> None:
+    with pytest.raises(RunFailure, match=message):
+        frame_of(Blind(shown))
+
+
+def test_filmed_evaluations_of_a_run(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    filmed = ("evaluation.evaluation_interval=1", "evaluation.video={every: 2, episodes: 2}")
+    outcome = run_main(
+        "+experiment=ppo_cartpole", *QUICK, *filmed, "hydra.run.dir=run", "stop.training_iteration=3",
+        "evaluation.num_envs_per_env_runner=1", "evaluation.evaluation_duration=2",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    found = sorted(path.name for path in (tmp_path / "run" / "videos").iterdir())
+    assert found == [f"iteration_00000{n}.{kind}" for n in (2, 3) for kind in ("gif", "mp4")]  # the last one, too
+    mean_length = result_of(tmp_path / "run")["evaluation/env_runners/episode_len_mean"]
+    shown = decoded(tmp_path / "run" / "videos" / "iteration_000003.mp4")
+    assert len(shown) == 2 * mean_length + 2  # the very episodes that were evaluated, and two resets
+    assert len({picture.tobytes() for picture in shown}) > 5
+    page = run_page(read_run(tmp_path / "run"))
+    (video,) = [block for section in page.sections for block in section.blocks if isinstance(block, Video)]
+    assert video.content == (tmp_path / "run" / "videos" / "iteration_000003.mp4").read_bytes()
+    assert f'src="{video.url}"' in render(page)
+
+
+def test_filming_changes_nothing_else() -> None:
+    results = []
+    for video in ("{}", "{every: 1}"):
+        overrides = [*QUICK, "evaluation.evaluation_interval=1", f"evaluation.video={video}"]
+        with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+            trainer.train()
+            if trainer.config.evaluation.video:
+                trainer.film([], 1)
+            trainer.train()
+            results.append(trainer.get_state()["learners"])
+    for one, other in zip(*(_arrays(result) for result in results), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _arrays(state: Any) -> list[Any]:
+    if isinstance(state, dict):
+        return [leaf for value in state.values() for leaf in _arrays(value)]
+    return [state] if isinstance(state, np.ndarray) else []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["evaluation.video={every: 0}"], "evaluation.video.every is a number of times"),
+        (["evaluation.video={evry: 1}"], "nearest  every"),
+        (["evaluation.video={every: 1}", "evaluation.evaluation_interval=null"], "nothing is evaluated"),
+        (["evaluation.video={every: often}"], "evaluation.video.every"),
+    ],
+)
+def test_mistakes_are_told(overrides: list[str], message: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+    assert message in str(raised.value)
+
+
+def test_what_cannot_be_filmed_is_told_before_training() -> None:
+    with pytest.raises(ConfigError, match="several agents cannot be filmed"):
+        Trainer.from_experiment("ppo_multi_agent_cartpole", ["evaluation=periodic", "evaluation.video={every: 1}"])
+    with pytest.raises((ConfigError, RunFailure), match="render"):
+        Trainer.from_experiment("her_bit_flipping", ["evaluation.video={every: 1}"])
+
+
+# -- play --------------------------------------------------------------------------------------------------------------
+
+RUN = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
+
+
+def test_play_a_run_and_its_policy_file(
+    copy_of_run: Callable[..., Path], run_main: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    copy_of_run(*RUN)
+    outcome = run_main("play", "run", "--output", "run.mp4", "--episodes", "2")
+    assert outcome.code == 0, outcome.err
+    returns = [float(text) for text in outcome.out.splitlines()[0].rpartition("return ")[2].split(", ")]
+    assert len(decoded(tmp_path / "run.mp4")) == sum(returns) + 2
+    assert run_main("export", "run", "policy.onnx").code == 0
+    outcome = run_main("play", "policy.onnx", "env=cartpole", "--output", "policy.gif")
+    assert outcome.code == 0, outcome.err
+    assert "played 1 episode of policy.onnx" in outcome.out
+    with Image.open(tmp_path / "policy.gif") as image:
+        assert image.n_frames > 1  # type: ignore[attr-defined]
+    for arguments, message in {
+        ("policy.onnx", "env=pendulum"): "another observation space",
+        ("policy.onnx",): "does not say its environment",
+        ("nothing.onnx", "env=cartpole"): "the policy cannot be read",
+    }.items():
+        outcome = run_main("play", *arguments, "--output", "x.gif")
+        assert outcome.code == 2
+        assert message in outcome.err
+    assert not (tmp_path / "x.gif").exists()
+
+
+def test_play_in_a_window(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
+    run_dir = copy_of_run(*RUN)
+    command = [sys.executable, "-m", "runner", "play", str(run_dir)]
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    outcome = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    assert outcome.returncode == 2
+    assert "there is no display for a window" in outcome.stderr
+    environment |= {
+        "SDL_VIDEODRIVER": "dummy",
+        "RUNNER_KEY": "a key that the tests made up",
+    }  # a window that nobody sees
+    outcome = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=WAIT_S)
+    assert outcome.returncode == 0, outcome.stderr
+    assert "played 1 episode" in outcome.stdout
