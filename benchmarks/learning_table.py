@@ -1,5 +1,7 @@
 """The table of learning runs in docs/learning.md, from the lines that `make learning` leaves; `make learning-table`.
 
+Rows of experiments of which there are no lines stay as they are.
+
 Intervals are inter-quartile means with 95 % bootstrap intervals of each experiment by itself (rliable: Agarwal et al.,
 2021, https://arxiv.org/abs/2108.13264). A run that misses its target counts with the env steps that it was given.
 """
@@ -62,19 +64,25 @@ def rliable_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return float(point["runs"][0]), float(bounds["runs"][0, 0]), float(bounds["runs"][1, 0])
 
 
+def with_rows(page: str, rows: Sequence[str]) -> str:
+    """Return the page with these rows in its table, in the order of their experiments, instead of older ones."""
+    before, rest = page.split(BEGIN)
+    table, after = rest.split(END)
+    kept = {row.split("`")[1]: row for row in [*table.splitlines(), *rows] if row.startswith("| `")}
+    return "\n".join((before + BEGIN, *HEAD, *(kept[name] for name in sorted(kept)), END + after))
+
+
 def main() -> None:
     """Print the table, and put it into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/learning.jsonl"))
+    parser.add_argument("--results", type=Path, default=Path("docs/learning/results.jsonl"))
     parser.add_argument("--page", type=Path, help="page whose table between the marks is replaced")
     arguments = parser.parse_args()
     rows = [row_of(name, runs, rliable_interval) for name, runs in read_runs(arguments.results).items()]
-    table = "\n".join((*HEAD, *rows))
-    print(table)
+    print("\n".join((*HEAD, *rows)))
     if arguments.page is not None:
-        before, rest = arguments.page.read_text(encoding="utf-8").split(BEGIN)
-        after = rest.split(END)[1]
-        arguments.page.write_text(f"{before}{BEGIN}\n{table}\n{END}{after}", encoding="utf-8")
+        page = arguments.page.read_text(encoding="utf-8")
+        arguments.page.write_text(with_rows(page, rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

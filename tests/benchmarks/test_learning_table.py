@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.learning_table import read_runs, row_of
+from benchmarks.learning_table import BEGIN, END, HEAD, read_runs, row_of, with_rows
 
 
 def run(seed: int, num_env_steps: int, value: float, experiment: str = "ppo_cartpole") -> dict[str, object]:
@@ -36,3 +36,11 @@ def test_a_run_that_misses_counts_with_its_env_steps() -> None:
 
 def test_a_return_after_the_env_steps_is_a_miss() -> None:
     assert "| 1 of 2 |" in row_of("ppo_cartpole", [run(0, 300_000, 460.0), run(1, 300_016, 460.0)], mean_and_ends)
+
+
+def test_rows_without_new_runs_stay() -> None:
+    head = "\n".join(HEAD)
+    page = f"before\n{BEGIN}\n{head}\n| `a` | 1 |\n| `c` | 1 |\n{END}\nafter\n"
+    changed = with_rows(page, ["| `c` | 2 |", "| `b` | 2 |"])
+    assert changed == f"before\n{BEGIN}\n{head}\n| `a` | 1 |\n| `b` | 2 |\n| `c` | 2 |\n{END}\nafter\n"
+    assert with_rows(changed, []) == changed

@@ -1,13 +1,13 @@
 """The experiments under conf/ learn what they promise, for every seed. `make learning` runs the slow ones.
 
-Each leaves a line in `benchmarks/results/learning.jsonl` (experiment, seed, env steps, seconds, return, target) and its
-curve in `benchmarks/results/curves`, a line of env steps and return for each iteration.
+Each slow one leaves a line in `docs/learning/results.jsonl` (experiment, seed, env steps, seconds, return, target) and
+its curve in `docs/learning/curves`, a line of env steps and return for each iteration: commit them with the table.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 import pytest
 
@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 
 RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime"
 EVALUATION = "evaluation/env_runners/episode_return_mean"
-RESULTS = ROOT / "benchmarks" / "results" / "learning.jsonl"
+RESULTS = ROOT / "docs" / "learning" / "results.jsonl"
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Learned:
     episode_return_mean: float
     target: float
     max_env_steps: int
+    curve: list[tuple[float, float]] = field(repr=False, default_factory=list)
 
     @property
     def keeps_promise(self) -> bool:
@@ -113,8 +114,8 @@ def _learn(experiment: str, seed: int) -> Learned:
                 _check_agents(experiment, result)
                 seconds = round(result["time_total_s"] or 0.0, 2)
                 newest = curve[-1][1] if curve else float("-inf")
-                _record_curve(experiment, seed, curve)
-                return Learned(experiment, seed, int(result[STEPS] or 0), seconds, newest, target, max_env_steps)
+                num_env_steps = int(result[STEPS] or 0)
+                return Learned(experiment, seed, num_env_steps, seconds, newest, target, max_env_steps, curve)
 
 
 def _metric(experiment: str) -> str:
@@ -130,16 +131,14 @@ def _check_agents(experiment: str, result: dict[str, float | int | None]) -> Non
         assert own >= 450, f"{agent} has {own}"
 
 
-def _record_curve(experiment: str, seed: int, curve: list[tuple[float, float]]) -> None:
-    path = RESULTS.parent / "curves" / f"{experiment}-{seed}.jsonl"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(point) + "\n" for point in curve), encoding="utf-8")
-
-
 def _record(learned: Learned) -> None:
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
+    line = asdict(learned)
+    curve = "".join(json.dumps(point) + "\n" for point in line.pop("curve"))
+    path = RESULTS.parent / "curves" / f"{learned.experiment}-{learned.seed}.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(curve, encoding="utf-8")
     with RESULTS.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(learned)) + "\n")
+        file.write(json.dumps(line) + "\n")
 
 
 @pytest.mark.parametrize(
