@@ -83,10 +83,18 @@ _OWN_ALGORITHMS = (
 )
 _CONTINUOUS_REPLAY = tuple(override for override in _REPLAY if not override.startswith("algorithm.epsilon"))
 
+# Of pictures of games.
+_SMALL_IMAGES = (
+    "module.conv_filters=[[4,8,4],[4,4,2]]",
+    "module.fcnet_hiddens=[8]",
+    "evaluation.evaluation_interval=null",
+)
+
 # Experiment -> overrides that shorten it.
 SAMPLED = {
     "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
+    "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,
     "dqn_lunarlander": _REPLAY,
     "dqn_minatar_breakout": (*_REPLAY, "module.fcnet_hiddens=[8]"),
@@ -94,12 +102,16 @@ SAMPLED = {
     "her_bit_flipping": _REPLAY,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_acrobot": _SAMPLED,
+    "ppo_atari_breakout": (*_SAMPLED, *_SMALL_IMAGES),
     "ppo_cartpole": _SAMPLED,
     "ppo_catch": _SAMPLED,
     "ppo_dict_cartpole": _SAMPLED,
     "ppo_dqn_multi_agent_cartpole": _OWN_ALGORITHMS,
+    "ppo_half_cheetah": _SAMPLED,
+    "ppo_inverted_pendulum": _SAMPLED,
     "ppo_lunarlander": _SAMPLED,
     "ppo_masked_cartpole": _SAMPLED,
+    "ppo_minigrid_empty": _SAMPLED,
     "ppo_multi_agent_cartpole": _SAMPLED,
     "ppo_multi_agent_cartpole_shared": _SAMPLED,
     "ppo_pendulum": _SAMPLED,

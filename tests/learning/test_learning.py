@@ -57,7 +57,9 @@ PROMISES = {
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
     "ppo_acrobot": (-100, 200_000),
+    "ppo_inverted_pendulum": (950, 200_000),
     "ppo_lunarlander": (200, 1_000_000),
+    "ppo_minigrid_empty": (0.9, 200_000),
     "ppo_pendulum": (-300, 400_000),
     "ppo_sb3_cartpole": (450, 200_000),
     "ppo_stateless_cartpole_lstm": (350, 300_000),
@@ -73,8 +75,10 @@ PROMISES = {
 EVALUATED = {
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
-    *("sac_pendulum", "td3_pendulum", "tqc_pendulum"),
+    *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 }
+# These promise nothing: their files say that nobody has run them to the end here.
+UNTRIED = {"dqn_atari_breakout", "ppo_atari_breakout", "ppo_half_cheetah"}
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
     "a2c_",
@@ -90,8 +94,8 @@ SAMPLED = (
 TEN_SEEDS = (
     *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "dqn_minatar_breakout", "her_bit_flipping"),
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
-    *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum"),
-    "tqc_pendulum",
+    *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),
+    *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 )
 # These reach their returns on some seeds only: docs/learning.md.
 SOME_SEEDS = ("dqn_stateless_cartpole_lstm",)
@@ -164,6 +168,6 @@ def test_promises_are_those_of_the_experiments() -> None:
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
         assert stop == {_metric(name): PROMISES[name][0], STEPS: PROMISES[name][1]}
     experiments = [path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")]
-    files = {name for name in experiments if name.startswith(SAMPLED)} - OFFLINE_TO_ONLINE
+    files = {name for name in experiments if name.startswith(SAMPLED)} - OFFLINE_TO_ONLINE - UNTRIED
     stepped_here = {name for name in files if not name.startswith("ppo_external_")}  # others: test_external_learning.py
     assert stepped_here == set(PROMISES), "every experiment has a learning test"
