@@ -87,7 +87,6 @@ _CONTINUOUS_REPLAY = tuple(override for override in _REPLAY if not override.star
 _SMALL_IMAGES = (
     "module.conv_filters=[[4,8,4],[4,4,2]]",
     "module.fcnet_hiddens=[8]",
-    "evaluation.evaluation_interval=null",
 )
 
 # Experiment -> overrides that shorten it.
