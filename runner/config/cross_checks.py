@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from runner.config.callback_checks import find_callback_problems
@@ -31,7 +31,7 @@ from runner.config.plans import (
     steps_of,
 )
 from runner.config.q_checks import find_q_problems
-from runner.config.schemas import VIDEO, ExperimentConfig, ModuleConfig
+from runner.config.schemas import TRACKERS, VIDEO, ExperimentConfig, ModuleConfig
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
 
@@ -55,6 +55,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
         yield from _check_module(config.module, composed)
     yield from _check_processes(config, composed)
     yield from find_callback_problems(config, composed)
+    yield from _check_trackers(config.tracking.also, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_q_problems(config, composed)
         yield from find_multi_agent_problems(config, composed)
@@ -150,6 +151,16 @@ def _check_evaluation(config: ExperimentConfig, composed: Composed) -> Iterator[
     needed = [text for text, is_lacking in faults.items() if is_lacking]
     if needed:
         yield Problem(f"{key} needs {' and '.join(needed)}", composed.where(key), "true")
+
+
+def _check_trackers(names: Sequence[str], composed: Composed) -> Iterator[Problem]:
+    key = "tracking.also"
+    for index, name in enumerate(names):
+        if name not in TRACKERS:
+            what, nearest = f"{key} names a tracker that is not known", nearest_match(name, TRACKERS)
+            yield Problem(what, composed.where(key), name, ", ".join(TRACKERS), nearest)
+        elif name in names[:index]:
+            yield Problem(f"{key} names a tracker twice", composed.where(key), name, "each once")
 
 
 def _check_video(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:

@@ -341,6 +341,10 @@ class CheckpointConfig:
     )
 
 
+# What `tracking.also` may name.
+TRACKERS = ("tensorboard", "wandb", "csv")
+
+
 @dataclass(frozen=True)
 class TrackingConfig:
     """Where a run is recorded beside its own files."""
@@ -351,6 +355,7 @@ class TrackingConfig:
     experiment_name: str | None = option(None, "MLflow experiment; null: the name of the experiment file")
     run_name: str | None = option(None, "MLflow run name; null: date and time of the run")
     flush_interval_s: float = option(2.0, "metrics reach MLflow in batches this often", unit="s", above=0)
+    also: list[str] = option([], "trackers beside MLflow: tensorboard, wandb, csv")
     display: str = option(
         "auto",
         "live progress on a terminal, plain lines elsewhere",

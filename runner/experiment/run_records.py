@@ -44,6 +44,7 @@ from runner.tracking import (
     summary_lines,
     write_result,
 )
+from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
 from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
 from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
 from runner.videos import SUFFIXES
@@ -152,6 +153,7 @@ class RunRecords:
         is_own = resume_from is None or is_trusted or origin_of(read_manifest(resume_from)) is None
         self._store = find_store(config, run_dir, self._known_run, is_own) if config.tracking.mlflow else None
         self._tracker = self._start_tracker(start_time_s)
+        self._further = self._start_further_trackers()
         self._mlflow_status: RunStatus = "FAILED"
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
@@ -169,6 +171,7 @@ class RunRecords:
 
     def __exit__(self, *_: object) -> None:
         self._progress.close()
+        self._further.close()
         self._display.finish([])
         warning = self._tracker.finish(self._mlflow_status) if self._tracker else None
         if warning:
@@ -221,6 +224,7 @@ class RunRecords:
         value = result.get(RETURN)
         if value is not None and (self._best_return is None or value > self._best_return):
             self._best_return = value
+        self._further.log(result)
         if self._tracker is not None:
             numbers = {name: number for name, number in result.items() if number is not None}
             self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
@@ -357,6 +361,17 @@ class RunRecords:
         }
         return {name: value for name, value in tags.items() if value is not None}
 
+    def _start_further_trackers(self) -> FurtherTrackers:
+        config = self._config
+        run = TrackedRun(
+            self.run_dir,
+            _experiment_name(config),
+            _run_name(config, self.run_dir),
+            flatten_parameters(config),
+            int(self._first_result.get(ENV_STEPS) or 0),
+        )
+        return FurtherTrackers(config.tracking.also, run, self._display.note)
+
     def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
         if self._store is None:
             return None
@@ -410,12 +425,20 @@ def mlflow_settings(
     return MLflowSettings(
         tracking_uri=store.tracking_uri,
         artifact_location=store.artifact_location,
-        experiment_name=tracking.experiment_name or config.experiment_name or "custom",
-        run_name=tracking.run_name or "/".join(run_dir.parts[-2:]),
+        experiment_name=_experiment_name(config),
+        run_name=_run_name(config, run_dir),
         run_id=known.get("run_id") if known.get("tracking_uri") == store.tracking_uri else None,
         flush_interval_s=tracking.flush_interval_s,
         run_file=str(run_dir / RUN_FILE),
     )
+
+
+def _experiment_name(config: ExperimentConfig) -> str:
+    return config.tracking.experiment_name or config.experiment_name or "custom"
+
+
+def _run_name(config: ExperimentConfig, run_dir: Path) -> str:
+    return config.tracking.run_name or "/".join(run_dir.parts[-2:])
 
 
 def information_tags(info: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,176 @@
+"""Trackers beside MLflow (`tracking.also`): TensorBoard, Weights & Biases, and a CSV table.
+
+Each gets the result of every iteration. One that fails is told once, and the run goes on without it.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from runner.config.documents import parse_json, read_regular
+from runner.config.errors import Problem, UserError
+from runner.tracking.headline import ENV_STEPS
+from runner.tracking.progress_log import ProgressLog
+from runner.tracking.result_file import write_atomically
+
+Result = Mapping[str, float | int | None]
+_PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
+
+
+class Tracker(Protocol):
+    """Gets the results of a run."""
+
+    def log(self, result: Result) -> None:
+        """Take the result of an iteration, which is in progress.jsonl already."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+@dataclass(frozen=True)
+class TrackedRun:
+    """A run as trackers name it.
+
+    Attributes:
+        run_dir: its folder.
+        experiment: its name.
+        name: of this run.
+        parameters: its configuration, by dotted key.
+        num_env_steps: after which it begins or goes on.
+    """
+
+    run_dir: Path
+    experiment: str
+    name: str
+    parameters: Mapping[str, Any]
+    num_env_steps: int
+
+
+class FurtherTrackers:
+    """The trackers of `tracking.also` as one.
+
+    Args:
+        names: of the trackers.
+        run: what they record.
+        warn: gets a line where one fails.
+
+    Raises:
+        UserError: the package of one is not installed, or it does not start.
+    """
+
+    def __init__(self, names: Sequence[str], run: TrackedRun, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._trackers: dict[str, Tracker] = {}
+        for name in names:
+            self._trackers[name] = _started(name, run)
+
+    def log(self, result: Result) -> None:
+        """Give the result of an iteration to all."""
+        self._each(lambda tracker: tracker.log(result))
+
+    def close(self) -> None:
+        """Close all."""
+        self._each(lambda tracker: tracker.close())
+
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            try:
+                call(tracker)
+            except Exception as error:  # of others' code; a run does not end because a tracker does
+                del self._trackers[name]
+                self._warn(f"tracking.also: {name} has failed, the run goes on without it: {error}")
+
+
+def _started(name: str, run: TrackedRun) -> Tracker:
+    try:
+        return _TRACKERS[name](run)
+    except ImportError as error:
+        what, allowed = f"tracking.also: {name} needs a package that is not installed", f"pip install {_PACKAGES[name]}"
+        raise UserError(Problem(what, got=str(error), allowed=allowed).render_alone()) from error
+    except Exception as error:  # no login, no network, ...
+        what = f"tracking.also: {name} does not start: {type(error).__name__}: {error}"
+        raise UserError(Problem(what).render_alone()) from error
+
+
+class _TensorBoard:
+    """Event files in `tensorboard/`, over env steps."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        from tensorboardX import SummaryWriter
+
+        self._writer = SummaryWriter(str(run.run_dir / "tensorboard"), purge_step=run.num_env_steps + 1)
+        if not run.num_env_steps:
+            lines = [f"    {name}: {value}" for name, value in run.parameters.items()]
+            self._writer.add_text("configuration", "\n".join(lines), 0)
+
+    def log(self, result: Result) -> None:
+        step = int(result[ENV_STEPS] or 0)
+        for name, value in result.items():
+            if value is not None:
+                self._writer.add_scalar(name, value, step)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class _Csv:
+    """`progress.csv`: what progress.jsonl has, as a table; written anew where an iteration brings a new metric."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        self._path, self._progress = run.run_dir / "progress.csv", ProgressLog(run.run_dir / "progress.jsonl")
+        self._columns: list[str] = []
+
+    def log(self, result: Result) -> None:
+        if set(result) <= set(self._columns):
+            with self._path.open("a", newline="", encoding="utf-8") as file:
+                csv.DictWriter(file, self._columns).writerow(result)
+            return
+        rows = self._progress.read()
+        self._columns = list(dict.fromkeys(name for row in rows for name in row))
+        with self._path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(rows)
+
+    def close(self) -> None:
+        pass
+
+
+class _Wandb:
+    """A run of Weights & Biases, which goes on when the run is resumed; WANDB_MODE=offline needs no network."""
+
+    def __init__(self, run: TrackedRun) -> None:
+        import wandb
+
+        file = run.run_dir / "wandb_run.json"
+        id_ = parse_json(read_regular(file))["id"] if file.exists() else uuid.uuid4().hex[:8]
+        write_atomically(file, json.dumps({"id": id_}).encode())
+        self._run: Any = wandb.init(
+            project=run.experiment,
+            name=run.name,
+            id=id_,
+            resume="allow",
+            dir=str(run.run_dir),
+            config=dict(run.parameters),
+        )
+
+    def log(self, result: Result) -> None:
+        numbers = {name: value for name, value in result.items() if value is not None}
+        self._run.log(numbers, step=int(result[ENV_STEPS] or 0))
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+_TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {
+    "tensorboard": _TensorBoard,
+    "wandb": _Wandb,
+    "csv": _Csv,
+}
