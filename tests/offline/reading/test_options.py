@@ -1,0 +1,60 @@
+"""The options of the group `offline`: each reads the data that it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.validation import build_experiment_config
+from runner.episodes.columns import concat_blocks
+from runner.offline.files.data_error import DataError
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import open_source
+from tests.conftest import ROOT
+
+DATA = ROOT / "tests" / "data"
+
+
+def opened(option: str, path: Path) -> Source:
+    """Open data by an option of the command line."""
+    overrides = ["+experiment=bc_cartpole", f"offline={option}", f"offline.input_={path}"]
+    return open_source(build_experiment_config(compose_experiment(overrides, None)).offline)
+
+
+@pytest.mark.parametrize(
+    ("option", "folder", "format_name"),
+    [
+        ("episodes", "rllib_cartpole_episodes", "rllib_episodes"),
+        ("table", "rllib_cartpole_table", "table"),
+        ("rllib", "rllib_sample_batches", "sample_batches"),
+        ("minari", "minari/cartpole_hdf5", "minari"),
+        ("minari", "minari/cartpole_arrow", "minari"),
+    ],
+)
+def test_an_option_reads_its_data(option: str, folder: str, format_name: str) -> None:
+    source = opened(option, DATA / folder)
+    assert source.format.name == format_name
+    assert concat_blocks(list(source.blocks())).columns["obs"].shape[1:] == (4,)
+
+
+def test_d4rl(tmp_path: Path) -> None:
+    path, num_steps = tmp_path / "data.hdf5", 6
+    with h5py.File(path, "w") as file:
+        file["observations"] = np.random.default_rng(0).standard_normal((num_steps, 4)).astype(np.float32)
+        file["actions"] = np.zeros((num_steps, 1), np.float32)
+        file["rewards"] = np.ones(num_steps, np.float32)
+        file["terminals"] = np.arange(num_steps) == num_steps - 1
+        file["timeouts"] = np.zeros(num_steps, np.bool_)
+    source = opened("d4rl", path)
+    assert source.format.name == "hdf5"
+    assert concat_blocks(list(source.blocks())).num_rows >= num_steps - 1
+
+
+@pytest.mark.parametrize(("option", "folder"), [("episodes", "rllib_cartpole_table"), ("table", "rllib_episodes")])
+def test_data_of_another_kind_are_told(option: str, folder: str) -> None:
+    with pytest.raises(DataError, match="input_read_episodes"):
+        opened(option, DATA / folder)
