@@ -104,8 +104,12 @@ class _TensorBoard:
     def __init__(self, run: TrackedRun) -> None:
         from tensorboardX import SummaryWriter
 
-        self._writer = SummaryWriter(str(run.run_dir / "tensorboard"), purge_step=run.num_env_steps + 1)
-        if not run.num_env_steps:
+        start = run.num_env_steps
+        # A file is named after the second that it is made in; a run may be resumed within it.
+        self._writer = SummaryWriter(
+            str(run.run_dir / "tensorboard"), purge_step=start + 1, filename_suffix=f".{start}"
+        )
+        if not start:
             lines = [f"    {name}: {value}" for name, value in run.parameters.items()]
             self._writer.add_text("configuration", "\n".join(lines), 0)
 

@@ -24,7 +24,7 @@ RUN = ("+experiment=ppo_cartpole", *QUICK, "tracking.also=[tensorboard,csv]", "h
 
 def events_of(folder: Path) -> Iterator[Any]:
     """Yield the events of TensorBoard's files (records: length, its checksum, content, its checksum), oldest first."""
-    for file in sorted(folder.glob("events.out.tfevents.*"), key=lambda path: path.stat().st_mtime):
+    for file in sorted(folder.glob("events.out.tfevents.*"), key=lambda path: path.stat().st_mtime_ns):
         content = file.read_bytes()
         while content:
             (length,) = struct.unpack("<Q", content[:8])
