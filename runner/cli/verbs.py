@@ -128,6 +128,12 @@ VERBS: Mapping[str | None, Verb] = {
         "sweep best SWEEP_DIR --emit conf/experiment/NAME.yaml",
         "best SWEEP_DIR",
     ),
+    "import": Verb(
+        "runner.cli.import_experiment",
+        "write an experiment out of RL Baselines3 Zoo's hyperparameters, --output FILE",
+        "import sb3-zoo hyperparams/ppo.yml --env LunarLander-v3",
+        "sb3-zoo FILE",
+    ),
     "report": Verb(
         "runner.cli.report",
         "write one HTML page about a sweep or a run, --output FILE",

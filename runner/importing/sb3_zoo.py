@@ -1,0 +1,340 @@
+"""Experiments out of RL Baselines3 Zoo's `hyperparams/<algorithm>.yml`.
+
+What a file leaves out has Stable-Baselines3's default (2.9). Values are YAML, or Python calls like
+`dict(net_arch=[64, 64], activation_fn=nn.ReLU)` as text, which are read and never run.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.config.errors import Problem, UserError, nearest_match
+from runner.config.yaml_lines import YAMLError, read_yaml
+from runner.importing.imported import Imported
+
+Params = dict[str, Any]
+# Takes over what an algorithm's own parameters say, for a run of so many env steps.
+Fill = Callable[[Imported, Params, int], None]
+
+# Stable-Baselines3's defaults.
+_ON_POLICY = {"n_envs": 1, "gamma": 0.99, "ent_coef": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5}
+_PPO = {
+    **_ON_POLICY,
+    **{"n_steps": 2048, "batch_size": 64, "n_epochs": 10, "gae_lambda": 0.95, "clip_range": 0.2},
+    "learning_rate": 3e-4,
+}
+_A2C = {**_ON_POLICY, "n_steps": 5, "gae_lambda": 1.0, "learning_rate": 7e-4, "use_rms_prop": True}
+_OFF_POLICY = {
+    **{"n_envs": 1, "gamma": 0.99, "buffer_size": 1_000_000, "learning_starts": 100, "batch_size": 256},
+    **{"train_freq": 1, "gradient_steps": 1, "tau": 0.005, "n_steps": 1},
+}
+_DQN = {
+    **_OFF_POLICY,
+    **{"learning_rate": 1e-4, "batch_size": 32, "tau": 1.0, "train_freq": 4, "target_update_interval": 10_000},
+    **{"exploration_fraction": 0.1, "exploration_initial_eps": 1.0, "exploration_final_eps": 0.05, "max_grad_norm": 10},
+}
+_SAC = {**_OFF_POLICY, "learning_rate": 3e-4, "ent_coef": "auto", "target_entropy": "auto"}
+_TQC = {**_SAC, "top_quantiles_to_drop_per_net": 2}
+_TD3 = {
+    **_OFF_POLICY,
+    **{"learning_rate": 1e-3, "policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5},
+    **{"noise_type": "normal", "noise_std": 0.1},
+}
+_DDPG = {**_TD3}
+_HIDDEN = {"ppo": [64, 64], "a2c": [64, 64], "dqn": [64, 64], "td3": [400, 300], "ddpg": [400, 300]}
+_WIDE = [256, 256]
+_ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}
+# Keys that mean nothing here, or are what this project does anyway.
+_SILENT = {"policy", "n_timesteps", "vec_env_wrapper", "monitor_kwargs", "optimize_memory_usage", "normalize_advantage"}
+
+
+def import_sb3_zoo(path: Path, env: str) -> Imported:
+    """Read an environment's entry.
+
+    Args:
+        path: of the file; its name says the algorithm.
+        env: the environment's gymnasium id; an entry of another version of it counts where there is none of this one.
+
+    Raises:
+        UserError: the file cannot be read, has no such environment, or is of an algorithm that is not known here.
+    """
+    algorithm = path.stem
+    if algorithm not in _IMPORTERS:
+        what, nearest = "this algorithm cannot be imported", nearest_match(algorithm, _IMPORTERS)
+        problem = Problem(what, str(path), algorithm, f"a file named {', '.join(_IMPORTERS)} (.yml)", nearest)
+        raise UserError(problem.render_alone())
+    entries = _read_entries(path)
+    entry = _entry_of(env, entries, path)
+    defaults, fill = _IMPORTERS[algorithm]
+    given = {key: _read_python(value) for key, value in {**entries.get("default", {}), **entries[entry]}.items()}
+    imported = Imported(f"RL Baselines3 Zoo: {algorithm} on {entry}")
+    imported.set("env", env=env)
+    try:
+        _take_over(imported, algorithm, {**defaults, **given}, fill)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise UserError(Problem(f"a value cannot be read: {error}", f"{path}, {entry}").render_alone()) from error
+    return imported
+
+
+def _take_over(imported: Imported, algorithm: str, params: Params, fill: Fill) -> None:
+    num_env_steps = int(float(params.pop("n_timesteps", 1_000_000)))
+    imported.set("stop", num_env_steps_sampled_lifetime=num_env_steps)
+    imported.set("env_runners", num_envs_per_env_runner=int(params.pop("n_envs")))
+    imported.options["evaluation"] = "periodic"
+    _network(imported, algorithm, params)
+    _wrappers(imported, params)
+    fill(imported, params, num_env_steps)
+    _normalisation(imported, algorithm, params)
+    for key in params:
+        if key not in _SILENT:
+            imported.missing[key] = f"{params[key]!r} is left out"
+
+
+def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
+    """Return the name of the environment's entry, of the newest other version if it has none of its own."""
+    if env in entries:
+        return env
+    name = env.rpartition("-v")[0]
+    others = sorted(entry for entry in entries if name and entry.rpartition("-v")[0] == name)
+    if others:
+        return others[-1]
+    what, allowed = "the file has no environment of this name", ", ".join(entries)
+    raise UserError(Problem(what, str(path), f"--env {env}", allowed, nearest_match(env, entries)).render_alone())
+
+
+def _read_entries(path: Path) -> Mapping[str, Any]:
+    try:
+        entries = read_yaml(path)
+    except (OSError, YAMLError, ValueError) as error:
+        raise UserError(Problem("the file cannot be read", str(path), str(error)).render_alone()) from error
+    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping) for entry in entries.values()):
+        raise UserError(Problem("the file is no table of environments", str(path)).render_alone())
+    return entries
+
+
+def _read_python(value: Any) -> Any:
+    """Return the value of a text that is a Python literal or a call of `dict`; other texts stay as they are."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return _value_of(ast.parse(value.strip(), mode="eval").body)
+    except (SyntaxError, ValueError):
+        return value
+
+
+def _value_of(node: ast.expr) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.List, ast.Tuple)):
+        return [_value_of(item) for item in node.elts]
+    if isinstance(node, ast.Dict):
+        return {_value_of(k): _value_of(v) for k, v in zip(node.keys, node.values, strict=True) if k is not None}
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
+        return {word.arg: _value_of(word.value) for word in node.keywords}
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        return -_value_of(node.operand)
+    if isinstance(node, ast.Attribute):  # nn.ReLU
+        return node.attr
+    raise ValueError(ast.dump(node))
+
+
+# -- parts of all algorithms -----------------------------------------------------------------------------------------
+
+
+def _number_or_schedule(value: Any, num_env_steps: int) -> Any:
+    """Return a number, or the schedule of `lin_2.5e-4`: to 0 over the run."""
+    if isinstance(value, str) and value.startswith("lin_"):
+        return [[0, float(value.removeprefix("lin_"))], [num_env_steps, 0.0]]
+    return float(value)
+
+
+def _network(imported: Imported, algorithm: str, params: Params) -> None:
+    kwargs = params.pop("policy_kwargs", None) or {}
+    if not isinstance(kwargs, Mapping):
+        imported.missing["policy_kwargs"] = f"{kwargs!r} is not understood"
+        kwargs = {}
+    kwargs = dict(kwargs)
+    hiddens = kwargs.pop("net_arch", None)
+    if isinstance(hiddens, list) and len(hiddens) == 1 and isinstance(hiddens[0], Mapping):
+        hiddens = hiddens[0]
+    if isinstance(hiddens, Mapping):
+        sizes = [list(of_net) for of_net in hiddens.values()]
+        if any(size != sizes[0] for size in sizes):
+            imported.missing["net_arch"] = f"{dict(hiddens)}: all networks have the sizes of the first one"
+        hiddens = sizes[0]
+    activation = kwargs.pop("activation_fn", None)
+    known = _ACTIVATIONS.get(str(activation)) if activation is not None else None
+    if activation is not None and known is None:
+        imported.missing["activation_fn"] = f"{activation} is left out"
+    is_on_policy = algorithm in ("ppo", "a2c")
+    imported.set(
+        "module",
+        fcnet_hiddens=hiddens or _HIDDEN.get(algorithm, _WIDE),
+        fcnet_activation=known or ("tanh" if is_on_policy else "relu"),
+        vf_share_layers=False if is_on_policy else None,
+    )
+    for key, value in kwargs.items():
+        if not (key == "ortho_init" and value is False):
+            imported.missing[f"policy_kwargs.{key}"] = f"{value!r} is left out"
+    if str(params.get("policy", "")).startswith("Cnn"):
+        imported.missing["policy"] = "CnnPolicy: images get the convolutions of module.conv_filters"
+
+
+def _wrappers(imported: Imported, params: Params) -> None:
+    wrappers = params.pop("env_wrapper", None)
+    if wrappers:
+        imported.missing["env_wrapper"] = f"{wrappers!r}: put the wrappers into env.wrappers"
+    frames = params.pop("frame_stack", None)
+    if frames:
+        imported.missing["frame_stack"] = f"{frames} frames: connectors=atari, or the piece FrameStacking"
+
+
+def _normalisation(imported: Imported, algorithm: str, params: Params) -> None:
+    """Choose pipelines for `normalize`: true, or arguments of VecNormalize."""
+    given = params.pop("normalize", False)
+    kwargs = params.pop("normalize_kwargs", None) or {}
+    wanted = {"norm_obs": True, "norm_reward": True, **(given if isinstance(given, Mapping) else {}), **kwargs}
+    if not given:
+        return
+    is_on_policy = algorithm in ("ppo", "a2c")
+    if wanted["norm_obs"]:
+        imported.options["connectors"] = "mujoco" if wanted["norm_reward"] and is_on_policy else "mean_std_filter"
+    if wanted["norm_reward"] and not (is_on_policy and wanted["norm_obs"]):
+        imported.missing["norm_reward"] = "the piece ScaleRewards in connectors.learner, not from a replay buffer"
+
+
+# -- algorithms ------------------------------------------------------------------------------------------------------
+
+
+def _common(imported: Imported, params: Params, num_env_steps: int) -> None:
+    imported.set(
+        "algorithm",
+        gamma=float(params.pop("gamma")),
+        entropy_coeff=float(params.pop("ent_coef")),
+        vf_loss_coeff=float(params.pop("vf_coef")),
+        grad_clip=float(params.pop("max_grad_norm")),
+        lr=_number_or_schedule(params.pop("learning_rate"), num_env_steps),
+        lambda_=float(params.pop("gae_lambda")),
+        train_batch_size_per_learner=int(params.pop("n_steps"))
+        * imported.values["env_runners"]["num_envs_per_env_runner"],
+    )
+
+
+def _ppo(imported: Imported, params: Params, num_env_steps: int) -> None:
+    imported.options["algorithm"] = "ppo_sb3"
+    _common(imported, params, num_env_steps)
+    clip = params.pop("clip_range")
+    if isinstance(clip, str):
+        imported.missing["clip_range"] = f"{clip}: it stays at its first value"
+        clip = clip.removeprefix("lin_")
+    imported.set(
+        "algorithm",
+        clip_param=float(clip),
+        minibatch_size=int(params.pop("batch_size")),
+        num_epochs=int(params.pop("n_epochs")),
+    )
+
+
+def _a2c(imported: Imported, params: Params, num_env_steps: int) -> None:
+    imported.options["algorithm"] = "a2c"
+    _common(imported, params, num_env_steps)
+    imported.set("algorithm", min_sample_timesteps_per_iteration=2000)
+    if params.pop("use_rms_prop"):
+        imported.set("algorithm", optimizer={"name": "rmsprop", "alpha": 0.99, "epsilon": 1e-5})
+
+
+def _replay(imported: Imported, params: Params) -> None:
+    num_envs = imported.values["env_runners"]["num_envs_per_env_runner"]
+    batch_size, train_freq = int(params.pop("batch_size")), params.pop("train_freq")
+    if isinstance(train_freq, list):
+        if train_freq[1] != "step":
+            imported.missing["train_freq"] = f"{train_freq}: as many updates come with each env step"
+        train_freq = train_freq[0] if train_freq[1] == "step" else 1
+    gradient_steps = int(params.pop("gradient_steps"))
+    per_env_step = 1.0 if gradient_steps == -1 else gradient_steps / (int(train_freq) * num_envs)
+    imported.set(
+        "algorithm",
+        gamma=float(params.pop("gamma")),
+        tau=float(params.pop("tau")),
+        n_step=int(params.pop("n_steps")),
+        replay_capacity=int(float(params.pop("buffer_size"))),
+        num_steps_sampled_before_learning_starts=int(float(params.pop("learning_starts"))),
+        train_batch_size_per_learner=batch_size,
+        training_intensity=batch_size * per_env_step,
+        replay_buffers={"replay": {"_target_": "runner.replay.ReplayBuffer"}},
+    )
+    imported.set("env_runners", rollout_fragment_length=1, episode_lookback_horizon=0)
+
+
+def _dqn(imported: Imported, params: Params, num_env_steps: int) -> None:
+    imported.options |= {"algorithm": "dqn", "module": "double_q"}
+    _replay(imported, params)
+    fraction = float(params.pop("exploration_fraction"))
+    first, last = float(params.pop("exploration_initial_eps")), float(params.pop("exploration_final_eps"))
+    imported.set(
+        "algorithm",
+        lr=_number_or_schedule(params.pop("learning_rate"), num_env_steps),
+        grad_clip=float(params.pop("max_grad_norm")),
+        double_q=False,
+        epsilon=[[0, first], [max(1, round(fraction * num_env_steps)), last]],
+        target_network_update_freq=int(params.pop("target_update_interval")),
+    )
+    imported.set("module", dueling=False)
+
+
+def _rates(imported: Imported, params: Params, num_env_steps: int, *names: str) -> None:
+    rate = _number_or_schedule(params.pop("learning_rate"), num_env_steps)
+    imported.set("algorithm", **dict.fromkeys(names, rate))
+
+
+def _sac(imported: Imported, params: Params, num_env_steps: int, name: str = "sac") -> None:
+    imported.options |= {"algorithm": name, "module": name}
+    _replay(imported, params)
+    _rates(imported, params, num_env_steps, "actor_lr", "critic_lr", "alpha_lr")
+    entropy, target = params.pop("ent_coef"), params.pop("target_entropy")
+    if isinstance(entropy, str) and entropy.startswith("auto"):
+        _, _, initial = entropy.partition("_")
+        imported.set("algorithm", initial_alpha=float(initial) if initial else None)
+    else:
+        imported.set("algorithm", initial_alpha=float(entropy), alpha_lr=0.0)
+    imported.set("algorithm", target_entropy=None if target == "auto" else float(target))
+
+
+def _tqc(imported: Imported, params: Params, num_env_steps: int) -> None:
+    _sac(imported, params, num_env_steps, "tqc")
+    imported.set("algorithm", top_quantiles_to_drop_per_net=int(params.pop("top_quantiles_to_drop_per_net")))
+
+
+def _td3(imported: Imported, params: Params, num_env_steps: int, name: str = "td3") -> None:
+    imported.options |= {"algorithm": name, "module": name}
+    num_random = int(float(params["learning_starts"]))
+    _replay(imported, params)
+    _rates(imported, params, num_env_steps, "actor_lr", "critic_lr")
+    delay, noise, clip = (params.pop(key) for key in ("policy_delay", "target_policy_noise", "target_noise_clip"))
+    if name == "td3":
+        imported.set("algorithm", policy_delay=int(delay), target_noise=float(noise), target_noise_clip=float(clip))
+    kind = str(params.pop("noise_type"))
+    imported.set(
+        "algorithm",
+        exploration="ornstein_uhlenbeck" if kind.startswith("ornstein") else "gaussian",
+        exploration_noise=float(params.pop("noise_std")),
+        num_random_steps=num_random,
+    )
+
+
+def _ddpg(imported: Imported, params: Params, num_env_steps: int) -> None:
+    _td3(imported, params, num_env_steps, "ddpg")
+
+
+_IMPORTERS: Mapping[str, tuple[Params, Fill]] = {
+    "ppo": (_PPO, _ppo),
+    "a2c": (_A2C, _a2c),
+    "dqn": (_DQN, _dqn),
+    "sac": (_SAC, _sac),
+    "tqc": (_TQC, _tqc),
+    "td3": (_TD3, _td3),
+    "ddpg": (_DDPG, _ddpg),
+}
