@@ -20,7 +20,7 @@ from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 _NUM_GRADIENT_STEPS = "/num_minibatch_updates"
-
+_NO_NUMBERS = np.zeros(0)
 # Metric name with slashes -> number; None where there is nothing to average yet.
 Result = dict[str, float | int | None]
 
@@ -120,8 +120,9 @@ class RunMetrics:
             for id_, values in returns.items():
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
-        for name, numbers in finished.infos.items():
-            self._infos[name].extend(numbers[~np.isnan(numbers)].tolist())
+        for name, recent_numbers in self._infos.items():
+            numbers = finished.infos.get(name, _NO_NUMBERS)
+            recent_numbers.extend(numbers[~np.isnan(numbers)].tolist())
         self._num_episodes += len(finished.returns)
         self.num_episodes_lifetime += len(finished.returns)
 
