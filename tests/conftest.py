@@ -40,9 +40,6 @@ if str(ROOT) not in sys.path:  # `tests.environments` must be importable, here a
 # Seconds for what a process must do at some time: only one that hangs takes longer, also on a slow and busy machine.
 WAIT_S = 300.0
 
-# Seconds for what a process must do at some time: only one that hangs takes longer, also on a slow and busy machine.
-WAIT_S = 300.0
-
 # A run of ppo_cartpole whose iterations take 30 ms.
 QUICK = (
     "algorithm.train_batch_size_per_learner=256",

@@ -35,7 +35,7 @@ _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--build": ("validate",),
     "--profile": ("show",),
     "--plan": ("show",),
-    "--trust": (None, "resume", "evaluate", "record", "export", "register", "sweep", "report"),
+    "--trust": (None, "resume", "evaluate", "play", "record", "export", "register", "sweep", "report"),
     **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
     "--format": ("validate", "export"),
 }

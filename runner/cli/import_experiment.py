@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.cli.arguments import UsageError, take_options
 from runner.config.errors import Problem, UserError
-from runner.importing import import_sb3_zoo
+from runner.importing import import_sb3_zoo, one_line
 from runner.tracking.result_file import write_atomically
 
 _ENV, _OUTPUT, _FORCE = "--env", "--output", "--force"
@@ -33,7 +33,7 @@ def main(argv: Sequence[str]) -> int:
         write_atomically(output, text.encode())
     except OSError as error:
         raise UserError(Problem(f"the file cannot be written: {error}", str(output)).render_alone()) from error
-    print(f"imported {imported.source}\n  experiment  {output}")
+    print(f"imported {one_line(imported.source)}\n  experiment  {output}")
     for key, reason in imported.missing.items():
-        print(f"  no counterpart  {key}: {reason}")
+        print(f"  no counterpart  {one_line(key)}: {one_line(reason)}")
     return 0

@@ -5,19 +5,22 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.checkpoints.trust import ACTING, TRUST
 from runner.cli.arguments import UsageError, take_options
-from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.documents import read_regular
+from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError
 
 if TYPE_CHECKING:
     from runner.config.schemas import EnvConfig
 
 _OUTPUT, _EPISODES, _CONFIG_DIR = "--output", "--episodes", "--config-dir"
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
+_SPACES = ("observation_space", "action_space")
 _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 
 
@@ -39,6 +42,8 @@ def main(argv: Sequence[str]) -> int:
         folder = Path(options[_CONFIG_DIR]) if _CONFIG_DIR in options else None
         returns = list(_play_file(Path(words[0]), overrides, folder, output, num_episodes))
     else:
+        if _CONFIG_DIR in options:
+            raise UsageError(f"{_CONFIG_DIR} is for a policy file: a run has its configuration")
         trust = [TRUST] if TRUST in options else []
         returns = _play_run([words[0], *overrides, *trust], output, num_episodes)
     shown = ", ".join(f"{value:g}" for value in returns)
@@ -85,19 +90,19 @@ def _play_file(
     from runner.videos import VideoFile, fps_of, frame_of, render_mode
 
     try:
-        policy = LocalPolicy(path.read_bytes())
-    except (OSError, PolicyFileError) as error:
+        policy = LocalPolicy(read_regular(path))
+        spaces = [policy.manifest[name] for name in _SPACES]
+    except (OSError, PolicyFileError, KeyError) as error:
         raise UserError(Problem("the policy cannot be read", str(path), str(error)).render_alone()) from error
-    env = _rendering_env(env_config, render_mode(is_window=output is None))
-    _check_fits(policy, env, path)
-    if output is None:
-        for seed in range(num_episodes):
-            yield _episode(policy, env, seed, lambda: None)
-    else:
+    with closing(_rendering_env(env_config, render_mode(is_window=output is None))) as env:
+        _check_fits(spaces, env, path)
+        if output is None:
+            for seed in range(num_episodes):
+                yield _episode(policy, env, seed, lambda: None)
+            return
         with VideoFile(output, fps_of(env)) as video:
             for seed in range(num_episodes):
                 yield _episode(policy, env, seed, lambda: video.add(frame_of(env)))
-    env.close()
 
 
 def _rendering_env(config: EnvConfig, mode: str) -> Any:
@@ -112,12 +117,12 @@ def _rendering_env(config: EnvConfig, mode: str) -> Any:
     return env
 
 
-def _check_fits(policy: Any, env: Any, path: Path) -> None:
+def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:
     """Raise `UserError` where the policy is of other spaces than the environment."""
     from runner.episodes.spaces import space_to_dict
 
-    for name in ("observation_space", "action_space"):
-        own, got = policy.manifest[name], space_to_dict(getattr(env, name))
+    for name, own in zip(_SPACES, spaces, strict=True):
+        got = space_to_dict(getattr(env, name))
         if own != got:
             what = f"the policy has another {name.replace('_', ' ')} than the environment"
             raise UserError(Problem(what, str(path), str(got), str(own)).render_alone())
@@ -125,13 +130,19 @@ def _check_fits(policy: Any, env: Any, path: Path) -> None:
 
 def _episode(policy: Any, env: Any, seed: int, show: Any) -> float:
     """Play one episode greedily; `show` is called after the reset and after each step."""
-    obs, _ = env.reset(seed=seed)
-    show()
-    total, is_over, state, reward = 0.0, False, None, None
-    while not is_over:
-        action, extra = policy.act(obs, state=state, rewards=reward)
-        state = extra.get("state_out")
-        obs, reward, is_terminated, is_truncated, _ = env.step(action)
+    try:
+        obs, _ = env.reset(seed=seed)
         show()
-        total, is_over = total + float(reward), is_terminated or is_truncated
+        total, is_over, state, reward = 0.0, False, None, None
+        while not is_over:
+            action, extra = policy.act(obs, state=state, rewards=reward)
+            state = extra.get("state_out")
+            obs, reward, is_terminated, is_truncated, _ = env.step(action)
+            show()
+            total, is_over = total + float(reward), is_terminated or is_truncated
+    except RunnerError:
+        raise
+    except Exception as error:  # a user's environment may raise anything
+        what = f"an episode cannot be played: {type(error).__name__}: {error}"
+        raise RunFailure(Problem(what, type(env.unwrapped).__name__)) from error
     return total

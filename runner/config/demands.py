@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.config.errors import show_value
 from runner.config.kinds import PACKAGES, is_known_kind, names_code
+from runner.config.schemas import TRACKERS
 from runner.config.source_definitions import find_ancestors
 
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
@@ -45,6 +46,7 @@ _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]]
     "experiment_name": ("writes", lambda text, _: _leaves_its_folder(text)),
     "offline.input_read_method": ("contacts", lambda text, _: text not in _READ_METHODS),
     **dict.fromkeys(_CONTACTS, ("contacts", lambda text, _: text != "local")),
+    **{f"tracking.also.{n}": ("contacts", lambda text, _: text == "wandb") for n in range(len(TRACKERS))},
 }
 
 

@@ -88,9 +88,9 @@ def find_info_metric_problems(config: ExperimentConfig, composed: Composed, take
 
 def _fault(name: str, block: dict[str, Any]) -> Problem | None:
     """Return what is wrong with a metric; None: nothing."""
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(str(name)):
         what = "the name of a metric out of infos begins with env_runners/"
-        return Problem(what, None, name, "env_runners/is_success and its like")
+        return Problem(what, None, str(name), "env_runners/is_success and its like")
     unknown = next((str(key) for key in block if key not in _KEYS), None)
     if unknown is not None:
         return Problem(f"{unknown} is not known", None, unknown, ", ".join(_KEYS), nearest_match(unknown, _KEYS))

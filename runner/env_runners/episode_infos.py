@@ -62,9 +62,9 @@ class EpisodeInfos:
             name, joined = metric.name, _JOINED.get(metric.at)
             if joined is None:
                 if has_ended:
-                    self._ended[name].append(self._numbers(infos, metric)[is_done])
+                    self._ended[name].append(self._numbers(infos, metric, is_done)[is_done])
                 continue
-            numbers = np.where(is_step, self._numbers(infos, metric), np.nan)
+            numbers = self._numbers(infos, metric, is_step)
             so_far, num_steps = self._so_far[name], self._num_steps[name]
             is_first, is_known = np.isnan(so_far), ~np.isnan(numbers)
             so_far[:] = np.where(is_first, numbers, np.where(is_known, joined(so_far, numbers), so_far))
@@ -85,24 +85,24 @@ class EpisodeInfos:
         self._ended = {name: [] for name in self._ended}
         return taken
 
-    def _numbers(self, infos: Infos, metric: InfoMetric) -> Floats:
-        """Return the numbers (N,) of a step's infos; NaN where there is none."""
+    def _numbers(self, infos: Infos, metric: InfoMetric, is_asked: Bools) -> Floats:
+        """Return the numbers (N,) of a step's infos, of the sub-environments that are asked; NaN: none."""
         numbers = np.full(self._num_envs, np.nan)
         if isinstance(infos, Mapping):
-            self._read_columns(infos, metric, numbers)
+            self._read_columns(infos, metric, is_asked.copy(), numbers)
         else:
-            for env, info in enumerate(infos):
-                value: Any = info
+            for env in np.flatnonzero(is_asked).tolist():
+                value: Any = infos[env]
                 for key in metric.path:
                     value = value.get(key) if isinstance(value, Mapping) else None
                 if value is not None:
                     numbers[env] = _number(value, metric, env)
         return numbers
 
-    def _read_columns(self, infos: Mapping[str, Any], metric: InfoMetric, numbers: Floats) -> None:
+    @staticmethod
+    def _read_columns(infos: Mapping[str, Any], metric: InfoMetric, is_valid: Bools, numbers: Floats) -> None:
         """Write the numbers of gymnasium's dict of arrays (`_key`: for whom `key` holds)."""
         values: Any = infos
-        is_valid = np.ones(self._num_envs, np.bool_)
         for key in metric.path:
             if not isinstance(values, Mapping) or key not in values:
                 return

@@ -16,11 +16,11 @@ from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
 from runner.module_parts import ModulePlan, has_several_agents
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.videos import Camera, VideoFile, render_mode
+from runner.videos import Camera, VideoFile, check_installed, render_mode
 
 
 class Filmer:
-    """Films episodes as evaluation runs them: the same seeds, and a greedy policy unless `evaluation.explore`.
+    """Films episodes of one sub-environment, always with the same seeds; greedy ones unless `evaluation.explore`.
 
     Args:
         config: of the run.
@@ -30,6 +30,7 @@ class Filmer:
     Raises:
         ConfigError: the environment has several agents, or cannot be made with a render mode.
         RunFailure: it renders no pictures.
+        UserError: a package that writes videos is not installed.
     """
 
     def __init__(self, config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_window: bool = False) -> None:
@@ -37,15 +38,23 @@ class Filmer:
             what = "an environment with several agents cannot be filmed yet"
             raise ConfigError([Problem(what, "evaluation.video", config.env.name, "an environment with one agent")])
         self._explore = config.evaluation.explore
+        if not is_window:
+            check_installed()
         rendering = _rendering(config, render_mode(is_window))
         self._runner = cast(SingleAgentEnvRunner, build_env_runner(rendering, plans, EVALUATION, 0, 0))
         self._camera = Camera()
-        if is_window:
-            return
+        if not is_window:
+            self._mount_camera()
+
+    def _mount_camera(self) -> None:
         callbacks, env = Callbacks([self._camera]), self._runner.env
         self._runner.callbacks = EpisodeCallbacks(callbacks, env.environments, 0, env.num_envs, self._runner.module)
-        env.reset((EVALUATION, 0, 0))
-        self._camera.on_episode_start()  # what renders no picture is told now
+        try:
+            env.reset((EVALUATION, 0, 0))
+            self._camera.on_episode_start()  # what renders no picture is told now
+        except BaseException:
+            self.close()
+            raise
 
     def film(
         self,

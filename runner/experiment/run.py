@@ -116,10 +116,10 @@ class Run:
             result |= trainer.evaluate_offline()
         trainer.add_reported(result)
         records.add(result)
-        if self._is_filmed(result):
-            records.film(trainer)
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
+        if self._is_filmed(result):
+            records.film(trainer)
 
     @property
     def stop_reason(self) -> str | None:

@@ -19,13 +19,14 @@ from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
-from runner.config.errors import RunFailure, UserError
+from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.run_folder import RunFolder
+from runner.locks import FolderLost
 from runner.tracking import (
     DataSet,
     DisplayInfo,
@@ -152,8 +153,8 @@ class RunRecords:
             self._known_run = known_run(resume_from.parent.parent, self._display.note, is_trusted)
         is_own = resume_from is None or is_trusted or origin_of(read_manifest(resume_from)) is None
         self._store = find_store(config, run_dir, self._known_run, is_own) if config.tracking.mlflow else None
+        self._further = self._start_further_trackers(is_own)
         self._tracker = self._start_tracker(start_time_s)
-        self._further = self._start_further_trackers()
         self._mlflow_status: RunStatus = "FAILED"
         self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
@@ -254,11 +255,17 @@ class RunRecords:
         trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)
 
     def film(self, trainer: Trainer) -> None:
-        """Film the policy of the last iteration, as MP4 and as GIF, for the run dir and MLflow."""
+        """Film the policy of the last iteration, as MP4 and as GIF, for the run dir and MLflow; a failure is told."""
         stem = self.run_dir / "videos" / f"iteration_{trainer.training_iteration:06d}"
         paths = [stem.with_suffix(suffix) for suffix in SUFFIXES]
-        with self._folder.writing():
-            trainer.film(paths, self._config.evaluation.num_filmed_episodes)
+        try:
+            with self._folder.writing():
+                trainer.film(paths, self._config.evaluation.num_filmed_episodes)
+        except FolderLost:
+            raise
+        except RunnerError as error:
+            self._display.note(f"iteration {trainer.training_iteration} was not filmed: {error}")
+            return
         if self._tracker is not None:
             for path in paths:
                 self._tracker.log_artifact(path, "videos")
@@ -361,7 +368,7 @@ class RunRecords:
         }
         return {name: value for name, value in tags.items() if value is not None}
 
-    def _start_further_trackers(self) -> FurtherTrackers:
+    def _start_further_trackers(self, is_own: bool) -> FurtherTrackers:
         config = self._config
         run = TrackedRun(
             self.run_dir,
@@ -369,6 +376,7 @@ class RunRecords:
             _run_name(config, self.run_dir),
             flatten_parameters(config),
             int(self._first_result.get(ENV_STEPS) or 0),
+            is_own,
         )
         return FurtherTrackers(config.tracking.also, run, self._display.note)
 

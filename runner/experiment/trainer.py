@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from runner.callbacks import Callbacks, build_callbacks
@@ -246,17 +248,18 @@ class Trainer:
             result |= self.evaluate(wait=wait)
         if _is_due(evaluation.offline_evaluation_interval, iteration):
             result |= self.evaluate_offline()
-        self._warn_of_missing_infos(result)
+        if self._metrics.num_episodes_lifetime:
+            self._warn_of_missing_infos(self._metrics.infos)
         self._tell_result(result)
         return result
 
-    def _warn_of_missing_infos(self, result: Result) -> None:
+    def _warn_of_missing_infos(self, numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]]) -> None:
         """Warn once of metrics out of infos that no finished episode has had a number for."""
-        if not self._metrics.num_episodes_lifetime or self._has_warned_of_infos:
+        if self._has_warned_of_infos or not numbers:
             return
         self._has_warned_of_infos = True
         for metric in read_info_metrics(self.config):
-            if metric.name in result and result[metric.name] is None:
+            if np.isnan(np.asarray(numbers.get(metric.name, ()), np.float64)).all():
                 self._warn(f"{metric.name}: no info of the finished episodes has {'/'.join(metric.path)}")
 
     def _tell_result(self, result: Result) -> None:
@@ -293,6 +296,7 @@ class Trainer:
             episodes.outside.count,
         )
         self._metrics.warn_of(episodes.outside)
+        self._warn_of_missing_infos(episodes.infos)
         result |= reduced_infos("evaluation/env_runners", read_info_metrics(self.config), episodes.infos)
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         result |= {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
@@ -310,7 +314,7 @@ class Trainer:
         return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore, num_sampled)
 
     def film(self, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
-        """Film whole episodes of the policy as it is, the first ones of each evaluation.
+        """Film whole episodes of the policy as it is.
 
         Args:
             paths: of the files, .mp4 or .gif, which all show the same episodes; without any a window shows them.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
 _BLOCKS = ("env", "algorithm", "connectors", "module", "env_runners", "evaluation", "stop")
 
 
@@ -33,12 +35,17 @@ class Imported:
 
     def to_yaml(self) -> str:
         """Return the text of the experiment's file."""
-        lines = ["# @package _global_", f"# Imported from {self.source}."]
-        lines += [f"# No counterpart: {key} ({reason})." for key, reason in self.missing.items()]
+        lines = ["# @package _global_", f"# Imported from {one_line(self.source)}."]
+        lines += [f"# No counterpart: {one_line(key)} ({one_line(reason)})." for key, reason in self.missing.items()]
         chosen = ", ".join(f"override /{group}: {option}" for group, option in self.options.items())
         lines.append(f"defaults: [{chosen}]")
         lines += [f"{block}: {_flow(self.values[block])}" for block in _BLOCKS if self.values.get(block)]
         return "\n".join(lines) + "\n"
+
+
+def one_line(text: str) -> str:
+    """Return a text of somebody else's file on one line, without characters that end it or steer a terminal."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def _flow(value: Any) -> str:
@@ -47,6 +54,6 @@ def _flow(value: Any) -> str:
         return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str) and value.replace("_", "").replace(".", "").replace("-", "").isalnum():
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
         return value
     return json.dumps(value)

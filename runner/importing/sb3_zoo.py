@@ -41,14 +41,14 @@ _TQC = {**_SAC, "top_quantiles_to_drop_per_net": 2}
 _TD3 = {
     **_OFF_POLICY,
     **{"learning_rate": 1e-3, "policy_delay": 2, "target_policy_noise": 0.2, "target_noise_clip": 0.5},
-    **{"noise_type": "normal", "noise_std": 0.1},
+    **{"noise_type": None, "noise_std": 0.0},
 }
 _DDPG = {**_TD3}
 _HIDDEN = {"ppo": [64, 64], "a2c": [64, 64], "dqn": [64, 64], "td3": [400, 300], "ddpg": [400, 300]}
 _WIDE = [256, 256]
 _ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}
 # Keys that mean nothing here, or are what this project does anyway.
-_SILENT = {"policy", "n_timesteps", "vec_env_wrapper", "monitor_kwargs", "optimize_memory_usage", "normalize_advantage"}
+_SILENT = {"policy", "n_timesteps", "monitor_kwargs", "optimize_memory_usage"}
 
 
 def import_sb3_zoo(path: Path, env: str) -> Imported:
@@ -69,12 +69,12 @@ def import_sb3_zoo(path: Path, env: str) -> Imported:
     entries = _read_entries(path)
     entry = _entry_of(env, entries, path)
     defaults, fill = _IMPORTERS[algorithm]
-    given = {key: _read_python(value) for key, value in {**entries.get("default", {}), **entries[entry]}.items()}
     imported = Imported(f"RL Baselines3 Zoo: {algorithm} on {entry}")
     imported.set("env", env=env)
     try:
+        given = {str(key): _read_python(value) for key, value in entries[entry].items()}
         _take_over(imported, algorithm, {**defaults, **given}, fill)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         raise UserError(Problem(f"a value cannot be read: {error}", f"{path}, {entry}").render_alone()) from error
     return imported
 
@@ -98,9 +98,9 @@ def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
     if env in entries:
         return env
     name = env.rpartition("-v")[0]
-    others = sorted(entry for entry in entries if name and entry.rpartition("-v")[0] == name)
+    others = [entry for entry in entries if name and entry.rpartition("-v")[0] == name]
     if others:
-        return others[-1]
+        return max(others, key=lambda entry: (len(entry), entry))
     what, allowed = "the file has no environment of this name", ", ".join(entries)
     raise UserError(Problem(what, str(path), f"--env {env}", allowed, nearest_match(env, entries)).render_alone())
 
@@ -110,9 +110,10 @@ def _read_entries(path: Path) -> Mapping[str, Any]:
         entries = read_yaml(path)
     except (OSError, YAMLError, ValueError) as error:
         raise UserError(Problem("the file cannot be read", str(path), str(error)).render_alone()) from error
-    if not isinstance(entries, Mapping) or not all(isinstance(entry, Mapping) for entry in entries.values()):
+    is_table = isinstance(entries, Mapping) and all(isinstance(entry, Mapping) for entry in entries.values())
+    if not is_table or not all(isinstance(name, str) for name in entries):
         raise UserError(Problem("the file is no table of environments", str(path)).render_alone())
-    return entries
+    return dict(entries)
 
 
 def _read_python(value: Any) -> Any:
@@ -172,7 +173,7 @@ def _network(imported: Imported, algorithm: str, params: Params) -> None:
     is_on_policy = algorithm in ("ppo", "a2c")
     imported.set(
         "module",
-        fcnet_hiddens=hiddens or _HIDDEN.get(algorithm, _WIDE),
+        fcnet_hiddens=_HIDDEN.get(algorithm, _WIDE) if hiddens is None else hiddens,
         fcnet_activation=known or ("tanh" if is_on_policy else "relu"),
         vf_share_layers=False if is_on_policy else None,
     )
@@ -249,12 +250,15 @@ def _a2c(imported: Imported, params: Params, num_env_steps: int) -> None:
 def _replay(imported: Imported, params: Params) -> None:
     num_envs = imported.values["env_runners"]["num_envs_per_env_runner"]
     batch_size, train_freq = int(params.pop("batch_size")), params.pop("train_freq")
-    if isinstance(train_freq, list):
-        if train_freq[1] != "step":
-            imported.missing["train_freq"] = f"{train_freq}: as many updates come with each env step"
-        train_freq = train_freq[0] if train_freq[1] == "step" else 1
     gradient_steps = int(params.pop("gradient_steps"))
-    per_env_step = 1.0 if gradient_steps == -1 else gradient_steps / (int(train_freq) * num_envs)
+    if isinstance(train_freq, list) and train_freq[1] == "step":
+        train_freq = train_freq[0]
+    if isinstance(train_freq, list):
+        imported.missing["train_freq"] = f"{train_freq}, {gradient_steps} gradient steps: an update for each env step"
+    if isinstance(train_freq, list) or gradient_steps == -1:
+        per_env_step = 1.0
+    else:
+        per_env_step = gradient_steps / (int(train_freq) * num_envs)
     imported.set(
         "algorithm",
         gamma=float(params.pop("gamma")),
@@ -316,11 +320,11 @@ def _td3(imported: Imported, params: Params, num_env_steps: int, name: str = "td
     delay, noise, clip = (params.pop(key) for key in ("policy_delay", "target_policy_noise", "target_noise_clip"))
     if name == "td3":
         imported.set("algorithm", policy_delay=int(delay), target_noise=float(noise), target_noise_clip=float(clip))
-    kind = str(params.pop("noise_type"))
+    kind, deviation = params.pop("noise_type"), float(params.pop("noise_std"))
     imported.set(
         "algorithm",
-        exploration="ornstein_uhlenbeck" if kind.startswith("ornstein") else "gaussian",
-        exploration_noise=float(params.pop("noise_std")),
+        exploration="ornstein_uhlenbeck" if str(kind).startswith("ornstein") else "gaussian",
+        exploration_noise=0.0 if kind is None else deviation,
         num_random_steps=num_random,
     )
 

@@ -42,6 +42,7 @@ class RunMetrics:
         of_infos: metrics out of infos.
 
     Attributes:
+        infos: metric out of infos -> numbers of the newest finished episodes.
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
     """
 
@@ -61,7 +62,7 @@ class RunMetrics:
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
         self._of_infos = of_infos
-        self._infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
+        self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
         self._reported: ConnectorMetrics = {}
         self.training_iteration = 0
@@ -120,7 +121,7 @@ class RunMetrics:
             for id_, values in returns.items():
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
-        for name, recent_numbers in self._infos.items():
+        for name, recent_numbers in self.infos.items():
             numbers = finished.infos.get(name, _NO_NUMBERS)
             recent_numbers.extend(numbers[~np.isnan(numbers)].tolist())
         self._num_episodes += len(finished.returns)
@@ -157,7 +158,7 @@ class RunMetrics:
                 self.num_env_steps_sampled,
                 self._num_outside,
             )
-            result |= reduced_infos("env_runners", self._of_infos, self._infos)
+            result |= reduced_infos("env_runners", self._of_infos, self.infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
         result |= _means_by_module(self._updates)
         result |= {name: reduced.result for name, reduced in self._reported.items()}
@@ -181,7 +182,7 @@ class RunMetrics:
             "reported": {name: reduced.reduction for name, reduced in self._reported.items()},
             "returns": list(self._returns),
             "lengths": list(self._lengths),
-            "infos": {name: list(numbers) for name, numbers in self._infos.items()},
+            "infos": {name: list(numbers) for name, numbers in self.infos.items()},
             "own_returns": {
                 kind: {id_: list(values) for id_, values in returns.items()}
                 for kind, returns in self._returns_by_id.items()
@@ -193,8 +194,8 @@ class RunMetrics:
         for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             values.clear()
             values.extend(saved)
-        for name in set(self._infos) & set(state.get("infos", {})):
-            self._infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
+        for name in set(self.infos) & set(state.get("infos", {})):
+            self.infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
         self._reported = {name: ReducedValue(reduction) for name, reduction in state.get("reported", {}).items()}

@@ -61,8 +61,15 @@ def read_run(run_dir: Path) -> RunRecord:
         config=_read_text(run_dir / _HYDRA / "config.yaml"),
         overrides=overrides,
         checkpoint=str(result.get("checkpoint") or ""),
-        videos=sorted(run_dir.glob("videos/iteration_*.mp4")),
+        videos=_find_videos(run_dir / "videos"),
     )
+
+
+def _find_videos(folder: Path) -> list[Path]:
+    """Return the files of a folder, and no links, which lead out of the run of somebody else."""
+    if folder.is_symlink():
+        return []
+    return sorted(path for path in folder.glob("iteration_*.mp4") if not path.is_symlink())
 
 
 def _experiment(overrides: list[str]) -> str:

@@ -6,7 +6,6 @@ Each gets the result of every iteration. One that fails is told once, and the ru
 from __future__ import annotations
 
 import csv
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,11 +14,13 @@ from typing import Any, Protocol
 
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, UserError
+from runner.config.origin import foreign_reason, signed
 from runner.tracking.headline import ENV_STEPS
 from runner.tracking.progress_log import ProgressLog
-from runner.tracking.result_file import write_atomically
+from runner.tracking.result_file import write_result
 
 Result = Mapping[str, float | int | None]
+_KIND = "wandb run"
 _PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 
 
@@ -43,6 +44,7 @@ class TrackedRun:
         name: of this run.
         parameters: its configuration, by dotted key.
         num_env_steps: after which it begins or goes on.
+        is_own: what its folder says is followed; false for a run of somebody else.
     """
 
     run_dir: Path
@@ -50,6 +52,7 @@ class TrackedRun:
     name: str
     parameters: Mapping[str, Any]
     num_env_steps: int
+    is_own: bool = True
 
 
 class FurtherTrackers:
@@ -68,7 +71,11 @@ class FurtherTrackers:
         self._warn = warn
         self._trackers: dict[str, Tracker] = {}
         for name in names:
-            self._trackers[name] = _started(name, run)
+            try:
+                self._trackers[name] = _started(name, run)
+            except UserError:
+                self.close()
+                raise
 
     def log(self, result: Result) -> None:
         """Give the result of an iteration to all."""
@@ -153,9 +160,7 @@ class _Wandb:
     def __init__(self, run: TrackedRun) -> None:
         import wandb
 
-        file = run.run_dir / "wandb_run.json"
-        id_ = parse_json(read_regular(file))["id"] if file.exists() else uuid.uuid4().hex[:8]
-        write_atomically(file, json.dumps({"id": id_}).encode())
+        id_ = _wandb_id(run.run_dir / "wandb_run.json", run.is_own)
         self._run: Any = wandb.init(
             project=run.experiment,
             name=run.name,
@@ -171,6 +176,17 @@ class _Wandb:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def _wandb_id(file: Path, is_own: bool) -> str:
+    """Return the id that the run has had, which only this installation may say, else a new one, and keep it."""
+    if file.exists():
+        content = parse_json(read_regular(file))
+        if isinstance(content, dict) and (is_own and foreign_reason(content, _KIND) is None):
+            return str(content["id"])
+    id_ = uuid.uuid4().hex[:8]
+    write_result(file, signed({"id": id_}, _KIND))
+    return id_
 
 
 _TRACKERS: Mapping[str, Callable[[TrackedRun], Tracker]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from contextlib import suppress
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
@@ -38,7 +40,7 @@ class VideoFile:
         fps: pictures a second.
 
     Raises:
-        UserError: another suffix, or the package that writes it is not installed.
+        UserError: another suffix, the package that writes it is not installed, or the file cannot be written.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
@@ -60,18 +62,37 @@ class VideoFile:
             self._encoder.finish()
             if error is None:
                 os.replace(self._partial, self._path)
+        except OSError as fault:
+            raise _not_written(self._path, fault) from fault
         finally:
             self._partial.unlink(missing_ok=True)
 
 
+def check_installed() -> None:
+    """Raise `UserError` where a package that writes videos is missing."""
+    for name in ("av", "PIL"):
+        if importlib.util.find_spec(name) is None:
+            problem = Problem(
+                "videos cannot be written", got=f"no package {name}", allowed="pip install 'runner[video]'"
+            )
+            raise UserError(problem.render_alone())
+
+
 def _made(kind: Any, path: Path, fps: float) -> _Encoder:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    check_installed()
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()  # a GIF is written at the end: what cannot be written is told now
         encoder: _Encoder = kind(path, fps)
-    except ImportError as error:
-        problem = Problem("a video cannot be written", got=str(error), allowed="pip install 'runner[video]'")
-        raise UserError(problem.render_alone()) from error
+    except OSError as fault:
+        with suppress(OSError):
+            path.unlink()
+        raise _not_written(path, fault) from fault
     return encoder
+
+
+def _not_written(path: Path, fault: OSError) -> UserError:
+    return UserError(Problem(f"the video cannot be written: {fault}", str(path)).render_alone())
 
 
 class _Mp4:

@@ -67,6 +67,20 @@ def test_numbers_are_those_of_a_plain_loop(steps: list[list[tuple[Any, bool]]], 
                 assert got == pytest.approx(PLAIN[kind](known)) if known else np.isnan(got)
 
 
+@pytest.mark.parametrize("is_columns", [True, False])
+def test_infos_that_do_not_count_are_not_looked_at(is_columns: bool) -> None:
+    infos = EpisodeInfos(METRICS[:2], 2)  # the last info, and the sum
+    column = np.array(["running", 3.0], object)
+    made: Any = [{"task": {"x": value}} for value in column]
+    if is_columns:
+        made = {"task": {"x": column}}
+    infos.add_step(made, np.array([False, True]), np.array([False, True]))  # 0 was reset, 1 has ended
+    assert {name: numbers.tolist() for name, numbers in infos.take().items()} == {
+        "env_runners/episode_end": [3.0],
+        "env_runners/episode_sum": [3.0],
+    }
+
+
 @pytest.mark.parametrize("value", ["won", [1.0, 2.0], {"y": 1}])
 @pytest.mark.parametrize("is_columns", [True, False])
 def test_what_is_no_number(value: Any, is_columns: bool) -> None:

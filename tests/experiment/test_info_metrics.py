@@ -61,12 +61,22 @@ def test_a_key_that_no_info_has_is_told(run_main: Callable[..., Outcome]) -> Non
     assert outcome.out.count("env_runners/won: no info of the finished episodes has won") == 1
 
 
+def test_a_key_that_no_info_has_is_told_by_an_evaluation_alone() -> None:
+    notes: list[str] = []
+    overrides = ["+experiment=ppo_cartpole", *QUICK, "metrics={env_runners/won: {info: wno}}"]
+    config = build_experiment_config(compose_experiment([*overrides, "evaluation.evaluation_interval=1"], None))
+    with Trainer(config, note=notes.append) as trainer:
+        assert trainer.evaluate(2)["evaluation/env_runners/won"] is None
+    assert notes == ["env_runners/won: no info of the finished episodes has wno"]
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
         ("{won: {info: won}}", "begins with env_runners/"),
         ("{env_runners/episode_len_mean: {info: won}}", "every run has a metric of this name"),
         ("{env_runners/won: {info: 3}}", "info is the key"),
+        ("{3: {info: won}}", "begins with env_runners/"),
         ("{env_runners/won: {info: won, at: episode_ends}}", "nearest  episode_end"),
         ("{env_runners/won: {info: won, reduce: p100}}", "p1 to p99"),
         ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce"),

@@ -143,6 +143,38 @@ def test_python_text_is_read_and_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
+def test_texts_of_a_file_stay_in_their_comments(tmp_path: Path) -> None:
+    evil = "callbacks: [{_target_: evil.Callback}]"
+    text = f"""
+"CartPole-v1\\n{evil}\\n#-v1": {{}}
+E-v1: {{"x\\n{evil}\\n#": 1, y: "1\\n{evil}\\u001b[31m", frame_stack: "4\\n{evil}"}}
+"""
+    (tmp_path / "ppo.yml").write_text(text)
+    written = import_sb3_zoo(tmp_path / "ppo.yml", "E-v1").to_yaml()
+    assert evil in written
+    assert all(line.startswith("#") for line in written.splitlines() if evil in line)
+    assert written.replace("\n", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ['{policy_kwargs: "dict(net_arch={})"}', '{n_steps: "-[1]"}', "{n_envs: many}", "{learning_rate: [1]}"],
+)
+def test_values_that_cannot_be_read(tmp_path: Path, entry: str) -> None:
+    (tmp_path / "ppo.yml").write_text(f"E-v1: {entry}")
+    with pytest.raises(UserError, match="a value cannot be read"):
+        import_sb3_zoo(tmp_path / "ppo.yml", "E-v1")
+
+
+def test_updates_by_episodes_and_noise_that_nobody_asks_for(tmp_path: Path) -> None:
+    text = "Pendulum-v1: {train_freq: [1, episode], gradient_steps: 64, policy_kwargs: 'dict(net_arch=[])'}"
+    config, imported = experiment(tmp_path, "td3", text, "Pendulum-v1")
+    assert config.algorithm.training_intensity == 256
+    assert "train_freq" in imported.missing
+    assert config.algorithm.exploration_noise == 0.0  # type: ignore[attr-defined]
+    assert config.module.fcnet_hiddens == []
+
+
 def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     (tmp_path / "ppo.yml").write_text(PPO)
     shown = run_main("import", "sb3-zoo", "ppo.yml", "--env", "CartPole-v1")

@@ -14,8 +14,10 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from runner.config.compose import compose_experiment
+from runner.config.demands import find_demands
 from runner.config.errors import ConfigError, UserError
 from runner.config.validation import build_experiment_config
+from runner.tracking import further_trackers
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
 from tests.conftest import QUICK, Outcome, progress_of
 
@@ -102,6 +104,20 @@ def test_the_real_wandb_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trackers.log({"num_env_steps_sampled_lifetime": 7, "a": 1.5})
     trackers.close()
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
+
+
+def test_the_id_of_somebody_elses_run_is_not_taken(tmp_path: Path) -> None:
+    trackers = further_trackers._wandb_id
+    own = trackers(tmp_path / "a.json", True)
+    assert trackers(tmp_path / "a.json", True) == own
+    assert trackers(tmp_path / "a.json", False) != own
+    (tmp_path / "b.json").write_text('{"id": "theirs"}')
+    assert trackers(tmp_path / "b.json", True) != "theirs"
+
+
+def test_wandb_is_a_demand() -> None:
+    (demand,) = find_demands({"tracking": {"also": ["csv", "wandb"]}})
+    assert (demand.verb, demand.key, demand.value) == ("contacts", "tracking.also.1", '"wandb"')
 
 
 def test_a_tracker_that_fails_is_told_once(tmp_path: Path) -> None:

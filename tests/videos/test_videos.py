@@ -25,6 +25,7 @@ from runner.report.run_record import read_run
 from runner.videos import VideoFile, frame_of
 from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, result_of
 
+RUN = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
 NUM_FRAMES, HEIGHT, WIDTH = 40, 60, 81  # an odd width: H.264 keeps colours for pairs of pixels
 
 
@@ -105,6 +106,39 @@ def test_what_is_no_picture(shown: Any, message: str) -> None:
         frame_of(Blind(shown))
 
 
+def test_a_file_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for name in ("a.mp4", "a.gif"):
+        with pytest.raises(UserError, match="the video cannot be written"):
+            VideoFile(tmp_path / "file" / name, 25.0)
+
+
+def test_a_film_that_fails_is_told_and_the_run_goes_on(
+    run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no room for films")
+
+    monkeypatch.setattr(VideoFile, "add", fail)
+    outcome = run_main(
+        "+experiment=ppo_cartpole", *QUICK, "evaluation.evaluation_interval=1", "evaluation.video={every: 1}",
+        "hydra.run.dir=run", "stop.training_iteration=2",
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert outcome.out.count("was not filmed") == 2
+    assert "no room for films" in outcome.out
+    assert list((tmp_path / "run" / "videos").iterdir()) == []
+    assert (tmp_path / "run" / "checkpoints" / "iteration_000002").is_dir()
+
+
+def test_links_to_videos_are_left_out(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
+    run_dir = copy_of_run(*RUN)
+    (tmp_path / "private.mp4").write_bytes(b"private")
+    (run_dir / "videos").mkdir()
+    (run_dir / "videos" / "iteration_000009.mp4").symlink_to(tmp_path / "private.mp4")
+    assert read_run(run_dir).videos == []
+
+
 def test_filmed_evaluations_of_a_run(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     filmed = ("evaluation.evaluation_interval=1", "evaluation.video={every: 2, episodes: 2}")
     outcome = run_main(
@@ -133,15 +167,9 @@ def test_filming_changes_nothing_else() -> None:
             if trainer.config.evaluation.video:
                 trainer.film([], 1)
             trainer.train()
-            results.append(trainer.get_state()["learners"])
-    for one, other in zip(*(_arrays(result) for result in results), strict=True):
-        np.testing.assert_array_equal(one, other)
-
-
-def _arrays(state: Any) -> list[Any]:
-    if isinstance(state, dict):
-        return [leaf for value in state.values() for leaf in _arrays(value)]
-    return [state] if isinstance(state, np.ndarray) else []
+            results.append(trainer.learners.get_weights()["default_policy"])
+    assert len(results[0]) > 100
+    np.testing.assert_array_equal(*results)
 
 
 @pytest.mark.parametrize(
@@ -168,8 +196,6 @@ def test_what_cannot_be_filmed_is_told_before_training() -> None:
 
 # -- play --------------------------------------------------------------------------------------------------------------
 
-RUN = ("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=2")
-
 
 def test_play_a_run_and_its_policy_file(
     copy_of_run: Callable[..., Path], run_main: Callable[..., Outcome], tmp_path: Path
@@ -179,6 +205,7 @@ def test_play_a_run_and_its_policy_file(
     assert outcome.code == 0, outcome.err
     returns = [float(text) for text in outcome.out.splitlines()[0].rpartition("return ")[2].split(", ")]
     assert len(decoded(tmp_path / "run.mp4")) == sum(returns) + 2
+    assert run_main("play", "run", "--output", "run.mp4", "--trust").code == 0
     assert run_main("export", "run", "policy.onnx").code == 0
     outcome = run_main("play", "policy.onnx", "env=cartpole", "--output", "policy.gif")
     assert outcome.code == 0, outcome.err
@@ -189,6 +216,7 @@ def test_play_a_run_and_its_policy_file(
         ("policy.onnx", "env=pendulum"): "another observation space",
         ("policy.onnx",): "does not say its environment",
         ("nothing.onnx", "env=cartpole"): "the policy cannot be read",
+        ("run", "--config-dir", "conf"): "is for a policy file",
     }.items():
         outcome = run_main("play", *arguments, "--output", "x.gif")
         assert outcome.code == 2
