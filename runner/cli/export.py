@@ -24,7 +24,7 @@ def main(argv: Sequence[str]) -> int:
     options, rest = take_options(argv, ("--format", "--module"), ("--force", TRUST))
     arguments = parse_arguments(rest, ["RUN_DIR", "FILE"])
     format_, path = _format(options.get("--format"), arguments.words[1]), Path(arguments.words[1])
-    _check_writable(path, "--force" in options)
+    check_new_file(path, "--force" in options)
     trust = [TRUST] if TRUST in options else []
     stored = open_run([arguments.words[0], *arguments.overrides, *trust], FIXED, EXPORTING)
     from runner.policy.stored_policy import StoredPolicy
@@ -54,7 +54,8 @@ def _format(name: str | None, path: str) -> str:
     raise UsageError(f"unknown format {chosen}\n   where    --format\n   allowed  {', '.join(_FORMATS)}{hint}")
 
 
-def _check_writable(path: Path, may_overwrite: bool) -> None:
+def check_new_file(path: Path, may_overwrite: bool) -> None:
+    """Raise `UserError` where a file is a folder, or is there already and may not be overwritten."""
     if path.is_dir():
         raise UserError(Problem("the file cannot be written: this is a folder", str(path)).render_alone())
     if path.exists() and not may_overwrite:

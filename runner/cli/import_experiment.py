@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.arguments import UsageError, take_options
+from runner.cli.export import check_new_file
 from runner.config.errors import Problem, UserError
 from runner.importing import import_sb3_zoo, one_line
 from runner.tracking.result_file import write_atomically
@@ -25,9 +26,7 @@ def main(argv: Sequence[str]) -> int:
         print(text, end="")
         return 0
     output = Path(options[_OUTPUT])
-    if output.exists() and _FORCE not in options:
-        allowed = f"another file, or {_FORCE} to overwrite it"
-        raise UserError(Problem("the file exists already", str(output), allowed=allowed).render_alone())
+    check_new_file(output, may_overwrite=_FORCE in options)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(output, text.encode())

@@ -197,7 +197,7 @@ def check_metric_names(
     reported: Mapping[str, str],
     of_callbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check metrics out of infos, and those of `stop`, of the checkpoint rule and of sweeps, once agents are known.
+    """Check the block `metrics`, and what `stop`, the checkpoint rule and sweeps name, once agents are known.
 
     Args:
         config: the experiment.
