@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import gymnasium
 import pytest
 
 from runner.config import ConfigError, build_experiment_config, compose_experiment
+
+
+@pytest.fixture(autouse=True)
+def only_environments_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hides what other tests of the process registered: messages list the environments that are known."""
+    plugins = ("ale_py", "minigrid")
+    known = {name: spec for name, spec in gymnasium.registry.items() if not str(spec.entry_point).startswith(plugins)}
+    monkeypatch.setattr(gymnasium, "registry", known)
 
 
 @pytest.fixture
