@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint learning learning-table learning-curves mutants chaos bench bench-all peers clean
+.PHONY: setup run test lint docs learning learning-table learning-curves mutants chaos bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -28,6 +28,14 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
+
+# The documentation as a site, in site/build: its links are checked, and what it says of configurations is read from the code.
+docs: $(VENV)/.docs
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -c site docs site/build
+
+$(VENV)/.docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $@
 
 # The slow learning runs, ten seeds of ppo_cartpole among them.
 learning: setup

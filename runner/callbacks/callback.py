@@ -31,7 +31,7 @@ class Callback:
         """Hear that an env runner has its sub-environments.
 
         Args:
-            env: the `gymnasium.vector.VectorEnv`, or the list of `gymnasium.Env`s that are stepped one by one.
+            env: the `gymnasium.vector.VectorEnv`, or the list of all `gymnasium.Env` that are stepped one by one.
             env_runner_index: from 0.
             metrics: see the class.
             kwargs: what later releases add.

@@ -33,7 +33,7 @@ class ActionDistribution(Protocol):
     log_std_inputs: tuple[int, ...]
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw the noise for `sample`, (*leading, M)."""
+        """Draw the noise for `sample`, `(*leading, M)`."""
 
     def sample(self, dist_inputs: Tensor, noise: Tensor) -> Any:
         """Return actions (B, ...) as a function of the noise (B, M)."""
@@ -56,7 +56,7 @@ class ActionDistribution(Protocol):
         Args:
             dist_inputs: (B, K).
             mask: of any dtype, 0 forbids. Discrete(n): (B, n). MultiDiscrete: (B, sum(nvec)), or a tuple of (B, n_i).
-                MultiBinary: (B, *shape), 0 forbids the 1. Dict, Tuple: dict, tuple with the masks of the entries; see
+                MultiBinary: `(B, *shape)`, 0 forbids the 1. Dict, Tuple: dict, tuple with the masks of the entries; see
                 `check_mask_space`.
         """
 

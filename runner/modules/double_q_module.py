@@ -135,7 +135,7 @@ class DoubleQModule(RLModule):
         return self._q(self.target_qf, self.target_memory, batch)[0]
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw the factors of the noise of noisy layers (*leading, num_noise)."""
+        """Draw the factors of the noise of noisy layers, `(*leading, num_noise)`."""
         return factorised_noise(stream, (*leading, self.num_noise))
 
     def get_initial_state(self) -> dict[str, Any]:

@@ -73,7 +73,7 @@ class RLModule(nn.Module):
             follow(target, network, tau)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw column `noise` (*leading, num_noise), independent in each row."""
+        """Draw column `noise`, `(*leading, num_noise)`, independent in each row."""
         return stream.standard_normal((*leading, self.num_noise), np.float32)
 
     def get_initial_state(self) -> dict[str, Any]:

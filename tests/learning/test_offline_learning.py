@@ -1,6 +1,7 @@
 """The experiments that learn from recorded data reach what they promise, for every seed: record, then learn.
 
 Each run leaves a line in `benchmarks/results/offline_learning.jsonl`: experiment, data, seed, updates, seconds, return.
+The first seeds go on for a curve in `docs/learning/curves`, of rows that were learned from and return.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iter
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 RESULTS = ROOT / "benchmarks" / "results" / "offline_learning.jsonl"
 NUM_SEEDS = 10
+CURVES = ROOT / "docs" / "learning" / "curves"
+SEEDS_OF_CURVES, POINTS_OF_A_CURVE = range(3), 6
 
 # Experiment -> the return that it promises; a test holds it equal to its `stop` block.
 PROMISES = {"bc_cartpole": 450, "marwil_cartpole": 400, "iql_pendulum": -250, "cql_pendulum": -400}
@@ -81,18 +84,32 @@ def rllib_episodes() -> Path:
     return RLLIB_EPISODES
 
 
-def learn(experiment: str, data: Path, target: float, seed: int) -> Learned:
-    """Train until an evaluation reaches the target, for as many iterations as the experiment has at most."""
+def learn(experiment: str, data: Path, target: float, seed: int) -> tuple[Learned, list[tuple[float, float]]]:
+    """Train until an evaluation reaches the target, for as many iterations as the experiment has at most.
+
+    Returns:
+        How the run ended, and its curve, for which it goes on after the target.
+    """
     start = time.perf_counter()
     with Trainer.from_experiment(experiment, [f"offline.input_={data}", f"seed={seed}"]) as trainer:
         config = trainer.config
         per_iteration = config.offline.dataset_num_iters_per_learner
         assert per_iteration is not None
-        value = float("-inf")
-        while value < target and trainer.training_iteration < config.stop[ITERATION]:
-            value = trainer.train().get(RETURN, value)
-        num_updates, seconds = trainer.training_iteration * per_iteration, time.perf_counter() - start
-    return Learned(experiment, data.name, seed, num_updates, round(seconds, 1), value)
+        learned, curve = None, []
+        while learned is None or (seed in SEEDS_OF_CURVES and len(curve) < POINTS_OF_A_CURVE):
+            result = trainer.train()
+            value = result.get(RETURN)
+            if value is not None:
+                curve.append((result["num_env_steps_sampled_lifetime"], value))
+            is_over = trainer.training_iteration >= config.stop[ITERATION]
+            if learned is None and ((value is not None and value >= target) or is_over):
+                num_updates, seconds = trainer.training_iteration * per_iteration, time.perf_counter() - start
+                newest = curve[-1][1] if curve else float("-inf")
+                learned = Learned(experiment, data.name, seed, num_updates, round(seconds, 1), newest)
+            if is_over:
+                break
+    assert learned is not None
+    return learned, curve
 
 
 @pytest.mark.ray
@@ -103,7 +120,10 @@ def learn(experiment: str, data: Path, target: float, seed: int) -> Learned:
 def test_experiment_learns_what_it_promises(
     experiment: str, data: str, target: float, seed: int, request: pytest.FixtureRequest, ray_cluster: None
 ) -> None:
-    learned = learn(experiment, request.getfixturevalue(data), target, seed)
+    learned, curve = learn(experiment, request.getfixturevalue(data), target, seed)
+    if seed in SEEDS_OF_CURVES and target == PROMISES[experiment]:
+        points = "".join(json.dumps(point) + "\n" for point in curve)
+        (CURVES / f"{experiment}-{seed}.jsonl").write_text(points, encoding="utf-8")
     RESULTS.parent.mkdir(parents=True, exist_ok=True)
     with RESULTS.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(learned) | {"data": data}) + "\n")

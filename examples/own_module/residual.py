@@ -1,0 +1,52 @@
+"""A module of your own: policy and value function with residual blocks, for vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules import RLModule
+
+
+class Block(nn.Module):
+    """x + W2 relu(W1 norm(x))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return (..., width) for (..., width)."""
+        return x + self.inner(x)
+
+
+class ResidualModule(RLModule):
+    """One network for policy and value function.
+
+    Args:
+        observation_space, action_space: what the pipelines make of the environment's.
+        config: the block `module`. Options of one's own are in `model_config`: `width` and `num_blocks`.
+    """
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        super().__init__(observation_space, action_space, config)  # gives `action_dist`, which fits the actions
+        if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 1:
+            raise TypeError(f"ResidualModule reads vectors, not {observation_space}")
+        width, num_blocks = config.model_config.get("width", 64), config.model_config.get("num_blocks", 2)
+        blocks = [Block(width) for _ in range(num_blocks)]
+        self.body = nn.Sequential(nn.Linear(observation_space.shape[0], width), *blocks)
+        self.pi = nn.Linear(width, self.action_dist.num_inputs)
+        self.vf = nn.Linear(width, 1)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute what losses read: `action_dist_inputs` (B, K) and `vf_preds` (B,) of `obs` (B, D)."""
+        features = self.body(batch["obs"])
+        return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features).squeeze(-1)}
+
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute what actions are drawn from; without this method, `forward_train` does, and a value for nobody."""
+        return {"action_dist_inputs": self.pi(self.body(batch["obs"]))}

@@ -1,0 +1,104 @@
+"""The directive `configuration`: the fields of a configuration block as a table, from its dataclass."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import yaml
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.application import Sphinx
+from sphinx.util.docutils import SphinxDirective
+
+from runner.config.fields import Option, option_of
+from runner.config.operators import OperatorConfig
+
+_HEAD = ["| field | default | values | meaning |", "| --- | --- | --- | --- |"]
+
+
+class Configuration(SphinxDirective):
+    """A table of a dataclass's fields: default, values that are admitted, meaning; of operators also their items.
+
+    The argument is the dataclass's dotted path. `beyond` names a base whose fields are left out.
+    """
+
+    required_arguments = 1
+    option_spec: ClassVar[dict[str, Callable[[str], Any]]] = {"beyond": directives.unchanged_required}
+
+    def run(self) -> list[nodes.Node]:
+        schema = _class_at(self.arguments[0])
+        left_out = _options_of(_class_at(self.options["beyond"])) if "beyond" in self.options else {}
+        rows = [
+            _row(name, default, option)
+            for name, (default, option) in _options_of(schema).items()
+            if left_out.get(name) != (default, option)
+        ]
+        parts = [inspect.cleandoc(schema.__doc__ or "")]
+        if issubclass(schema, OperatorConfig):
+            parts.append(_items(schema))
+        if rows:
+            parts.append("\n".join([*_HEAD, *rows]))
+        return self.parse_text_to_nodes("\n\n".join(parts))
+
+
+def _class_at(path: str) -> Any:
+    module, _, name = path.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _options_of(schema: type) -> dict[str, tuple[Any, Option]]:
+    """Return field -> default and description; blocks within the block are left out."""
+    found = {}
+    for field in dataclasses.fields(schema):
+        if (option := option_of(field)) is not None:
+            is_made = field.default_factory is not dataclasses.MISSING
+            found[field.name] = (field.default_factory() if is_made else field.default, option)
+    return found
+
+
+def _items(schema: type[OperatorConfig]) -> str:
+    taken = " or ".join(f"`{item}`" for item in schema.takes) or "nothing"
+    given = "what it takes" if schema.gives is None else " or ".join(f"`{item}`" for item in schema.gives) or "nothing"
+    return f"Takes {taken}, gives {given}."
+
+
+def _row(name: str, default: Any, option: Option) -> str:
+    return f"| `{name}` | `{_as_yaml(default)}` | {_values(option)} | {_as_text(option.meaning)} |"
+
+
+def _as_text(meaning: str) -> str:
+    """Escape what Markdown would take for its own."""
+    return re.sub(r"([_*\[\]{}|`])", r"\\\1", meaning)
+
+
+def _as_yaml(value: Any) -> str:
+    return yaml.safe_dump(_plain(value), default_flow_style=True, width=1000).removesuffix("...\n").strip()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return {key: _plain(item) for key, item in value.items()} if isinstance(value, dict) else value
+
+
+def _values(option: Option) -> str:
+    """Return the admitted values in words: choices, bounds, unit."""
+    bounds = [
+        f"{sign} {bound:,g}"
+        for sign, bound in (("≥", option.minimum), (">", option.above), ("≤", option.maximum), ("<", option.below))
+        if bound is not None
+    ]
+    parts = [", ".join(f"`{_as_yaml(choice)}`" for choice in option.choices or ()), " and ".join(bounds)]
+    parts += [option.unit or "", "or a schedule" if option.is_schedule else ""]
+    return "; ".join(filter(None, parts))
+
+
+def setup(app: Sphinx) -> dict[str, bool]:
+    """Register the directive."""
+    app.add_directive("configuration", Configuration)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
