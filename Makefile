@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint docs learning learning-table learning-curves mutants chaos bench bench-all peers clean
+.PHONY: setup run test lint docs documented zoo learning learning-table learning-curves mutants chaos bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,7 @@ run: setup
 TEST_PROCESSES ?= 2
 
 test: setup
-	$(BIN)/python -m pytest -m "not learning and not chaos" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
+	$(BIN)/python -m pytest -m "not learning and not chaos and not documented" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,6 +37,10 @@ $(VENV)/.docs: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	touch $@
 
+# The commands that the docs show, at reduced size.
+documented: setup
+	$(BIN)/python -m pytest -m documented --numprocesses $(TEST_PROCESSES) tests/documented
+
 # The slow learning runs, ten seeds of ppo_cartpole among them.
 learning: setup
 	$(BIN)/python -m pytest -m learning
@@ -44,6 +48,13 @@ learning: setup
 # Its results as a table with intervals, in docs/learning.md.
 learning-table: .peers/rliable/.installed
 	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py --page docs/learning.md
+
+# Experiments over their seeds, hours: docs/zoo.md, and policies for `play zoo:NAME`. Ended, it goes on. ZOO="--experiments ppo_acrobot": some.
+ZOO ?=
+
+zoo: setup .peers/rliable/.installed
+	$(BIN)/python benchmarks/zoo.py train $(ZOO)
+	.peers/rliable/bin/python -W ignore benchmarks/zoo.py page
 
 # Its curves as pictures, in docs/pictures/learning.
 learning-curves: setup

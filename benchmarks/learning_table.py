@@ -64,12 +64,34 @@ def rliable_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return float(point["runs"][0]), float(bounds["runs"][0, 0]), float(bounds["runs"][1, 0])
 
 
-def with_rows(page: str, rows: Sequence[str]) -> str:
+def probability_of_improvement(ours: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
+    """Return the probability that a run of ours is better than a run of the others', and its 95 % interval."""
+    import numpy as np
+    from rliable import library, metrics
+
+    pair = {"pair": (np.array(ours, np.float64)[:, None], np.array(others, np.float64)[:, None])}
+    np.random.seed(0)  # the resamples of rliable
+    point, bounds = library.get_interval_estimates(pair, metrics.probability_of_improvement, reps=2_000)
+    return float(point["pair"]), float(bounds["pair"][0, 0]), float(bounds["pair"][1, 0])
+
+
+def comparison(ours: Mapping[str, Sequence[Run]], others: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return a row for each experiment that both have: who needs fewer env steps."""
+    rows = ["| experiment | runs | probability of fewer env steps |", "| --- | --- | --- |"]
+    for experiment in sorted(set(ours) & set(others)):
+        first, second = ours[experiment], others[experiment]
+        steps = [[-float(run["num_env_steps"]) for run in runs] for runs in (first, second)]
+        share = "{:.2f} [{:.2f}, {:.2f}]".format(*probability_of_improvement(*steps))
+        rows.append(f"| `{experiment}` | {len(first)} and {len(second)} | {share} |")
+    return rows
+
+
+def with_rows(page: str, rows: Sequence[str], head: Sequence[str] = HEAD) -> str:
     """Return the page with these rows in its table, in the order of their experiments, instead of older ones."""
     before, rest = page.split(BEGIN)
     table, after = rest.split(END)
     kept = {row.split("`")[1]: row for row in [*table.splitlines(), *rows] if row.startswith("| `")}
-    return "\n".join((before + BEGIN, *HEAD, *(kept[name] for name in sorted(kept)), END + after))
+    return "\n".join((before + BEGIN, *head, *(kept[name] for name in sorted(kept)), END + after))
 
 
 def main() -> None:
@@ -77,7 +99,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("docs/learning/results.jsonl"))
     parser.add_argument("--page", type=Path, help="page whose table between the marks is replaced")
+    parser.add_argument("--compare", type=Path, nargs=2, help="two files with results instead: who is better")
     arguments = parser.parse_args()
+    if arguments.compare is not None:
+        print("\n".join(comparison(*map(read_runs, arguments.compare))))
+        return
     rows = [row_of(name, runs, rliable_interval) for name, runs in read_runs(arguments.results).items()]
     print("\n".join((*HEAD, *rows)))
     if arguments.page is not None:

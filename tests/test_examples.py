@@ -53,6 +53,48 @@ def test_a_callback_reports_why_episodes_end(tmp_path: Path) -> None:
     assert 12 < found["callbacks/largest_angle"] < 20
 
 
+def test_the_maze_is_an_environment_that_keeps_the_rules() -> None:
+    command = [sys.executable, "-m", "runner", "check-env", "maze.Maze"]
+    folder = ROOT / "examples" / "own_environment"
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stdout.startswith("maze.Maze: usable")
+
+
+def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
+    short = ["stop.training_iteration=2", "algorithm.min_sample_timesteps_per_iteration=0", "tracking=none"]
+    folder = ROOT / "examples" / "own_a2c"
+    values = ["algorithm.lambda_=0.95", "algorithm.grad_clip=0.5", "algorithm.entropy_coeff=0.0"]
+    results = []
+    for name, overrides in {"own": [], "ours": ["algorithm=a2c", *values]}.items():
+        arguments = ["+experiment=my_a2c_cartpole", "--config-dir", ".", *short, *overrides]
+        command = [sys.executable, "-m", "runner", *arguments, f"hydra.run.dir={tmp_path / name}"]
+        result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+        assert result.returncode == 0, result.stderr
+        results.append(result_of(tmp_path / name))
+    own, ours = results
+    for name in ("policy_loss", "vf_loss", "entropy"):
+        metric = f"learners/default_policy/{name}"
+        assert own[metric] == pytest.approx(ours[metric], rel=1e-4)
+    assert own["env_runners/episode_return_mean"] == ours["env_runners/episode_return_mean"]
+
+
+def test_a_module_of_residual_blocks_learns_and_exports(tmp_path: Path) -> None:
+    folder, run_dir = ROOT / "examples" / "own_module", tmp_path / "run"
+    short = ["stop.training_iteration=1", "tracking=none", "evaluation.evaluation_interval=null"]
+    arguments = ["+experiment=residual_cartpole", "--config-dir", "my_conf", *short, f"hydra.run.dir={run_dir}"]
+    for command in (arguments, ["export", str(run_dir), str(tmp_path / "policy.onnx"), "--trust"]):
+        result = subprocess.run(
+            [sys.executable, "-m", "runner", *command],
+            cwd=folder,
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+        assert result.returncode == 0, result.stderr
+
+
 def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     folder, run_dir = ROOT / "examples" / "shared_critic", tmp_path / "run"
     assert len((folder / "shared_critic.py").read_text().splitlines()) < 60

@@ -1,4 +1,4 @@
-"""`play RUN_DIR` or `play POLICY.onnx`: episodes of a trained policy in a window, or as a video."""
+"""`play RUN_DIR`, `play POLICY.onnx` or `play zoo:NAME`: episodes of a trained policy in a window, or as a video."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 from runner.checkpoints.trust import ACTING, TRUST
 from runner.cli.arguments import UsageError, take_options
 from runner.config.documents import read_regular
-from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError
+from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
+from runner.config.paths import zoo_dir
 
 if TYPE_CHECKING:
     from runner.config.schemas import EnvConfig
 
+_ZOO = "zoo:"
 _OUTPUT, _EPISODES, _CONFIG_DIR = "--output", "--episodes", "--config-dir"
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _SPACES = ("observation_space", "action_space")
@@ -38,7 +40,11 @@ def main(argv: Sequence[str]) -> int:
     elif output.is_dir():
         raise UserError(Problem("the file cannot be written: this is a folder", str(output)).render_alone())
     overrides = [text for text in rest if "=" in text]
-    if words[0].endswith(".onnx"):
+    if words[0].startswith(_ZOO):
+        experiment = words[0].removeprefix(_ZOO)
+        in_its_environment = [f"+experiment={experiment}", *overrides]
+        returns = list(_play_file(_policy_in_zoo(experiment), in_its_environment, None, output, num_episodes))
+    elif words[0].endswith(".onnx"):
         folder = Path(options[_CONFIG_DIR]) if _CONFIG_DIR in options else None
         returns = list(_play_file(Path(words[0]), overrides, folder, output, num_episodes))
     else:
@@ -51,6 +57,16 @@ def main(argv: Sequence[str]) -> int:
     if output is not None:
         print(f"  video  {output}, {output.stat().st_size:,} bytes")
     return 0
+
+
+def _policy_in_zoo(experiment: str) -> Path:
+    path = zoo_dir() / f"{experiment}.onnx"
+    names = sorted(policy.stem for policy in path.parent.glob("*.onnx"))
+    if experiment not in names:
+        nearest = nearest_match(experiment, names)
+        problem = Problem("the zoo has no such policy", got=experiment, allowed=", ".join(names), nearest=nearest)
+        raise UserError(problem.render_alone())
+    return path
 
 
 def _number(text: str) -> int:

@@ -84,7 +84,8 @@ VERBS: Mapping[str | None, Verb] = {
             "FILE": (
                 "a policy file, in the environment that you name",
                 "play policy.onnx env=cartpole --output video.gif",
-            )
+            ),
+            "zoo:NAME": ("a policy of the zoo, in its experiment's environment", "play zoo:ppo_sb3_cartpole"),
         },
     ),
     "record": Verb(

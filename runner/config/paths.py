@@ -18,6 +18,12 @@ def conf_dir() -> Path:
     raise UserError(f"the installation is broken: no conf/config.yaml beside or inside {_PACKAGE_DIR}")
 
 
+def zoo_dir() -> Path:
+    """The folder with a trained policy for each of some experiments, as `NAME.onnx`; it may not be there."""
+    inside = _PACKAGE_DIR / "zoo"
+    return inside if inside.is_dir() else _PACKAGE_DIR.parent / "zoo"
+
+
 def search_dirs(config_dir: Path | None) -> list[Path]:
     """Return the folders that configuration is read from; the first one with a file counts."""
     if config_dir is None:

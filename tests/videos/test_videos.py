@@ -224,6 +224,15 @@ def test_play_a_run_and_its_policy_file(
     assert not (tmp_path / "x.gif").exists()
 
 
+def test_play_a_policy_of_the_zoo(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = run_main("play", "zoo:ppo_sb3_cartpole", "--output", "zoo.gif")
+    assert outcome.code == 0, outcome.err
+    assert float(outcome.out.splitlines()[0].rpartition("return ")[2]) > 200
+    outcome = run_main("play", "zoo:ppo_sb3_cartpol", "--output", "zoo.gif")
+    assert outcome.code == 2
+    assert "nearest  ppo_sb3_cartpole" in outcome.err
+
+
 def test_play_in_a_window(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:
     run_dir = copy_of_run(*RUN)
     command = [sys.executable, "-m", "runner", "play", str(run_dir)]

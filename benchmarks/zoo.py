@@ -1,0 +1,133 @@
+"""Train experiments over their seeds, keep a policy of each, and write docs/zoo.md; `make zoo`.
+
+Each experiment is a sweep over seeds in `outputs/zoo`; one that was ended goes on with what is missing. `train` runs in
+the environment of the product, `page` in one with `rliable`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from learning_table import Interval, Run, read_runs, rliable_interval, with_rows
+
+RESULTS, PAGE, POLICIES = Path("docs/zoo.jsonl"), Path("docs/zoo.md"), Path("zoo")
+LARGEST_POLICY = 1_000_000  # bytes
+STEPS = "num_env_steps_sampled_lifetime"
+# Ten seeds each, but three where a run takes more than five minutes on two cores.
+EXPERIMENTS = {
+    **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
+    **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
+    **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
+    **dict.fromkeys(("sac_pendulum", "td3_pendulum", "tqc_pendulum"), 10),
+    **dict.fromkeys(("dqn_lunarlander", "sac_lunarlander_continuous"), 3),
+}
+_ZOO, _RLLIB = "RL-Zoo, benchmark.md, one run", "RLlib, its examples' targets"
+# Mean returns that others state, at their number of env steps.
+OTHERS = {
+    "a2c_cartpole": f"500 at 500,000 ({_ZOO})",
+    "dqn_cartpole": f"500 at 50,000 ({_ZOO}); 488.7±16.1 at 500,000 (CleanRL, its docs); 450 within 200,000 ({_RLLIB})",
+    "dqn_lunarlander": f"154±79 at 100,000 ({_ZOO})",
+    "ppo_cartpole": f"500 at 100,000 ({_ZOO})",
+    "ppo_lunarlander": f"242±32 at 1,000,000 ({_ZOO})",
+    "ppo_pendulum": f"-172 at 100,000 ({_ZOO})",
+    "ppo_sb3_cartpole": f"500 at 100,000 ({_ZOO})",
+    "rainbow_cartpole": "C51: 481.2±20.5 at 500,000 (CleanRL, its docs)",
+    "sac_lunarlander_continuous": f"260±65 at 500,000 ({_ZOO})",
+    "sac_pendulum": f"-157±89 at 20,000 ({_ZOO}); -250 within 20,000 ({_RLLIB})",
+    "tqc_pendulum": f"-151±88 at 20,000 ({_ZOO}); -200 within 200,000 ({_RLLIB})",
+}
+_COLUMNS = ("experiment", "target", "reached by", "return, IQM", "env steps, IQM", "env steps, median", "worst")
+_COLUMNS += ("seconds, median", "configuration", "others")
+HEAD = (f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}")
+
+
+def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]:
+    """Train the seeds that are missing, export the policy of the seed with the median return, and return all runs."""
+    from runner.config import build_experiment_config, compose_experiment
+
+    sweep = folder / experiment
+    command = [sys.executable, "-m", "runner"]
+    seeds = f"seed=range({num_seeds})"
+    subprocess.run(
+        [*command, "-m", f"+experiment={experiment}", seeds, f"hydra.sweep.dir={sweep}", "tracking=none"], check=True
+    )
+    composed = compose_experiment([f"+experiment={experiment}"])
+    stop = build_experiment_config(composed).stop
+    metric = next(name for name in stop if name != STEPS)
+    digest = hashlib.sha256(json.dumps(composed.values, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    trials = [json.loads((sweep / str(seed) / "result.json").read_text()) for seed in range(num_seeds)]
+    runs = [
+        {
+            "experiment": experiment,
+            "seed": seed,
+            "num_env_steps": result[STEPS],
+            "seconds": round(result["time_total_s"], 1),
+            "episode_return_mean": result[metric],
+            "target": stop[metric],
+            "max_env_steps": int(stop[STEPS]),
+            "configuration": digest,
+        }
+        for seed, result in enumerate(trials)
+    ]
+    by_return = sorted(range(num_seeds), key=lambda seed: runs[seed]["episode_return_mean"])
+    policy = POLICIES / f"{experiment}.onnx"
+    POLICIES.mkdir(exist_ok=True)
+    middle = sweep / str(by_return[num_seeds // 2])
+    subprocess.run([*command, "export", str(middle), "--format", "onnx", str(policy)], check=True)
+    if policy.stat().st_size > LARGEST_POLICY:
+        policy.unlink()
+    return runs
+
+
+def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
+    """Return the row of an experiment."""
+    target, limit = runs[0]["target"], runs[0]["max_env_steps"]
+    reached = [run for run in runs if run["episode_return_mean"] >= target and run["num_env_steps"] <= limit]
+    steps = [float(run["num_env_steps"]) for run in runs]
+    cells = (
+        f"`{experiment}`",
+        f"{target:g} within {limit:,}",
+        f"{len(reached)} of {len(runs)}",
+        "{:.4g} [{:.4g}, {:.4g}]".format(*interval([run["episode_return_mean"] for run in runs])),
+        "{:,.0f} [{:,.0f}, {:,.0f}]".format(*interval(steps)),
+        f"{median(steps):,.0f}",
+        f"{max(steps):,.0f}",
+        f"{median(run['seconds'] for run in runs):.0f}",
+        f"`{runs[0]['configuration']}`",
+        OTHERS.get(experiment, ""),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def write_page(runs: Mapping[str, Sequence[Run]]) -> None:
+    """Put the rows of all experiments into the page's table."""
+    rows = [row_of(name, of_one, rliable_interval) for name, of_one in runs.items()]
+    PAGE.write_text(with_rows(PAGE.read_text(encoding="utf-8"), rows, HEAD), encoding="utf-8")
+
+
+def main() -> None:
+    """Train, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("train", "page"))
+    parser.add_argument("--experiments", nargs="*", choices=EXPERIMENTS, default=list(EXPERIMENTS))
+    parser.add_argument("--folder", type=Path, default=Path("outputs/zoo"))
+    arguments = parser.parse_args()
+    if arguments.what == "page":
+        write_page(read_runs(RESULTS))
+        return
+    for experiment in arguments.experiments:
+        runs = train(experiment, EXPERIMENTS[experiment], arguments.folder)
+        with RESULTS.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(run) + "\n" for run in runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""The commands in the docs run, page by page and one after the other, at reduced size; `make documented` runs them.
+
+A run takes one iteration, an evaluation or a recording two episodes; a sweep is validated. What a page begins with,
+such as a run dir of the reader's, is prepared once. Commands that wait for a simulator are validated, too.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+
+from runner.cli.verbs import VERBS
+from tests.conftest import ROOT, WAIT_S
+
+PAGES = sorted(
+    str(path.relative_to(ROOT))
+    for path in [ROOT / "README.md", ROOT / "examples" / "README.md", *(ROOT / "docs").rglob("*.md")]
+    if "adr" not in path.parts
+)
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_THREADS": "1"}
+SHORT = "stop.training_iteration=1 tracking=none"
+GO_ON, WHOLE_EPISODES = "stop.training_iteration=2", "stop.training_iteration=5"
+FEW_EPISODES, EPISODES = "evaluation.evaluation_duration=2", "evaluation.evaluation_duration=30"
+# Words of a command that stand for something of the reader's, and what the tests put there.
+STAND_INS = {
+    " [overrides]": "",
+    "RUN_DIR": "outputs/run",
+    "SWEEP_DIR": "outputs/sweep",
+    "outputs/ppo_cartpole/sweeps/NAME": "outputs/sweep",
+    "outputs/ppo_cartpole/DATE/TIME": "outputs/run",
+    "my_package.Maze": "maze.Maze",
+    "sb3-zoo ppo.yml": "sb3-zoo hyperparams/ppo.yml",
+    "policy.onnx env=lunarlander": "policy.onnx env=cartpole",
+}
+# Commands that are not run, and why.
+NOT_RUN = {
+    "...": "has an ellipsis",
+    "my_package.": "names a class of the reader's",
+    "my_ppo": "names an experiment of the reader's",
+    "_client.py": "tests/rllink and tests/learning run the clients",
+    "register": "tests/policy/test_registry.py runs it, with its gates",
+    "theirs/": "reads a table of the reader's",
+    "# a window": "opens a window",
+}
+ZOO = (
+    "LunarLander-v3:\n  n_envs: 2\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n  n_steps: 64\n  batch_size: 64\n"
+)
+
+
+def fences_of(page: str) -> Iterator[tuple[str, str]]:
+    """The language and the text of each code block of a page."""
+    for token in MarkdownIt().parse((ROOT / page).read_text(encoding="utf-8")):
+        if token.type == "fence":
+            yield token.info.strip(), token.content
+
+
+def commands_of(page: str) -> list[str]:
+    """The lines of the page's code blocks that a shell runs, continued ones joined, in the place of words stand-ins."""
+    found = []
+    for language, text in fences_of(page):
+        if language in ("", "bash", "sh"):
+            found += [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
+    commands = [command for command in found if command.startswith(("python ", "cd ", "PYTHONPATH="))]
+    for word, stand_in in STAND_INS.items():
+        commands = [command.replace(word, stand_in) for command in commands]
+    return [part for command in commands for part in command.split(" && ")]
+
+
+def write_files_of(page: str, folder: Path) -> None:
+    """Write the code blocks that begin with a comment that is a path, `# my_conf/experiment/mine.yaml`."""
+    for _, text in fences_of(page):
+        path = text.partition("\n")[0].removeprefix("# ")
+        if path.endswith((".yaml", ".py")) and " " not in path:
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text, encoding="utf-8")
+
+
+def why_not_run(command: str) -> str | None:
+    return next((why for part, why in NOT_RUN.items() if part in command), None)
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what pages begin with: runs, a sweep, recorded data, a policy file."""
+    folder = tmp_path_factory.mktemp("prepared")
+    for name in ("examples", "tests/data"):
+        shutil.copytree(ROOT / name, folder / name)
+    for source in (folder / "examples").glob("*/*.py"):
+        shutil.copy(source, folder)  # pages outside of an example's folder name its classes
+    (folder / "hyperparams").mkdir()
+    (folder / "hyperparams" / "ppo.yml").write_text(ZOO)
+    commands = [
+        f"+experiment=ppo_cartpole {SHORT} {FEW_EPISODES} hydra.run.dir=outputs/run",
+        f"-m +experiment=ppo_cartpole seed=0,1 {SHORT} hydra.sweep.dir=outputs/sweep",
+        *(f"record outputs/run offline.output=data/{name} {EPISODES}" for name in ("expert", "held_out", "cartpole")),
+        f"+experiment=ppo_pendulum {SHORT} {WHOLE_EPISODES} offline.output=data/pendulum",
+        "export outputs/run --format onnx policy.onnx",
+    ]
+    for command in commands:
+        run(folder, ["-m", "runner", *command.split()])
+    for name in ("expert", "bc", "maze"):
+        shutil.copytree(folder / "outputs" / "run", folder / "outputs" / name)
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(prepared, tmp_path / "folder"))
+
+
+def run(folder: Path, arguments: Sequence[str], codes: Sequence[int] = (0,)) -> None:
+    command = [sys.executable, *arguments]
+    ended = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+    assert ended.returncode in codes, f"{shlex.join(command)}\n{ended.stdout}{ended.stderr}"
+
+
+def reduced(arguments: list[str]) -> tuple[list[str], Sequence[int]]:
+    """The same arguments of `python -m runner` at a size for tests, and the exit codes that are right."""
+    verb = arguments[0] if arguments[0] in VERBS else None
+    is_sweep = "-m" in arguments
+    if is_sweep or (verb is None and any("external" in argument for argument in arguments)):
+        return ["validate", *without_judgement(arguments)], [0]
+    if verb == "validate":
+        return arguments, [2 if "algorithm.gama=0.9" in arguments else 0]
+    if verb in (None, "resume"):
+        short = [GO_ON] if verb and "--module-only" not in arguments else SHORT.split()
+        if any(argument.startswith("offline.output=") for argument in arguments):
+            short += [WHOLE_EPISODES]
+        return [*arguments, *short, FEW_EPISODES], [0, 3] if "--assert" in arguments else [0]
+    return [*arguments, FEW_EPISODES] if verb in ("evaluate", "record") else arguments, [0]
+
+
+def make_room(folder: Path, arguments: Sequence[str]) -> None:
+    """Remove what the command writes, where it is there already."""
+    written = [word.partition("=")[2] for word in arguments if word.startswith(("hydra.run.dir=", "offline.output="))]
+    written += [word for before, word in pairwise(arguments) if before in ("--emit", "--output", "onnx")]
+    for path in map(folder.joinpath, written):
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.unlink(missing_ok=True)
+
+
+def without_judgement(arguments: Sequence[str]) -> list[str]:
+    """Leave out what `validate` does not take."""
+    left, names = list(arguments), ("--assert", "--budget", "--junit")
+    for name in names:
+        if name in left:
+            place = left.index(name)
+            del left[place : place + 2]
+    return left
+
+
+@pytest.mark.documented
+@pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
+def test_commands_of(page: str, folder: Path) -> None:
+    write_files_of(page, folder)
+    here = folder
+    for command in commands_of(page):
+        if why_not_run(command):
+            continue
+        words = shlex.split(command.removeprefix("PYTHONPATH=. "), comments=True)
+        if words[0] == "cd":
+            here = folder / words[1]
+        elif words[:3] == ["python", "-m", "runner"]:
+            arguments, codes = reduced(words[3:])
+            make_room(here, arguments)
+            run(here, ["-m", "runner", *arguments], codes)
+        else:
+            run(here, words[1:])
+
+
+def test_no_excuse_is_left_over() -> None:
+    commands = [command for page in PAGES for command in commands_of(page)]
+    assert len(commands) > 80
+    assert not [part for part in NOT_RUN if not any(part in command for command in commands)]
