@@ -1,26 +1,27 @@
-"""`import sb3-zoo FILE --env ENV`: an experiment out of the configuration of another system."""
+"""`import sb3-zoo FILE --env ENV`, `import rllib FILE --algorithm NAME`: an experiment out of another system's file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.cli.arguments import UsageError, take_options
 from runner.cli.export import check_new_file
-from runner.config.errors import Problem, UserError
-from runner.importing import import_sb3_zoo, one_line
+from runner.config.errors import Problem, UserError, nearest_match
+from runner.importing import Imported, import_rllib, import_sb3_zoo, one_line
 from runner.tracking.result_file import write_atomically
 
-_ENV, _OUTPUT, _FORCE = "--env", "--output", "--force"
-_USAGE = "python -m runner import sb3-zoo hyperparams/ppo.yml --env LunarLander-v3 [--output FILE]"
+_ENV, _ALGORITHM, _OUTPUT, _FORCE = "--env", "--algorithm", "--output", "--force"
+_USAGES = {
+    "sb3-zoo": "python -m runner import sb3-zoo hyperparams/ppo.yml --env LunarLander-v3 [--output FILE]",
+    "rllib": "python -m runner import rllib config.json --algorithm PPO [--env LunarLander-v3] [--output FILE]",
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Print the experiment, or write it to a file and say what has no counterpart."""
-    options, words = take_options(argv, (_ENV, _OUTPUT), (_FORCE,))
-    if len(words) != 2 or words[0] != "sb3-zoo" or _ENV not in options:
-        raise UsageError(f"import takes a system, a file and an environment\n   allowed  {_USAGE}")
-    imported = import_sb3_zoo(Path(words[1]), options[_ENV])
+    options, words = take_options(argv, (_ENV, _ALGORITHM, _OUTPUT), (_FORCE,))
+    imported = _import(words, options)
     text = imported.to_yaml()
     if _OUTPUT not in options:
         print(text, end="")
@@ -36,3 +37,24 @@ def main(argv: Sequence[str]) -> int:
     for key, reason in imported.missing.items():
         print(f"  no counterpart  {one_line(key)}: {one_line(reason)}")
     return 0
+
+
+def _import(words: Sequence[str], options: Mapping[str, str]) -> Imported:
+    if not words or words[0] not in _USAGES:
+        nearest = nearest_match(words[0], _USAGES) if words else None
+        hint = f"\n   nearest  {nearest}" if nearest else ""
+        raise UsageError(
+            "import takes a system and its file\n   allowed  " + "\n            ".join(_USAGES.values()) + hint
+        )
+    system = words[0]
+    usage = f"\n   allowed  {_USAGES[system]}"
+    if len(words) != 2:
+        raise UsageError(f"import {system} takes one file{usage}")
+    path = Path(words[1])
+    if system == "rllib":
+        return import_rllib(path, options.get(_ALGORITHM), options.get(_ENV))
+    if _ENV not in options:
+        raise UsageError(f"import sb3-zoo needs {_ENV}{usage}")
+    if _ALGORITHM in options:
+        raise UsageError(f"import sb3-zoo takes no {_ALGORITHM}: the file's name says it{usage}")
+    return import_sb3_zoo(path, options[_ENV])

@@ -134,6 +134,12 @@ VERBS: Mapping[str | None, Verb] = {
         "write an experiment out of RL Baselines3 Zoo's hyperparameters, --output FILE",
         "import sb3-zoo hyperparams/ppo.yml --env LunarLander-v3",
         "sb3-zoo FILE",
+        variants={
+            "rllib FILE": (
+                "out of the JSON of RLlib's AlgorithmConfig.to_dict()",
+                "import rllib config.json --algorithm PPO",
+            )
+        },
     ),
     "report": Verb(
         "runner.cli.report",

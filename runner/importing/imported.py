@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-_BLOCKS = ("env", "algorithm", "connectors", "module", "env_runners", "evaluation", "stop")
+_PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
+# Plain texts that YAML reads as something else.
+_NO_TEXT = re.compile(r"null|true|false|yes|no|on|off|y|n|[-+.]?(inf|nan)", re.IGNORECASE)
+_BLOCKS = (
+    *("seed", "env", "algorithm", "connectors", "module", "multi_agent", "env_runners", "learners", "offline"),
+    *("evaluation", "checkpoint", "stop"),
+)
 
 
 @dataclass
@@ -19,13 +24,13 @@ class Imported:
     Attributes:
         source: what it was read out of, in a few words.
         options: group -> option.
-        values: block -> its values.
+        values: block -> its values; a key that is no block -> its value.
         missing: what has no counterpart -> why, or what to do.
     """
 
     source: str
     options: dict[str, str] = field(default_factory=dict)
-    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+    values: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
 
     def set(self, block: str, **values: Any) -> None:
@@ -51,9 +56,9 @@ def one_line(text: str) -> str:
 def _flow(value: Any) -> str:
     """Return a value as YAML on one line."""
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_flow(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return "[" + ", ".join(map(_flow, value)) + "]"
-    if isinstance(value, str) and _PLAIN.fullmatch(value):
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and not _NO_TEXT.fullmatch(value):
         return value
     return json.dumps(value)

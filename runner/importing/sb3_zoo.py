@@ -6,7 +6,6 @@ What a file leaves out has Stable-Baselines3's default (2.9). Values are YAML, o
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from runner.config.errors import Problem, UserError, nearest_match
 from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.importing.imported import Imported
+from runner.importing.python_text import read_python
 
 Params = dict[str, Any]
 # Takes over what an algorithm's own parameters say, for a run of so many env steps.
@@ -121,25 +121,9 @@ def _read_python(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return _value_of(ast.parse(value.strip(), mode="eval").body)
-    except (SyntaxError, ValueError):
+        return read_python(value, ("dict",))
+    except ValueError:
         return value
-
-
-def _value_of(node: ast.expr) -> Any:
-    if isinstance(node, ast.Constant):
-        return node.value
-    if isinstance(node, (ast.List, ast.Tuple)):
-        return [_value_of(item) for item in node.elts]
-    if isinstance(node, ast.Dict):
-        return {_value_of(k): _value_of(v) for k, v in zip(node.keys, node.values, strict=True) if k is not None}
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "dict":
-        return {word.arg: _value_of(word.value) for word in node.keywords}
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_value_of(node.operand)
-    if isinstance(node, ast.Attribute):  # nn.ReLU
-        return node.attr
-    raise ValueError(ast.dump(node))
 
 
 # -- parts of all algorithms -----------------------------------------------------------------------------------------
