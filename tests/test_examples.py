@@ -64,7 +64,12 @@ def test_the_maze_is_an_environment_that_keeps_the_rules() -> None:
 def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     short = ["stop.training_iteration=2", "algorithm.min_sample_timesteps_per_iteration=0", "tracking=none"]
     folder = ROOT / "examples" / "own_a2c"
-    values = ["algorithm.lambda_=0.95", "algorithm.grad_clip=0.5", "algorithm.entropy_coeff=0.0"]
+    values = [
+        "algorithm.standardize_advantages=true",
+        "algorithm.lambda_=0.95",
+        "algorithm.grad_clip=0.5",
+        "algorithm.entropy_coeff=0.0",
+    ]
     results = []
     for name, overrides in {"own": [], "ours": ["algorithm=a2c", *values]}.items():
         arguments = ["+experiment=my_a2c_cartpole", "--config-dir", ".", *short, *overrides]
