@@ -98,6 +98,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(source, folder)  # pages outside of an example's folder name its classes
     (folder / "hyperparams").mkdir()
     (folder / "hyperparams" / "ppo.yml").write_text(ZOO)
+    shutil.copy(ROOT / "tests" / "data" / "rllib_configs" / "ppo_cartpole.json", folder / "config.json")
     commands = [
         f"+experiment=ppo_cartpole {SHORT} {FEW_EPISODES} hydra.run.dir=outputs/run",
         f"-m +experiment=ppo_cartpole seed=0,1 {SHORT} hydra.sweep.dir=outputs/sweep",
