@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint docs documented zoo learning learning-table learning-curves mutants chaos bench bench-all peers clean
+.PHONY: setup run test lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -21,7 +21,7 @@ run: setup
 TEST_PROCESSES ?= 2
 
 test: setup
-	$(BIN)/python -m pytest -m "not learning and not chaos and not documented" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
+	$(BIN)/python -m pytest -m "not learning and not chaos and not dist and not documented" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -65,6 +65,15 @@ learning-curves: setup
 chaos: setup
 	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos
 	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/test_lost_learners.py
+
+# sdists and wheels of runner and of the simulators' client, in dist/.
+dist: setup
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python -m build --no-isolation --outdir dist clients/python
+
+# Both installed from the network into empty environments and run there; three gigabytes for a while, minutes.
+dist-check: setup
+	$(BIN)/python -m pytest tests/test_distributions.py
 
 # Mistakes of one line, made in copies of the tree, each of which the tests must notice: `make mutants MUTANTS="14 15"`.
 mutants: setup

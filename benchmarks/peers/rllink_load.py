@@ -51,7 +51,7 @@ def json_body(seed: int) -> bytes:
 
 def columns_body(seed: int) -> bytes:
     """Return array blocks, one a column."""
-    from runner.rllink.packing import pack
+    from runner.rllink.client.packing import pack
 
     every = episodes(seed)
     names = ("obs", "actions", "rewards", "action_logp", "action_dist_inputs")

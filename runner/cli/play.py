@@ -102,7 +102,7 @@ def _play_file(
     if env_config.env is None and env_config._target_ is None:
         problem = Problem("a policy file does not say its environment", str(path), allowed="env=cartpole or its like")
         raise UserError(problem.render_alone())
-    from runner.rllink.local_policy import LocalPolicy, PolicyFileError
+    from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
     from runner.videos import VideoFile, fps_of, frame_of, render_mode
 
     try:

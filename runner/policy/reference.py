@@ -19,7 +19,7 @@ from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.module_to_env_pieces import ModuleToAgentUnmapping
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 from runner.rows.lock_step_rows import LockStepRows
 
 _HUGE = 1e6

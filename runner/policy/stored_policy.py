@@ -24,7 +24,7 @@ from runner.policy.onnx_policy import OnnxPolicy
 from runner.policy.policy_graph import PolicyGraph
 from runner.policy.reference import ProgramPolicy, largest_difference
 from runner.policy.tracing import save_pt2
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 
 _NUM_CHECKED_ROWS, _NUM_CHECKED_STEPS = 64, 4
 _LARGEST_DIFFERENCE = 1e-4

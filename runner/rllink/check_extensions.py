@@ -15,8 +15,8 @@ import numpy as np
 from runner.rllink import sample_items
 from runner.rllink.check_wire import Failure, NoAnswer, Wire, expect
 from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong
-from runner.rllink.frames import is_compressed
-from runner.rllink.packing import pack
+from runner.rllink.client.frames import is_compressed
+from runner.rllink.client.packing import pack
 
 RULES = Rules()
 rule = RULES.rule

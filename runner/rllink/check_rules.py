@@ -13,7 +13,7 @@ from runner.rllink import sample_items
 from runner.rllink.check_onnx import OnnxNames, names_of
 from runner.rllink.check_wire import Failure, NoAnswer, expect
 from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong
-from runner.rllink.frames import frame
+from runner.rllink.client.frames import frame
 
 RULES = Rules()
 rule = RULES.rule

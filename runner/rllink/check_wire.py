@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.rllink import frames
-from runner.rllink.packing import pack, unpack
+from runner.rllink.client import frames
+from runner.rllink.client.packing import pack, unpack
 
 _MOST_RECEIVED = 1 << 31
 _SHORTENED = 200

@@ -9,9 +9,9 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.rllink import frames
 from runner.rllink.admission import Unseated, network_of
-from runner.rllink.frames import FrameError, FrameReader
+from runner.rllink.client import frames
+from runner.rllink.client.frames import FrameError, FrameReader
 from runner.rllink.messages import (
     JSON,
     MSGPACK,

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from runner.config.rllink import name_records, parse_records
-from runner.rllink.frames import FrameError, FrameReader, frame
+from runner.rllink.client.frames import FrameError, FrameReader, frame
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from runner.rllink.admission import Admission, Unseated
-from runner.rllink.frames import frame
+from runner.rllink.client.frames import frame
 from runner.rllink.messages import JSON, MessageError, encode_answer
 
 _BACKLOG = 1024

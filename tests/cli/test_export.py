@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, Outcome
 

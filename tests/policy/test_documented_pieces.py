@@ -18,7 +18,7 @@ import runner.pipelines
 from runner.pipelines import ConnectorPiece
 from runner.policy import OnnxPolicy
 from runner.policy.reference import largest_difference
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 from tests.policy.policies import make_parts, random_weights, seen_state
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "policy-artifact.md"

@@ -24,8 +24,8 @@ from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
 from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV
 from runner.policy import OnnxPolicy
 from runner.policy.manifest import describe_distribution
-from runner.rllink import local_policy
-from runner.rllink.local_policy import LocalPolicy, PolicyFileError
+from runner.rllink.client import local_policy
+from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
 from tests.conftest import WAIT_S
 from tests.policy.policies import make_parts, prepended, random_weights
 
@@ -229,7 +229,7 @@ class Blocked:
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocked())
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 policy = LocalPolicy(open(sys.argv[1], "rb").read())
 actions, extra = policy.act({"a": [0.0, 0.0, 0.0, 0.0], "b": 1})
 assert actions.shape == (2,)

@@ -21,7 +21,7 @@ from runner.policy import Manifest, OnnxPolicy, PolicyGraph
 from runner.policy.manifest import METADATA_KEY
 from runner.policy.reference import ProgramPolicy, largest_difference
 from runner.policy.tracing import save_pt2
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state
 
 VECTOR = spaces.Box(-5.0, 5.0, (4,), np.float32)

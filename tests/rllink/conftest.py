@@ -21,9 +21,9 @@ from runner.env_runners.sample import Sample
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import build_parts, plan_modules, weights_of
 from runner.policy import OnnxPolicy
+from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection
 from runner.rllink.env_runner import ExternalEnvRunner
-from runner.rllink.frames import FrameReader, frame
 
 EXPERIMENT = "+experiment=ppo_external_cartpole"
 

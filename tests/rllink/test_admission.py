@@ -13,7 +13,7 @@ import pytest
 from runner.config.rllink import RLlinkConfig
 from runner.rllink.admission import Admission, Allowance, Unseated, network_of
 from runner.rllink.client import Client, RLlinkError
-from runner.rllink.frames import frame
+from runner.rllink.client.frames import frame
 from tests.rllink.conftest import RawClient, Served, episode, wait_until
 
 Serve = Callable[..., Served]

@@ -15,8 +15,8 @@ import pytest
 from runner.rllink.check import CannotCheck, check_server
 from runner.rllink.check_wire import Target
 from runner.rllink.client import Client, RLlinkError
-from runner.rllink.frames import frame
-from runner.rllink.packing import pack, unpack
+from runner.rllink.client.frames import frame
+from runner.rllink.client.packing import pack, unpack
 from tests.policy.test_onnx_policy import WithoutGraph
 from tests.rllink.conftest import RawClient, Served, episode
 

@@ -28,10 +28,10 @@ from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import plan_modules
 from runner.rllink.client import Client, RLlinkError, ServerGone
-from runner.rllink.frames import frame
+from runner.rllink.client.frames import frame
+from runner.rllink.client.packing import pack
 from runner.rllink.messages import _REQUESTS as REQUESTS
 from runner.rllink.messages import Columns, Episode, Observed, decode_request
-from runner.rllink.packing import pack
 from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until, wait_until_watched
 
 Serve = Callable[..., Served]

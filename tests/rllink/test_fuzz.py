@@ -19,9 +19,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from runner.rllink.frames import FrameReader, frame
+from runner.rllink.client.frames import FrameReader, frame
+from runner.rllink.client.packing import pack
 from runner.rllink.messages import MessageError, decode_request, format_of
-from runner.rllink.packing import pack
 from tests.rllink.conftest import RawClient, Served, episode, wait_until
 from tests.rllink.test_faults import Neighbour
 

@@ -20,7 +20,7 @@ import pytest
 from scipy.special import log_expit, log_softmax
 
 from runner.policy import OnnxPolicy
-from runner.rllink.local_policy import LocalPolicy
+from runner.rllink.client.local_policy import LocalPolicy
 from tests.conftest import WAIT_S
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state
 from tests.policy.test_onnx_policy import NESTED, NESTED_ACTIONS

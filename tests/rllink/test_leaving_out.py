@@ -16,7 +16,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.rllink import name_records, parse_records
 from runner.config.validation import build_experiment_config
-from runner.rllink.frames import FrameReader, frame
+from runner.rllink.client.frames import FrameReader, frame
 from tests.conftest import Outcome, progress_of, result_of
 from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode
 from tests.rllink.test_extensions import hello

@@ -30,8 +30,8 @@ from typing import Any
 import pytest
 
 from runner.rllink.check_extensions import _attached as attached
-from runner.rllink.frames import FrameReader
-from runner.rllink.packing import unpack
+from runner.rllink.client.frames import FrameReader
+from runner.rllink.client.packing import unpack
 from tests.rllink.conftest import RawClient, Served
 
 TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))

@@ -13,7 +13,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnxruntime
+
+try:
+    import onnxruntime
+except ImportError as error:
+    raise ImportError(
+        'policies need onnxruntime: pip install "rllink-client[onnxruntime]"; client.sampler("server") needs none'
+    ) from error
 
 Array = npt.NDArray[Any]
 State = dict[str, Array]

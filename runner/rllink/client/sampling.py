@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.rllink.client_errors import RLlinkError
+from .errors import RLlinkError
 
 if TYPE_CHECKING:
-    from runner.rllink.client import Client
-    from runner.rllink.local_policy import LocalPolicy
+    from .client import Client
+    from .local_policy import LocalPolicy
 
 _REFUSED_AS_OLD = ("stale_weights", "unknown_weights")
 
@@ -164,7 +164,7 @@ class LocalSampler:
             self._take(self._client.get_state())
 
     def _take(self, weights: Any) -> None:
-        from runner.rllink.local_policy import LocalPolicy
+        from .local_policy import LocalPolicy
 
         self.weights_seq_no = weights.seq_no
         self._policies = {module_id: LocalPolicy(content) for module_id, content in weights.files.items()}

@@ -1,15 +1,4 @@
-"""The client of RLlink: it connects a simulator to a training run over TCP.
-
-It needs numpy and, to choose actions itself, onnxruntime; no other part of this package. Protocol: docs/rllink-spec.md.
-
-    with Client("127.0.0.1", 5556) as client:
-        sampler = client.sampler()
-        while True:
-            action = sampler.begin("0", simulator.reset())
-            while action is not None:
-                obs, reward, terminated, truncated = simulator.step(action)
-                action = sampler.step("0", obs, reward, terminated, truncated)
-"""
+"""The client of RLlink: it connects a simulator to a training run over TCP."""
 
 from __future__ import annotations
 
@@ -27,12 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from runner.rllink.client_errors import RLlinkError as RLlinkError
-from runner.rllink.client_errors import ServerGone as ServerGone
-from runner.rllink.frames import FrameReader, compressed, decompressed, frame, is_compressed, shared_frame
-from runner.rllink.packing import pack, unpack
-from runner.rllink.sampling import LocalSampler, RemoteSampler
-from runner.rllink.shared_writer import SharedWriter
+from .errors import RLlinkError, ServerGone
+from .frames import FrameReader, compressed, decompressed, frame, is_compressed, shared_frame
+from .packing import pack, unpack
+from .sampling import LocalSampler, RemoteSampler
+from .shared_writer import SharedWriter
 
 _log = logging.getLogger(__name__)
 

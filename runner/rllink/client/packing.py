@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.rllink.block_dtypes import DTYPES
+from .block_dtypes import DTYPES
 
 _MOST_NESTED = 64
 
