@@ -17,7 +17,7 @@ RUN pip install --no-cache-dir --constraint constraints.txt ".${EXTRAS}" \
     && useradd --create-home --uid 1000 runner \
     && install --directory --owner runner /work
 
-USER runner
+USER 1000
 WORKDIR /work
 ENTRYPOINT ["runner"]
 CMD ["list"]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import os
 import shutil
+import socket
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -20,6 +22,8 @@ _DEVELOPMENT = ("test",)  # extras that no run needs
 _TOLD = ("torch", "ray", "mlflow", "gymnasium")  # packages whose versions questions are about
 _SHARED_MEMORY = Path("/dev/shm")
 _LEAST_SHARED_BYTES = 2 * 1024**3
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome", "firefox")
+_CLUSTER_TIMEOUT_S = 3.0
 OK, MISSING, BROKEN = "ok", "missing", "broken"
 
 
@@ -63,7 +67,11 @@ def examine(distribution: str = "runner", folder: Path | None = None) -> Iterato
     yield _machine()
     yield _gpu()
     yield _compiler()
+    yield _video()
+    yield _display()
+    yield _browser()
     yield _shared_memory(_SHARED_MEMORY)
+    yield _cluster()
     yield _output(Path.cwd() if folder is None else folder)
 
 
@@ -146,6 +154,52 @@ def _compiler() -> Finding:
         (problem,) = error.problems
         return Finding("compiler", MISSING, f"for learners.compile=true: {problem.allowed}")
     return Finding("compiler", OK, f"{get_cpp_compiler()}, for learners.compile=true")
+
+
+def _video() -> Finding:
+    from runner.videos.video_file import BROWSERS_CODEC, mp4_codec
+
+    if importlib.util.find_spec("av") is None:
+        return Finding("video", MISSING, 'for evaluation.video and play --output: pip install "runner[video]"')
+    codec = mp4_codec()
+    if codec != BROWSERS_CODEC:
+        return Finding(
+            "video", MISSING, f"MP4 by {codec}, which browsers do not show: an av with {BROWSERS_CODEC}; or GIF"
+        )
+    return Finding("video", OK, f"MP4 by {codec}, for evaluation.video and play --output")
+
+
+def _display() -> Finding:
+    from runner.cli.play import has_display
+
+    if not has_display():
+        return Finding("display", MISSING, "no DISPLAY for a window: play RUN_DIR --output video.mp4, or .gif")
+    return Finding("display", OK, "for the window of play RUN_DIR")
+
+
+def _browser() -> Finding:
+    found = next((path for path in map(shutil.which, _BROWSERS) if path), None)
+    if found is None:
+        text = f"none of {', '.join(_BROWSERS)} on PATH: a report is one file, which opens on any other machine"
+        return Finding("browser", MISSING, text)
+    return Finding("browser", OK, f"{found}, for reports")
+
+
+def _cluster() -> Finding:
+    """Return whether something answers where RAY_ADDRESS says."""
+    from runner.cluster.connection import ADDRESS_VARIABLE, LOCAL
+
+    address = os.environ.get(ADDRESS_VARIABLE) or LOCAL
+    if address == LOCAL:
+        return Finding("cluster", OK, "Ray is started here; RAY_ADDRESS or ray.address=HOST:PORT joins a cluster")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():  # auto: the cluster that runs on this machine
+        return Finding("cluster", OK, f"{ADDRESS_VARIABLE} is {address}")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _CLUSTER_TIMEOUT_S).close()
+    except (OSError, OverflowError) as error:
+        return Finding("cluster", MISSING, f"nothing answers at {address}, which {ADDRESS_VARIABLE} names: {error}")
+    return Finding("cluster", OK, f"{address} answers, which {ADDRESS_VARIABLE} names")
 
 
 def _shared_memory(folder: Path) -> Finding:

@@ -75,9 +75,14 @@ def _number(text: str) -> int:
     return int(text)
 
 
+def has_display() -> bool:
+    """Return whether a window has somewhere to open."""
+    return not sys.platform.startswith("linux") or any(os.environ.get(name) for name in _DISPLAYS)
+
+
 def _check_display() -> None:
     """Raise `UserError` where a window has nowhere to open; SDL would draw into nothing."""
-    if sys.platform.startswith("linux") and not any(os.environ.get(name) for name in _DISPLAYS):
+    if not has_display():
         problem = Problem("there is no display for a window", got="no DISPLAY", allowed=f"{_OUTPUT} video.mp4, or .gif")
         raise UserError(problem.render_alone())
 

@@ -18,6 +18,7 @@ from runner.config.errors import Problem, UserError
 Frame = npt.NDArray[np.uint8]
 
 SUFFIXES = (".mp4", ".gif")
+BROWSERS_CODEC = "libx264"  # H.264
 _GIF_WIDTH = 320
 _GIF_FPS = 12.5
 _MOST_GIF_FRAMES = 400
@@ -95,17 +96,23 @@ def _not_written(path: Path, fault: OSError) -> UserError:
     return UserError(Problem(f"the video cannot be written: {fault}", str(path)).render_alone())
 
 
+def mp4_codec() -> str:
+    """Return the encoder of MP4 files, the best that PyAV has."""
+    import av
+
+    return BROWSERS_CODEC if BROWSERS_CODEC in av.codecs_available else "mpeg4"
+
+
 class _Mp4:
     """H.264 where PyAV has an encoder for it, else MPEG-4."""
 
     def __init__(self, path: Path, fps: float) -> None:
         import av
 
-        codec = "libx264" if "libx264" in av.codecs_available else "mpeg4"
         self._av = av
         self._container = av.open(str(path), "w")
         rate = Fraction(fps).limit_denominator(1000)
-        self._stream = cast(Any, self._container.add_stream(codec, rate=rate))
+        self._stream = cast(Any, self._container.add_stream(mp4_codec(), rate=rate))
         self._stream.pix_fmt = "yuv420p"
         self._has_size = False
 

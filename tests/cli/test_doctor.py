@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import av
 import pytest
 
 from runner.cli import doctor
@@ -85,3 +87,41 @@ def test_little_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_LEAST_SHARED_BYTES", 2**60)
     assert found()["ray"].state == MISSING
     assert "--shm-size" in found()["ray"].text
+
+
+def test_videos(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert found()["video"] == Finding("video", OK, "MP4 by libx264, for evaluation.video and play --output")
+    monkeypatch.setattr(av, "codecs_available", {"mpeg4"})
+    assert found()["video"].state == MISSING
+    assert "MP4 by mpeg4, which browsers do not show" in found()["video"].text
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems need no DISPLAY")
+def test_no_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    assert found()["display"].state == MISSING
+    monkeypatch.setenv("DISPLAY", ":0")
+    assert found()["display"].state == OK
+
+
+def test_browsers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "_BROWSERS", ("some-browser",))
+    assert found()["browser"].state == MISSING
+    program = tmp_path / "some-browser"
+    program.touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert found()["browser"] == Finding("browser", OK, f"{program}, for reports")
+
+
+def test_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert found()["cluster"].text.startswith("Ray is started here")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        assert found()["cluster"] == Finding("cluster", OK, f"{address} answers, which RAY_ADDRESS names")
+    assert found()["cluster"].state == MISSING
+    assert f"nothing answers at {address}" in found()["cluster"].text
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:99999")
+    assert found()["cluster"].state == MISSING
