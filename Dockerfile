@@ -3,7 +3,7 @@
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 
-# Where pip looks besides its default index: PyTorch's index of CPU wheels makes an image without CUDA, 5 GB smaller.
+# Where pip looks besides its default index: PyTorch's index of CPU wheels makes an image without CUDA.
 ARG PIP_EXTRA_INDEX_URL
 # Extras, in brackets: [box2d,video]
 ARG EXTRAS=""
