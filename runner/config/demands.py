@@ -110,6 +110,8 @@ def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
 def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[str]:
     if names_code(key):
         yield from () if is_known_kind(key, text) else ("imports",)
+    elif key == "offline.input_read_method" and "." in text:
+        yield "imports"
     elif key in _VERB_OF_KEY:
         verb, demands = _VERB_OF_KEY[key]
         yield from (verb,) if demands(text, values) else ()

@@ -12,17 +12,21 @@ from runner.config.fields import option
 class OfflineConfig:
     """Recorded data to train on (`input_...`), the pipeline from it to the learner, and recording (`output...`)."""
 
-    input_: str | list[str] | None = option(
-        None, "file, folder, pattern or URI of recorded data, or a list of them; null trains online"
+    input_: str | list[str] | dict[str, Any] | None = option(
+        None,
+        "file, folder, pattern or URI of recorded data, or a list of them; {_target_: FUNCTION, ...}: episodes that a "
+        "function of your own yields; null trains online",
     )
     offline_data_class: str | None = option(None, "dotted path of your own OfflineData class; null: runner's")
     input_read_method: str = option(
-        "auto", "ray.data function that reads the files, for example read_parquet; auto follows their names"
+        "auto",
+        "ray.data function that reads input_, its first argument, for example read_parquet or read_sql; or dotted path "
+        "of a function of your own that returns a Ray data set; auto follows the files' names",
     )
     input_read_method_kwargs: dict[str, Any] = option(
         {},
         "columns: names; filter: 'column >= value and ...' or pyarrow's list of rules; of CSV: delimiter, skip_rows, "
-        "...; of a ray.data function: its keyword arguments",
+        "...; of a function: its keyword arguments, among them {_target_: CALLABLE, _partial_: true, ...}",
     )
     input_read_schema: dict[str, str] = option(
         {}, "tables only, name in runner: name in the files (obs: o_t); other columns keep their names"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.config.callables import PARTIAL, TARGET, find_callable_faults
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
@@ -11,7 +12,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.operators import RECORDED_DATA
 from runner.config.plans import names_recorded_data, needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
-from runner.config.targets import find_target_fault
+from runner.config.targets import Given, find_target_fault
 
 DEFAULT_BUFFER = "runner.replay.EpisodeReplayBuffer"
 # Options of Ray Data's map_batches and iter_batches that are left to the user.
@@ -25,7 +26,25 @@ _MAP_OPTIONS = (
     "label_selector",
     "fallback_strategy",
     "runtime_env",
+    "ray_remote_args",
     "zero_copy_batch",
+)
+# Options of Ray's actors: what `ray_remote_args` may hold.
+_REMOTE_OPTIONS = (
+    "num_cpus",
+    "num_gpus",
+    "memory",
+    "resources",
+    "accelerator_type",
+    "label_selector",
+    "fallback_strategy",
+    "runtime_env",
+    "enable_task_events",
+    "max_concurrency",
+    "max_restarts",
+    "max_task_retries",
+    "object_store_memory",
+    "scheduling_strategy",
 )
 _ITER_OPTIONS = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed", "drop_last")
 _SET_ELSEWHERE = {
@@ -59,6 +78,7 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
         fault = None if path is None else find_target_fault(path)
         if fault is not None:
             yield describe_fault(f"offline.{key}", fault, composed.where(f"offline.{key}"), path)
+    yield from _check_input(offline, composed)
     yield from _check_prelearner_arguments(offline, composed)
     for key, known in (("map_batches_kwargs", _MAP_OPTIONS), ("iter_batches_kwargs", _ITER_OPTIONS)):
         for option, value in getattr(offline, key).items():
@@ -67,6 +87,37 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
                 what = f"offline.{key} has no {option}" + _SET_ELSEWHERE.get(option, "")
                 yield Problem(what, where, show_value(value), ", ".join(known), nearest_match(option, known))
     yield from _check_concurrency(offline, composed)
+    yield from _check_remote_args(offline, composed)
+
+
+def _check_input(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with functions of the user's own that read, or are given to the one that reads."""
+    key, method = "offline.input_read_method", offline.input_read_method
+    if "." in method:
+        arguments = [name for name in offline.input_read_method_kwargs if name not in ("columns", "filter")]
+        fault = find_target_fault(method, arguments, given=Given(num_positional=1))
+        if fault is not None:
+            yield describe_fault(key, fault, composed.where(key), method)
+    yield from find_callable_faults(offline.input_read_method_kwargs, "offline.input_read_method_kwargs", composed)
+    if not isinstance(offline.input_, dict):
+        return
+    where, got = composed.where("offline.input_"), show_value(offline.input_)
+    if TARGET not in offline.input_:
+        allowed = "a path; or {_target_: package.module.function, argument: value, ...}"
+        yield Problem("offline.input_ is a block that names no function", where, got, allowed)
+        return
+    if PARTIAL in offline.input_:
+        yield Problem(f"offline.input_ is called, {PARTIAL} has no meaning there", where, got, "leave it out")
+    yield from find_callable_faults(offline.input_, "offline.input_", composed)
+    for name in ("input_read_method", "input_read_schema", "input_read_sample_batches"):
+        given, default = getattr(offline, name), getattr(OfflineConfig(), name)
+        if given != default:
+            what = f"offline.{name} is for rows, and the function of offline.input_ yields episodes"
+            yield Problem(what, composed.where(f"offline.{name}"), show_value(given), show_value(default))
+    kept = [name for name in ("materialize_data", "materialize_mapped_data") if getattr(offline, name)]
+    if kept:
+        what = "episodes that a function yields are streamed: they may have no end, and would never be kept whole"
+        yield Problem(what, composed.where(f"offline.{kept[0]}"), "true", f"offline.{kept[0]}=false")
 
 
 def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
@@ -85,6 +136,22 @@ def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> I
     if taken:
         what = f"offline.prelearner_kwargs: every pre-learner gets {', '.join(taken)} from runner"
         yield Problem(what, where, got, f"other names than {', '.join(_RUNNER_ARGUMENTS)}")
+
+
+def _check_remote_args(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is no option of a pre-learner's actor, and what is given twice."""
+    key, given = "offline.map_batches_kwargs.ray_remote_args", offline.map_batches_kwargs.get("ray_remote_args", {})
+    where = composed.where(key) or composed.where("offline.map_batches_kwargs")
+    if not isinstance(given, dict):
+        yield Problem(f"{key} is no block of options", where, show_value(given), "{max_restarts: 3, ...}")
+        return
+    for option, value in given.items():
+        if option not in _REMOTE_OPTIONS:
+            nearest = nearest_match(option, _REMOTE_OPTIONS)
+            yield Problem(f"{key} has no {option}", where, show_value(value), ", ".join(_REMOTE_OPTIONS), nearest)
+        elif option in offline.map_batches_kwargs:
+            what = f"{option} is in offline.map_batches_kwargs and in its ray_remote_args"
+            yield Problem(what, where, show_value(value), "one of them")
 
 
 def _check_concurrency(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:

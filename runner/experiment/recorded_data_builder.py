@@ -55,8 +55,9 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
         )
         raise ConfigError([problem])
     source = preflight.check_recorded_data(config, module_parts)
-    if learning and source is None:
-        what = f"{learning[0]} learns from all recorded observations before training, and only Ray reads these data"
+    if learning and (source is None or source.may_be_endless):
+        reason = "only Ray reads these data" if source is None else "a function that yields them may never end"
+        what = f"{learning[0]} learns from all recorded observations before training, and {reason}"
         allowed = "files, without a function of Ray Data and without a pre-learner or a data class of your own"
         raise ConfigError([Problem(what, "connectors.env_to_module", str(config.offline.input_), allowed)])
     return source
@@ -120,8 +121,9 @@ class PlannedModule:
     def build(self) -> PreLearnerParts:
         """Make module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
         from runner.offline.training.prelearner import PreLearnerParts
+        from runner.offline.training.workers import actor_options
 
-        device = "auto" if self.config.offline.map_batches_kwargs.get("num_gpus") else "cpu"
+        device = "auto" if actor_options(self.config.offline).get("num_gpus") else "cpu"
         parts = build_module_parts(on_device(self.config, device), self.plan)
         parts.env_to_module.freeze()
         parts.env_to_module.set_state(self.shared_state.get(self.plan.module_id, {}))

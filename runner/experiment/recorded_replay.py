@@ -87,8 +87,9 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModulePar
     if not names:
         return None
     source = check_recorded_data(config, parts)
-    if source is None:
-        what = "replay buffers begin with files that are read here, and these are read by Ray Data"
+    if source is None or source.may_be_endless:
+        reason = "these are read by Ray Data" if source is None else "a function that yields episodes may never end"
+        what = f"replay buffers begin with files that are read here, and {reason}"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
     of_module = parts[DEFAULT_MODULE_ID]

@@ -170,6 +170,24 @@ def test_addresses_files_and_ray_options_are_listed_together(
     assert {"env.env_config.xml_file", "evaluation.offline_evaluation_input_", "ray.address"} <= told
 
 
+def test_functions_that_read_data_are_not_imported(run_main: Run, run_dir: Path, strange_modules: Path) -> None:
+    factory = {"_target_": "strange_env.connect", "_partial_": True}
+    forge(
+        run_dir,
+        {
+            "offline.input_": {"_target_": "strange_loss.episodes"},
+            "offline.input_read_method": "strange_env.read",
+            "offline.input_read_method_kwargs": {"connection_factory": factory},
+        },
+    )
+    outcome = run_main(*VERBS["resume"])
+    assert outcome.code == 2
+    told = {line.split()[1] for line in outcome.err.splitlines() if line.split()[0] == "imports"}
+    of_kwargs = "offline.input_read_method_kwargs.connection_factory._target_"
+    assert told == {"offline.input_._target_", "offline.input_read_method", of_kwargs}
+    assert not list(strange_modules.glob("*.imported"))
+
+
 def test_a_reference_carries_nothing_past_the_check(run_main: Run, run_dir: Path, strange_modules: Path) -> None:
     forge(run_dir, {"algorithm.loss": "${env.env_config.kind}", "env.env_config": {"kind": "strange_loss.Loss"}})
     outcome = run_main(*VERBS["evaluate"])

@@ -34,6 +34,11 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
         ([*BC, "offline.map_batches_kwargs={num_cpu: 1}"], "offline.map_batches_kwargs has no num_cpu"),
         ([*BC, "offline.map_batches_kwargs={batch_size: 1}"], "see offline.input_read_batch_size"),
         ([*BC, "offline.map_batches_kwargs={concurrency: [2, 1]}"], "concurrency is no number of pre-learners"),
+        ([*BC, "offline.map_batches_kwargs={ray_remote_args: {max_restart: 1}}"], "ray_remote_args has no max_restart"),
+        (
+            [*BC, "offline.map_batches_kwargs={num_cpus: 1, ray_remote_args: {num_cpus: 2}}"],
+            "num_cpus is in offline.map_batches_kwargs and in its ray_remote_args",
+        ),
         ([*BC, "offline.iter_batches_kwargs={prefetch: 1}"], "offline.iter_batches_kwargs has no prefetch"),
         ([*BC, "engine=inline", "learners.num_learners=2"], "engine inline has one learner"),
         ([*BC, "offline.prelearner_class=nowhere.Thing"], "nowhere"),

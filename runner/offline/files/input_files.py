@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from pyarrow import fs
 
+from runner.config.callables import TARGET
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import DataError, Place, first_line
@@ -71,9 +72,16 @@ class InputFiles:
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
 
+def named_inputs(config: OfflineConfig) -> list[str]:
+    """Return what `offline.input_` names: paths, or the dotted path of a function that yields episodes."""
+    if isinstance(config.input_, Mapping):
+        return [str(config.input_[TARGET])]
+    return [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
+
+
 def input_paths(config: OfflineConfig) -> list[str]:
     """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
-    paths = [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
+    paths = named_inputs(config)
     if not paths:
         raise ConfigError([Problem("there are no data to read", _WHERE, "null", "a file, a folder, a pattern, a URI")])
     return paths

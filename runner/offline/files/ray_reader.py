@@ -1,9 +1,10 @@
-"""Whatever a `ray.data.read_...` function reads from files, by its name (`offline.input_read_method`)."""
+"""Rows that a function of Ray Data, or of one's own, reads (`offline.input_read_method`)."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,23 +12,29 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from runner.cluster import ensure_connected
-from runner.config.errors import ConfigError, Problem, list_names, nearest_match
+from runner.config.callables import with_callables
+from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import Place, data_error, first_line
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.files.input_files import existing_paths, find_files
 from runner.offline.files.raw_rows import RawTable
+from runner.offline.files.ray_functions import (
+    KWARGS,
+    METHOD,
+    OWN_OPTIONS,
+    check_ray_options,
+    find_read_function,
+    missing_package,
+)
 from runner.offline.files.row_filters import ray_expression
 
 if TYPE_CHECKING:
+    from ray import ObjectRef
     from ray.data import Dataset
 
-_METHOD, _KWARGS = "offline.input_read_method", "offline.input_read_method_kwargs"
 # Arguments that every way to read has: what may be read at once, and where.
 RAY_OPTIONS = ("concurrency", "override_num_blocks", "ray_remote_args", "num_cpus", "num_gpus", "memory")
-# What is ours, and works with every function: which columns and rows are read.
-OWN_OPTIONS = ("columns", "filter")
-_PICKLES = "allow_pickle"
 _ROWS_PER_TABLE = 4096
 
 
@@ -45,16 +52,28 @@ class RayReader:
     def __init__(self, config: OfflineConfig) -> None:
         self._config = config
         self._dataset = read_with_ray(config)
+        self._held: Sequence[ObjectRef[pa.Table]] | None = None
         self.row_filter: ds.Expression | None = None
         batch = next(self._batches(1), None)
         if batch is None:
             raise data_error("there is no row in these data", Place(str(config.input_)))
         self.schema: pa.Schema = batch.schema
 
+    def held(self) -> RayReader:
+        """Return the reader of the same rows in Ray's object store, so that every process reads them, and none anew.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        reader = copy.copy(self)
+        with self._told_errors():
+            reader._held = self._dataset.materialize().to_arrow_refs()
+        return reader
+
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """See `RawReader`."""
         row = 0
-        for table in self._batches(_ROWS_PER_TABLE):
+        for table in self._batches(_ROWS_PER_TABLE) if self._held is None else self._held_tables(self._held):
             place = Place(str(self._config.input_), row)
             row += table.num_rows
             if self.row_filter is not None:
@@ -64,16 +83,29 @@ class RayReader:
             yield table, place
 
     def _batches(self, size: int) -> Iterator[pa.Table]:
+        with self._told_errors():
+            yield from self._dataset.iter_batches(batch_size=size, batch_format="pyarrow", prefetch_batches=1)
+
+    @staticmethod
+    def _held_tables(references: Sequence[ObjectRef[pa.Table]]) -> Iterator[pa.Table]:
+        import ray
+
+        for reference in references:
+            table = ray.get(reference)
+            for start in range(0, table.num_rows, _ROWS_PER_TABLE):
+                yield table.slice(start, _ROWS_PER_TABLE)
+
+    @contextmanager
+    def _told_errors(self) -> Iterator[None]:
         from ray.exceptions import RayError
 
         method = self._config.input_read_method
-        batches = self._dataset.iter_batches(batch_size=size, batch_format="pyarrow", prefetch_batches=1)
         try:
-            yield from batches
+            yield
         except (RayError, ImportError, pa.ArrowException, OSError, ValueError) as error:
             cause = getattr(error, "cause", None) or error.__cause__ or error
             if isinstance(cause, ImportError):
-                raise _missing_package(method, cause) from None
+                raise missing_package(method, cause) from None
             what = f"{method} cannot read these data: {type(cause).__name__}: {first_line(cause)}"
             raise data_error(what, Place(str(self._config.input_))) from None
 
@@ -82,24 +114,47 @@ class RayReader:
 
 
 def read_with_ray(config: OfflineConfig) -> Dataset:
-    """Call `ray.data.<input_read_method>(input_, ...)` with `input_read_method_kwargs`, less `OWN_OPTIONS`.
+    """Call the function that `input_read_method` names with `input_` and the keyword arguments, less `OWN_OPTIONS`.
 
     Raises:
-        ConfigError: there is no such function, it reads no files, does not take these arguments, or needs a package.
+        ConfigError: there is no such function, it does not take these arguments, needs a package, or returns no data
+            set.
         DataError: there are no such files.
     """
-    method = config.input_read_method
-    read = _find_method(method)
-    filesystem, paths = existing_paths(config)
+    import ray.data
+
+    read = find_read_function(config.input_read_method)
+    filesystem, paths = existing_paths(config) if read.reads_files else (None, config.input_)
     ensure_connected()
-    given = {name: value for name, value in config.input_read_method_kwargs.items() if name not in OWN_OPTIONS}
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    named = {name: value for name, value in config.input_read_method_kwargs.items() if name not in OWN_OPTIONS}
+    given = with_callables(named, KWARGS) | ({"filesystem": filesystem} if read.reads_files else {})
     try:
-        dataset: Dataset = read(paths, filesystem=filesystem, **given)
+        dataset = read.function(paths, **given)
     except ImportError as error:
-        raise _missing_package(method, error) from None
-    except (TypeError, ValueError, OSError) as error:
-        raise ConfigError([Problem(f"{method}: {first_line(error)}", _KWARGS, str(given))]) from None
+        raise missing_package(read.name, error) from None
+    except Exception as error:  # databases and functions of one's own raise what they like
+        if isinstance(error, ConfigError):
+            raise
+        what = f"{read.name}: {type(error).__name__}: {first_line(error)}"
+        raise ConfigError([Problem(what, KWARGS, str(named))]) from error
+    if not isinstance(dataset, ray.data.Dataset):
+        raise ConfigError([Problem(f"{read.name} returns no ray.data.Dataset", METHOD, type(dataset).__name__)])
     return dataset
+
+
+def check_readable(config: OfflineConfig) -> None:
+    """Refuse, before Ray starts, files that are not there and a function that does not exist.
+
+    Raises:
+        ConfigError, DataError: see `read_with_ray`.
+    """
+    if config.input_read_method == "auto":
+        existing_paths(config)
+        return
+    check_ray_options(config)
+    if find_read_function(config.input_read_method).reads_files:
+        existing_paths(config)
 
 
 def read_rows(config: OfflineConfig, known: Sequence[FileKind]) -> Dataset:
@@ -121,60 +176,3 @@ def read_rows(config: OfflineConfig, known: Sequence[FileKind]) -> Dataset:
     if (columns := given.get("columns")) is not None:
         dataset = dataset.select_columns(columns)
     return dataset
-
-
-def check_ray_options(config: OfflineConfig) -> None:
-    """Refuse a function that Ray Data does not have, or arguments that it does not take; raises `ConfigError`."""
-    parameters = inspect.signature(_find_method(config.input_read_method)).parameters
-    is_open = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    known = [*OWN_OPTIONS, *(name for name in parameters if name not in ("paths", "filesystem"))]
-    check_option_names(config, config.input_read_method, known, is_open)
-
-
-def check_option_names(config: OfflineConfig, method: str, known: Sequence[str], is_open: bool = False) -> None:
-    """Refuse keyword arguments of reading that have no effect, or that unpickle what is in the files.
-
-    Args:
-        config: the `offline` block.
-        method: what reads, for messages.
-        known: names that have an effect.
-        is_open: others may have one, too.
-
-    Raises:
-        ConfigError: all arguments that are refused.
-    """
-    given: Mapping[str, Any] = config.input_read_method_kwargs
-    problems = [
-        Problem(f"{method} has no option {name}", _KWARGS, str(value), list_names(known), nearest_match(name, known))
-        for name, value in given.items()
-        if name not in (*known, _PICKLES) and not is_open
-    ]
-    if _PICKLES in given:
-        what = "objects in recorded data are not unpickled, as that would run code in the files"
-        problems.append(Problem(what, f"{_KWARGS}.{_PICKLES}", str(given[_PICKLES])))
-    if problems:
-        raise ConfigError(problems)
-
-
-def _find_method(method: str) -> Callable[..., Dataset]:
-    """Return the function; raises `ConfigError` if there is none that reads files."""
-    import ray.data
-
-    functions = {name: getattr(ray.data, name) for name in dir(ray.data) if name.startswith("read_")}
-    known = [name for name, function in functions.items() if callable(function) and _reads_files(function)]
-    if method in known:
-        ray.data.DataContext.get_current().execution_options.preserve_order = True
-        found: Callable[..., Dataset] = functions[method]
-        return found
-    what = f"ray.data has no function {method}" if method not in functions else f"{method} of ray.data reads no files"
-    raise ConfigError([Problem(what, _METHOD, method, list_names(known, method), nearest_match(method, known))])
-
-
-def _reads_files(function: Callable[..., Any]) -> bool:
-    parameters = inspect.signature(function).parameters
-    return next(iter(parameters)) == "paths" and "filesystem" in parameters
-
-
-def _missing_package(method: str, error: ImportError) -> ConfigError:
-    what = f"{method} needs a package that is not installed: {first_line(error)}"
-    return ConfigError([Problem(what, _METHOD, method)])

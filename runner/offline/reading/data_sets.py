@@ -5,15 +5,18 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
+from runner.offline.files.input_files import named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.files.ray_functions import find_read_function
 from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import is_read_by_ray
 from runner.tracking.data_set import Context, DataSet, sized
 
 # Larger data, and data on other machines, are not read to count their episodes and steps.
@@ -60,17 +63,24 @@ def start_text(config: ExperimentConfig, source: Source | None) -> str:
 
 
 def _name(offline: OfflineConfig) -> str:
-    paths = _paths(offline)
+    paths = named_inputs(offline)
+    if not _are_files(offline):
+        return paths[0]
     return (Path(paths[0].rstrip("/")).name or paths[0]) if paths else str(offline.offline_data_class)
 
 
-def _paths(offline: OfflineConfig) -> list[str]:
-    return [offline.input_] if isinstance(offline.input_, str) else list(offline.input_ or [])
+def _are_files(offline: OfflineConfig) -> bool:
+    """Whether `offline.input_` is paths: neither a function, nor what a function takes in their place, such as SQL."""
+    if isinstance(offline.input_, Mapping):
+        return False
+    return not is_read_by_ray(offline) or find_read_function(offline.input_read_method).reads_files
 
 
 def _place(offline: OfflineConfig) -> tuple[str, dict[str, Any]]:
     """Return type and address as MLflow has them."""
-    paths = _paths(offline)
+    paths = named_inputs(offline)
+    if not _are_files(offline):
+        return "code", {"tags": {"input": paths[0], "input_read_method": offline.input_read_method}}
     if not paths:
         return "code", {"tags": {"class": str(offline.offline_data_class)}}
     kind = offline.input_filesystem or "local"

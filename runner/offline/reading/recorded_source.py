@@ -8,9 +8,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from runner.config.offline import OfflineConfig
+from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.episode_format import KEYS, episodes_to_table
 from runner.offline.codecs.layout import Layout, Spaces, layout_of
@@ -18,11 +20,13 @@ from runner.offline.codecs.space_checks import check_spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files import unpacking
 from runner.offline.files.data_error import Place, data_error
-from runner.offline.files.input_files import InputFiles, input_paths
+from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawReader, RawTable
+from runner.offline.files.ray_reader import RayReader
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.recorded_format import RecordedFormat, Row
+from runner.offline.formats.stream import StreamFormat
 from runner.offline.reading.ray_datasets import parquet_dataset, streamed_dataset
 
 if TYPE_CHECKING:
@@ -102,6 +106,11 @@ class Source:
         return self.format.row is Row.EPISODE and isinstance(self.reader, ParquetReader)
 
     @property
+    def may_be_endless(self) -> bool:
+        """Whether a function of the user's yields the episodes, which may never end."""
+        return isinstance(self.format, StreamFormat)
+
+    @property
     def num_bytes(self) -> int:
         """Bytes of all files; 0 where Ray Data reads them."""
         return self.files.num_bytes if self.files is not None else 0
@@ -109,7 +118,7 @@ class Source:
     @property
     def where(self) -> str:
         """The first file, for messages."""
-        return self.files.paths[0] if self.files is not None else str(self.config.input_)
+        return self.files.paths[0] if self.files is not None else named_inputs(self.config)[0]
 
     def schema(self) -> dict[str, str]:
         """Return column of the files -> its type."""
@@ -119,13 +128,23 @@ class Source:
 
     def description(self) -> Description:
         """Name, digest, schema, files and size. The digest covers the names, sizes and ends of all files."""
-        paths = input_paths(self.config)
-        name = Path(paths[0].rstrip("/")).name or paths[0]
+        paths = named_inputs(self.config)
         if self.files is None:
             digest = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
-            return Description(name, digest, self.format.name, self.schema(), tuple(paths), 0)
-        digest = _digest(self.files)
+            return Description(paths[0], digest, self.format.name, self.schema(), tuple(paths), 0)
+        name, digest = Path(paths[0].rstrip("/")).name or paths[0], _digest(self.files)
         return Description(name, digest, self.format.name, self.schema(), self.files.paths, self.files.num_bytes)
+
+    def beginning(self) -> str | None:
+        """Return a digest of the first episodes and their ids; None of files, which stay as they are."""
+        if self.files is not None:
+            return None
+        block = self.first_block()
+        digest = hashlib.sha256(repr([list(block.episode_ids), block.lengths.tolist()]).encode())
+        for name in sorted(block.columns):
+            for leaf in nested.leaves(block.columns[name]):
+                digest.update(np.ascontiguousarray(leaf).tobytes())
+        return digest.hexdigest()[:16]
 
     def check_spaces(self, observation_space: Any, action_space: Any) -> None:
         """Refuse data that do not fit these spaces, by the first episodes; raises `DataError`."""
@@ -156,6 +175,10 @@ class Source:
         assert isinstance(self.reader, ParquetReader)
         readers = [self.reader.only(number) for number in range(len(self.reader.files.paths))]
         return [replace(self, files=one.files, reader=one, counts=ReadCounts()) for one in readers]
+
+    def for_other_processes(self) -> Source:
+        """Return the source as tasks can read it: rows that Ray Data has read are held in its object store."""
+        return replace(self, reader=self.reader.held()) if isinstance(self.reader, RayReader) else self
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
@@ -214,7 +237,7 @@ class Source:
         if self.format.has_whole_rows and isinstance(self.reader, ParquetReader):
             return parquet_dataset(self.config, self.reader, self._file_columns(), options)
         size = None if self.files is None else self.files.num_bytes
-        return streamed_dataset(self.config, self.episode_tables, size, options)
+        return streamed_dataset(self.config, self.for_other_processes().episode_tables, size, options)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import Spaces
@@ -11,12 +11,14 @@ from runner.offline.files import unpacking
 from runner.offline.files.file_kinds import CSV, JSON, PARQUET
 from runner.offline.files.input_files import InputFiles, find_files
 from runner.offline.files.parquet_reader import ParquetReader
-from runner.offline.files.ray_reader import OWN_OPTIONS, RAY_OPTIONS, check_option_names, check_ray_options
+from runner.offline.files.ray_functions import OWN_OPTIONS, check_option_names, check_ray_options
+from runner.offline.files.ray_reader import RAY_OPTIONS
 from runner.offline.files.text_readers import TEXT_OPTIONS
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import completed
 from runner.offline.formats.registry import file_kinds, find_format
 from runner.offline.formats.selection import Selection
+from runner.offline.formats.stream import StreamFormat
 from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source_checks import check_filter, check_flags, check_options
 
@@ -45,8 +47,9 @@ def open_source(
     """
     check_options(config)
     unpacking.allow(config.input_max_unpacked_ratio)
-    data = RawData(config, None if is_read_by_ray(config) else _find_files(config))
-    if data.files is None:
+    is_stream = isinstance(config.input_, Mapping)
+    data = RawData(config, None if is_stream or is_read_by_ray(config) else _find_files(config))
+    if data.files is None and not is_stream:
         check_ray_options(config)
     source = _source_of(data, Selection.of(config).narrowed(columns, with_infos), spaces or Spaces())
     sample = source.first_block()
@@ -72,7 +75,7 @@ def _find_files(config: OfflineConfig) -> InputFiles:
 
 def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> Source:
     """Tell the format and take what the data say about themselves."""
-    format_class = find_format(data)
+    format_class = StreamFormat if isinstance(data.config.input_, Mapping) else find_format(data)
     reader = format_class.reader_of(data)
     check_filter(data.config, format_class, reader)
     check_flags(data.config, format_class, data.where)

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.columns import EPISODE_COLUMNS
-from runner.learners.train_batch import TrainBatch
+from runner.learners.train_batch import BatchReader
 from runner.offline.files.ray_reader import read_rows
 from runner.offline.formats.registry import file_kinds
 from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source import open_source
+from runner.offline.training.batch_readers import RayBatchReader, Rows, SampledBatches, passes
 from runner.offline.training.monitoring import PipelineMonitor, end_execution
 from runner.offline.training.preflight import check_trajectories
 from runner.offline.training.prelearner import ModuleSpec, OfflinePreLearner, PreLearnerParts
-from runner.offline.training.repeated_passes import parts_in_memory, repeated_dataset, source_parts
-from runner.offline.training.train_rows import nested_columns, without_metrics
+from runner.offline.training.repeated_passes import endless_dataset, parts_in_memory, repeated_dataset, source_parts
 from runner.offline.training.workers import (
     ModuleBoard,
     limited_stream,
@@ -36,77 +33,22 @@ from runner.offline.training.workers import (
     pipeline_errors,
     pool_options,
 )
-from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
 
 if TYPE_CHECKING:
-    from ray.data import DataIterator, Dataset
+    from ray.data import Dataset
 
-_PREFETCHED_BATCHES = 4
 # What data in memory are cut into: parts of so many train batches, which are shuffled.
 _BATCHES_OF_BLOCK = 8
 _SMALLEST_BLOCK = 2**16
-
-
-@dataclass(frozen=True)
-class RayBatchReader:
-    """The train batches of one learner; can be sent to its process.
-
-    Attributes:
-        rows: train rows: a data set, or a learner's share of one (`Dataset.streaming_split`).
-        rows_per_batch: of one update.
-        num_to_skip: batches that were learned from before.
-        options: of `iter_batches`.
-    """
-
-    rows: Dataset | DataIterator
-    rows_per_batch: int
-    num_to_skip: int
-    options: Mapping[str, Any]
-
-    def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Return batches on the device without end; a pass that is over begins again."""
-        numbers = itertools.count()
-        while True:
-            for batch in self._one_pass(device):
-                if next(numbers) >= self.num_to_skip:
-                    yield batch
-
-    def _one_pass(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        options = {"prefetch_batches": _PREFETCHED_BATCHES, **self.options}
-        rows = iter(self.rows.iter_batches(batch_size=self.rows_per_batch, batch_format="numpy", **options))
-        with pipeline_errors(), native_messages_to_log():
-            current: Mapping[str, Any] | None = next(rows, None)
-        if current is None:
-            what = f"the recorded data have no train batch of {self.rows_per_batch} rows for each learner"
-            allowed = "more data, a smaller algorithm.train_batch_size_per_learner, or no iter_batches_kwargs.drop_last"
-            raise ConfigError([Problem(what, "offline.input_", allowed=allowed)])
-        while current is not None:
-            with pipeline_errors():
-                following: Mapping[str, Any] | None = next(rows, None)
-            yield train_batch(current, device, ends_pass=following is None)
-            current = following
-
-
-def train_batch(rows: Mapping[str, Any], device: torch.device, ends_pass: bool) -> TrainBatch:
-    """Return the batch of train rows, column -> (B, ...) array as a pre-learner makes them."""
-
-    def on_device(column: npt.NDArray[Any]) -> Tensor:
-        # Arrays in Ray's object store are read-only, which torch has no notion of.
-        return torch.from_numpy(np.require(column, requirements="W")).to(device, non_blocking=True)
-
-    rows, reported = without_metrics(rows)
-    columns = nested_columns({name: on_device(column) for name, column in rows.items()})
-    mask = columns.get(LOSS_MASK)
-    num_env_steps = nested.row_count(columns) if mask is None else int(mask.sum())
-    return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass, reported)
 
 
 class OfflineData:
     """The data set of an experiment; subclass it for a pipeline of your own (`offline.offline_data_class`).
 
     A subclass sets `data` in its constructor, a Ray data set of raw rows for the pre-learners, and leaves the rest
-    as it is, or overrides `readers`.
+    as it is; or overrides `sample`, which gives the train rows of each update.
 
     Args:
         config: the experiment.
@@ -130,6 +72,9 @@ class OfflineData:
     num_batches = 0
     _board: ModuleBoard | None = None
     _monitor: PipelineMonitor | None = None
+    _pass_over_rows: Iterator[tuple[Rows, bool]] | None = None
+    _sampled: SampledBatches | None = None
+    _beginning: str | None = None  # of what was sampled before an interruption
 
     def __init__(self, config: ExperimentConfig, source: Source | None = None) -> None:
         self.config = config
@@ -155,6 +100,8 @@ class OfflineData:
         """
         offline = self.config.offline
         self._spec, self._board = spec, board
+        if self._samples_itself:
+            self._check_sampling()
         if self.source is not None:
             self.source.check_spaces(spec.observation_space, spec.action_space)
             parts = spec.build()
@@ -212,6 +159,9 @@ class OfflineData:
                 return repeated_dataset(parts, self.config.seed)
         if offline.materialize_mapped_data or self.source is None:
             return self.data
+        if self.source.may_be_endless:
+            with limited_stream(_SMALLEST_BLOCK):  # a block is handed on when it is full
+                return endless_dataset(self.source.episode_tables)
         return repeated_dataset(source_parts(self.source), self.config.seed)
 
     @cached_property
@@ -226,15 +176,58 @@ class OfflineData:
     def _steps_of_block(self) -> int:
         return _BATCHES_OF_BLOCK * self.config.algorithm.train_batch_size_per_learner
 
-    def readers(self, num_learners: int) -> list[RayBatchReader]:
+    def sample(self, num_samples: int) -> Mapping[str, Any]:
+        """Return the train rows of the next update; override it for rows of your own.
+
+        It is called in the process of the run, by which a single learner learns (`learners.num_learners=0`). A resumed
+        run calls it as often as before and drops what it gives, and is refused where the first rows are others than
+        they were: random numbers must follow from `config.seed`.
+
+        Args:
+            num_samples: rows, one an env step, that a batch should have.
+
+        Returns:
+            Column -> (B, ...) array, or nested mapping of arrays, of the columns that module and loss read.
+        """
+        if self._pass_over_rows is None:
+            self._pass_over_rows = passes(self._mapped, num_samples, self._iteration_options)
+        rows, _ = next(self._pass_over_rows)
+        return rows
+
+    def readers(self, num_learners: int) -> Sequence[BatchReader]:
         """Return what each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""
+        if self._samples_itself:
+            self._pass_over_rows = None
+            arguments = (self._rows_per_batch, self.num_batches, self._beginning, type(self).__name__)
+            self._sampled = SampledBatches(self.sample, *arguments)
+            return [self._sampled]
         shares: list[Any] = [self._mapped]
         if num_learners > 1:
             shares = self._mapped.streaming_split(num_learners, equal=True)
+        options = self._iteration_options
+        return [RayBatchReader(share, self._rows_per_batch, self.num_batches, options) for share in shares]
+
+    @property
+    def _samples_itself(self) -> bool:
+        return type(self).sample is not OfflineData.sample
+
+    def _check_sampling(self) -> None:
+        """Refuse what a `sample` of the user's own does not go with."""
+        name = f"{type(self).__name__} has its own sample, which"
+        if self.config.learners.num_learners > 0:
+            got = str(self.config.learners.num_learners)
+            what = f"{name} is called in the process of the run"
+            raise ConfigError([Problem(what, "learners.num_learners", got, "0")])
+        if self.config.offline.dataset_num_iters_per_learner is None:
+            where = "offline.dataset_num_iters_per_learner"
+            raise ConfigError([Problem(f"{name} has no passes", where, "null", "1 or more")])
+
+    @property
+    def _iteration_options(self) -> dict[str, Any]:
         options = dict(self.config.offline.iter_batches_kwargs)
         if options.get("local_shuffle_buffer_size") is not None:
             options.setdefault("local_shuffle_seed", self.config.seed)
-        return [RayBatchReader(share, self._rows_per_batch, self.num_batches, options) for share in shares]
+        return options
 
     @property
     def _rows_per_batch(self) -> int:
@@ -300,10 +293,24 @@ class OfflineData:
         """Return how many batches have been learned from, and the parameters that the pre-learners work with."""
         posted = None if self._board is None else self._board.posted
         module = {} if posted is None else {"module": posted.copy()}
-        return {"num_batches": self.num_batches, "shared": dict(self.shared_state), **module}
+        beginning = None if self.source is None else self.source.beginning()
+        if self._samples_itself:
+            beginning = self._beginning if self._sampled is None else self._sampled.beginning
+        known = {} if beginning is None else {"beginning": beginning}
+        return {"num_batches": self.num_batches, "shared": dict(self.shared_state), **known, **module}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Skip the batches that were learned from before; for `readers` that are made afterwards."""
+        """Skip the batches that were learned from before; for `readers` that are made afterwards.
+
+        Raises:
+            ConfigError: what is no file does not begin as it did, so that nobody can tell where to go on.
+        """
+        if self._samples_itself:
+            self._beginning = state.get("beginning")
+        elif self.source is not None and state.get("beginning") not in (None, self.source.beginning()):
+            what = "these data do not begin as they did when the checkpoint was written: a run cannot go on in them"
+            allowed = "episodes that are the same each time, their id_ too; or resume RUN_DIR --module-only"
+            raise ConfigError([Problem(what, "offline.input_", self.source.where, allowed)])
         self.num_batches = int(state["num_batches"])
         if self._board is not None and "module" in state:  # newer parameters of the learner follow when they are due
             self._board.post(np.asarray(state["module"], np.float32))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import gymnasium as gym
 import numpy as np
 from gymnasium.spaces import Box
 
-from runner.config.errors import Problem
+from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.space_checks import describe_space
 from runner.offline.files.data_error import DataError
-from runner.offline.files.input_files import existing_paths
+from runner.offline.files.ray_reader import check_readable
 from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source import is_read_by_ray, open_source
 from runner.offline.training.prelearner import OfflinePreLearner
@@ -46,8 +46,14 @@ def check_recorded_data(config: ExperimentConfig, parts: ModuleParts) -> Source 
     offline = config.offline
     if offline.offline_data_class is not None:
         return None
+    if isinstance(offline.input_, Mapping) and _maps_rows_itself(config):
+        what = (
+            "a pre-learner with its own _map_to_episodes maps rows, and the function of offline.input_ yields episodes"
+        )
+        allowed = "a function of offline.input_read_method, which gives rows; or a pre-learner without _map_to_episodes"
+        raise ConfigError([Problem(what, "offline.prelearner_class", str(offline.prelearner_class), allowed)])
     if is_read_by_ray(offline) or _maps_rows_itself(config):
-        existing_paths(offline)
+        check_readable(offline)
         return None
     source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
     check_trajectories(source, parts.learner, parts.module)
@@ -106,9 +112,11 @@ def _maps_rows_itself(config: ExperimentConfig) -> bool:
 
 
 def _check_rows(source: Source) -> None:
-    """Look at as many rows as can be read quickly."""
+    """Look at as many rows as can be read quickly; of a stream at the first ones."""
     size = source.num_bytes
-    if size <= _MAX_READ_BYTES:
+    if source.may_be_endless:
+        source.first_block()
+    elif size <= _MAX_READ_BYTES:
         for _ in source.blocks():
             pass
     elif size <= _MAX_CHECKED_BYTES and source.reader is not None:

@@ -6,6 +6,7 @@ therefore form one data set.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -53,6 +54,33 @@ def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
     return dataset
 
 
+def endless_dataset(read: ReadTables) -> Dataset:
+    """Make a Ray data set with one read task that never ends: what `read` gives, again and again."""
+    import ray.data
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    class Stream(Datasource):
+        def get_name(self) -> str:
+            return "Stream"
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+            metadata = BlockMetadata(num_rows=None, size_bytes=None, input_files=None, exec_stats=None)
+            return [ReadTask(partial(_all_passes, read), metadata)]
+
+    stream: Any = Stream
+    dataset: Dataset = ray.data.read_datasource(stream(), override_num_blocks=1)
+    return dataset
+
+
+def _all_passes(read: ReadTables) -> Iterator[pa.Table]:
+    for number in itertools.count():
+        yield from _tables_of_pass(read, number)
+
+
 def _tables_of_pass(part: ReadTables, number: int) -> Iterator[pa.Table]:
     for table in part():
         yield table.replace_schema_metadata({**(table.schema.metadata or {}), _PASS: str(number)})
@@ -66,7 +94,9 @@ def pass_number(batch: Any) -> int:
 
 def source_parts(source: Source) -> list[ReadTables]:
     """Split a source into parts that can be read in any order: one a file of episodes, otherwise one in all."""
-    return [part.tables for part in source.parts()] if source.has_parts else [source.episode_tables]
+    if source.has_parts:
+        return [part.tables for part in source.parts()]
+    return [source.for_other_processes().episode_tables]
 
 
 def parts_in_memory(dataset: Dataset, rows_per_part: int | None) -> list[ReadTables]:

@@ -129,18 +129,25 @@ def pool_size(offline: OfflineConfig) -> tuple[int, int]:
     return concurrency, concurrency
 
 
+def actor_options(offline: OfflineConfig) -> dict[str, Any]:
+    """Return `map_batches_kwargs` with its `ray_remote_args` beside its other options."""
+    options = dict(offline.map_batches_kwargs)
+    options.update(options.pop("ray_remote_args", {}))
+    return options
+
+
 def pool_options(offline: OfflineConfig) -> dict[str, Any]:
     """Return options of `map_batches`."""
     from ray.data import ActorPoolStrategy
 
     least, most = pool_size(offline)
-    others = {name: value for name, value in offline.map_batches_kwargs.items() if name != "concurrency"}
+    others = {name: value for name, value in actor_options(offline).items() if name != "concurrency"}
     return {"num_cpus": 1, **others, "compute": ActorPoolStrategy(min_size=least, max_size=most)}
 
 
 def resources_asked_for(offline: OfflineConfig) -> Resources:
     """Return what the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
-    options, (least, _) = offline.map_batches_kwargs, pool_size(offline)
+    options, (least, _) = actor_options(offline), pool_size(offline)
     return Resources(least * options.get("num_cpus", 1) + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
 
 

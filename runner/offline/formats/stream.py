@@ -1,0 +1,85 @@
+"""Episodes that a function of one's own yields, perhaps without end (`offline.input_: {_target_: FUNCTION, ...}`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+import numpy as np
+
+from runner.config.callables import TARGET, arguments_of, called, with_callables
+from runner.config.errors import ConfigError
+from runner.config.imports import import_target
+from runner.episodes import SingleAgentEpisode
+from runner.episodes.columns import REWARDS, ColumnBlock, block_from_episodes
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.space_checks import fit_to_spaces
+from runner.offline.codecs.trajectories import ReadCounts, check_rewards
+from runner.offline.files.data_error import Place, data_error, first_line
+from runner.offline.files.input_files import InputFiles
+from runner.offline.files.raw_rows import RawTable
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import FileFormat
+from runner.offline.formats.selection import Selection
+
+_WHERE = "offline.input_"
+_STEPS_OF_BLOCK = 2048
+
+
+@dataclass(frozen=True)
+class StreamFormat(FileFormat):
+    """Episodes of a function; it is called anew for each pass.
+
+    Attributes:
+        target: `offline.input_`.
+    """
+
+    name = "stream"
+    kinds = ()
+
+    target: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        assert isinstance(data.config.input_, Mapping)
+        return cls(selection, spaces, target=data.config.input_)
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`."""
+        path, waiting, num_steps = str(self.target[TARGET]), list[SingleAgentEpisode](), 0
+        first = 0
+        for number, episode in enumerate(self._episodes()):
+            if not isinstance(episode, SingleAgentEpisode):
+                what, allowed = "this is no episode", "runner.episodes.SingleAgentEpisode"
+                raise data_error(what, Place(path, number, unit="episode"), got=type(episode).__name__, allowed=allowed)
+            if not len(episode):
+                counts.trajectories_dropped += 1
+                continue
+            waiting.append(episode)
+            num_steps += len(episode)
+            if num_steps >= _STEPS_OF_BLOCK:
+                yield self._block(waiting, Place(path, first, unit="episode"))
+                waiting, num_steps, first = [], 0, number + 1
+        if waiting:
+            yield self._block(waiting, Place(path, first, unit="episode"))
+
+    def _episodes(self) -> Iterator[Any]:
+        path = str(self.target[TARGET])
+        arguments = with_callables(arguments_of(self.target), _WHERE)
+        try:
+            yield from called(import_target(path, _WHERE), arguments, _WHERE)
+        except ConfigError:
+            raise
+        except Exception as error:  # of the user's function
+            raise data_error(f"{path} failed: {type(error).__name__}: {first_line(error)}", Place(path)) from error
+
+    def _block(self, episodes: list[SingleAgentEpisode], place: Place) -> ColumnBlock:
+        try:
+            block = block_from_episodes(episodes)
+        except (ValueError, TypeError) as error:
+            raise data_error(f"these episodes do not fit together: {first_line(error)}", place) from error
+        ends = np.cumsum(block.lengths)
+        check_rewards(block.columns[REWARDS], lambda step: place.at(int(np.searchsorted(ends, step, side="right"))))
+        return self.selection.block(replace(block, columns=fit_to_spaces(dict(block.columns), self.spaces)))

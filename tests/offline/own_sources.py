@@ -1,0 +1,80 @@
+"""Functions that tests name in a configuration: rows and episodes from code of one's own."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from runner.episodes import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+
+def cartpole_episodes(lengths: list[int], start: int = 0, is_endless: bool = False) -> Iterator[SingleAgentEpisode]:
+    """Episodes of CartPole's form; each observation holds the number of its episode and of its step."""
+    numbers = itertools.count(start) if is_endless else range(start, start + len(lengths))
+    for number in numbers:
+        length = lengths[number % len(lengths)]
+        observations = [np.array([number, step, 0, 0], np.float32) for step in range(length + 1)]
+        yield SingleAgentEpisode(
+            id_=f"e{number}",
+            observations=observations,
+            actions=[step % 2 for step in range(length)],
+            rewards=[1.0] * length,
+            terminated=True,
+            len_lookback_buffer=0,
+        )
+
+
+def nameless_episodes(length: int) -> Iterator[SingleAgentEpisode]:
+    """One episode with an id that is another one each time."""
+    for episode in cartpole_episodes([length]):
+        episode.id_ = uuid.uuid4().hex
+        yield episode
+
+
+def failing_episodes(length: int) -> Iterator[SingleAgentEpisode]:
+    """One episode, then an error."""
+    yield from cartpole_episodes([length])
+    raise OSError("the line is dead")
+
+
+def numbers(count: int) -> Iterator[int]:
+    """What are no episodes."""
+    yield from range(count)
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """A connection to a database file."""
+    return sqlite3.connect(path)
+
+
+def write_steps(path: Path, lengths: list[int]) -> None:
+    """Make a database with a table of steps, observations as text."""
+    with sqlite3.connect(path) as database:
+        columns = "eps_id TEXT, t INTEGER, obs TEXT, actions INTEGER, rewards REAL, done INTEGER"
+        database.execute(f"CREATE TABLE steps ({columns})")
+        for number, length in enumerate(lengths):
+            for step in range(length):
+                row = (f"e{number}", step, f"[{number}, {step}, 0.5, 0]", step % 2, 1.0, int(step == length - 1))
+                database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def read_rows_of(path: str, stop: int) -> Dataset:
+    """Rows of a database as a data set made by hand; `stop` is the number of episodes."""
+    import ray.data
+
+    query = f"SELECT * FROM steps WHERE CAST(SUBSTR(eps_id, 2) AS INTEGER) < {stop} ORDER BY eps_id, t"
+    return ray.data.read_sql(query, lambda: sqlite3.connect(path))
+
+
+def returns_no_dataset(path: str) -> str:
+    """What is no data set."""
+    return path

@@ -1,0 +1,177 @@
+"""Data that functions of Ray Data read, from files and from elsewhere, and a function of one's own."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sqlite3
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.config.validation import build_experiment_config
+from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.offline.files.file_kinds import JSON
+from runner.offline.files.ray_reader import read_rows
+from runner.offline.reading.source import open_source
+from tests.offline import own_sources
+from tests.offline.own_sources import write_steps
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
+
+MODULE = own_sources.__name__
+LENGTHS = [5, 7, 9]
+QUERY = "SELECT * FROM steps ORDER BY eps_id, t"
+
+
+def read(input_: str, method: str, **kwargs: Any) -> ColumnBlock:
+    config = OfflineConfig(input_=input_, input_read_method=method, input_read_method_kwargs=kwargs)
+    return concat_blocks(list(open_source(config).blocks()))
+
+
+def connection_to(path: Path) -> dict[str, Any]:
+    return {"_target_": f"{MODULE}.connect", "_partial_": True, "path": str(path)}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    write_steps(tmp_path / "steps.db", LENGTHS)
+    return tmp_path / "steps.db"
+
+
+def test_sql(ray_cluster: None, database: Path) -> None:
+    block = read(QUERY, "read_sql", connection_factory=connection_to(database))
+    # The table has no observation after the last step; the flag says that episodes terminate there.
+    assert block.lengths.tolist() == LENGTHS
+    assert block.is_terminated.all()
+    np.testing.assert_array_equal(block.columns["obs"][6], [1, 0, 0.5, 0])
+    assert block.columns["actions"][:5].tolist() == [0, 1, 0, 1, 0]
+    filtered = read(QUERY, "read_sql", connection_factory=connection_to(database), filter="eps_id == 'e1'")
+    assert filtered.lengths.tolist() == [7]
+
+
+def test_a_database_that_cannot_be_read(ray_cluster: None, database: Path) -> None:
+    with pytest.raises(ConfigError, match="OperationalError: no such table: stepz"):
+        read("SELECT * FROM stepz", "read_sql", connection_factory=connection_to(database))
+    with pytest.raises(ConfigError, match="read_sql calls its argument connection_factory"):
+        read(QUERY, "read_sql", connection_factory="sqlite")
+
+
+def test_a_function_of_ones_own(ray_cluster: None, database: Path) -> None:
+    assert read(str(database), f"{MODULE}.read_rows_of", stop=2).lengths.tolist() == LENGTHS[:2]
+    with pytest.raises(ConfigError, match=r"returns_no_dataset returns no ray\.data\.Dataset"):
+        read(str(database), f"{MODULE}.returns_no_dataset")
+    with pytest.raises(ConfigError, match="read_rows_of has no option stopp"):
+        read(str(database), f"{MODULE}.read_rows_of", stopp=2)
+
+
+def rows_of(config: OfflineConfig) -> list[dict[str, Any]]:
+    """The rows that a pre-learner with its own `_map_to_episodes` gets."""
+    rows: list[dict[str, Any]] = read_rows(config, (JSON,)).take_all()
+    return rows
+
+
+def test_text(ray_cluster: None, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("to be or\nnot to be\n")
+    rows = rows_of(OfflineConfig(input_=str(tmp_path), input_read_method="read_text"))
+    assert [row["text"] for row in rows] == ["to be or", "not to be"]
+
+
+def test_images(ray_cluster: None, tmp_path: Path) -> None:
+    pictures = np.random.default_rng(0).integers(0, 255, (3, 8, 6, 3), dtype=np.uint8)
+    for number, picture in enumerate(pictures):
+        Image.fromarray(picture).save(tmp_path / f"{number}.png")
+    options = {"include_paths": True, "size": [8, 6]}
+    rows = rows_of(
+        OfflineConfig(input_=str(tmp_path), input_read_method="read_images", input_read_method_kwargs=options)
+    )
+    assert [Path(row["path"]).stem for row in rows] == ["0", "1", "2"]
+    np.testing.assert_array_equal(np.stack([row["image"] for row in rows]), pictures)
+
+
+def add_member(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    member = tarfile.TarInfo(name)
+    member.size = len(content)
+    archive.addfile(member, io.BytesIO(content))
+
+
+def test_webdataset(ray_cluster: None, tmp_path: Path) -> None:
+    picture = np.arange(60, dtype=np.uint8).reshape(5, 4, 3)
+    with tarfile.open(tmp_path / "part.tar", "w") as archive:
+        for number in range(2):
+            stream = io.BytesIO()
+            Image.fromarray(picture + number).save(stream, "PNG")
+            add_member(archive, f"{number}.cls", str(number).encode())
+            add_member(archive, f"{number}.png", stream.getvalue())
+    rows = rows_of(OfflineConfig(input_=str(tmp_path), input_read_method="read_webdataset"))
+    assert [row["cls"] for row in rows] == [0, 1]
+    np.testing.assert_array_equal(rows[1]["png"], picture + 1)
+
+
+class Marks:
+    """Leaves a file where it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (self.path, "w"))
+
+
+def test_nothing_in_a_webdataset_is_unpickled(ray_cluster: None, tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "part.tar", "w") as archive:
+        add_member(archive, "0.pkl", pickle.dumps(Marks(str(tmp_path / "marker"))))
+    with pytest.raises(Exception, match="Refusing to unpickle"):
+        rows_of(OfflineConfig(input_=str(tmp_path), input_read_method="read_webdataset"))
+    assert not (tmp_path / "marker").exists()
+
+
+BC = ("+experiment=bc_cartpole", "offline.input_=data")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        (["offline.input_read_method=tests.offline.own_sources.read_rowz_of"], "has no read_rowz_of"),
+        (["offline.input_read_method=nowhere.read"], "nowhere"),
+        (
+            ["offline.input_read_method=tests.offline.own_sources.read_rows_of"],
+            "read_rows_of needs the argument stop",
+        ),
+        (
+            [
+                "offline.input_read_method=read_sql",
+                "offline.input_read_method_kwargs={connection_factory: {_target_: tests.offline.own_sources.conect}}",
+            ],
+            "has no conect",
+        ),
+        (
+            [
+                "offline.input_read_method=read_sql",
+                "offline.input_read_method_kwargs={connection_factory: {_target_: tests.offline.own_sources.connect}}",
+            ],
+            "connect needs the argument path",
+        ),
+    ],
+)
+def test_mistakes_that_validation_tells(overrides: list[str], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_experiment_config(compose_experiment([*BC, *overrides]))
+    (problem,) = caught.value.problems
+    assert what in str(problem)
+
+
+def test_the_database_is_as_it_was(ray_cluster: None, database: Path) -> None:
+    """Reading writes nothing."""
+    before = database.read_bytes()
+    read(QUERY, "read_sql", connection_factory=connection_to(database))
+    assert database.read_bytes() == before
+    with sqlite3.connect(database) as connection:
+        assert connection.execute("SELECT COUNT(*) FROM steps").fetchone() == (sum(LENGTHS),)

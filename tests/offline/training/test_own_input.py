@@ -1,0 +1,161 @@
+"""Learning from code of one's own: functions that yield episodes, without end too, and functions that read rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.experiment.trainer import Trainer
+from runner.offline.codecs.layout import Spaces
+from runner.offline.reading.source import open_source
+from runner.offline.writing.conversion import convert
+from tests.conftest import without_times
+from tests.offline import own_sources
+from tests.offline.own_sources import write_steps
+
+pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
+
+MODULE = own_sources.__name__
+SMALL = (
+    "module.fcnet_hiddens=[16]",
+    "algorithm.train_batch_size_per_learner=64",
+    "evaluation.evaluation_interval=null",
+    "checkpoint.metric=training_iteration",
+    "~stop.evaluation.env_runners.episode_return_mean",
+)
+STREAMED = ("offline.materialize_mapped_data=false", "offline.dataset_num_iters_per_learner=3")
+ENDLESS = f"offline.input_={{_target_: {MODULE}.cartpole_episodes, lengths: [20, 30], is_endless: true}}"
+
+
+def trained(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(num_iterations)]
+
+
+def opened(**target: Any) -> Any:
+    return open_source(OfflineConfig(input_={"_target_": f"{MODULE}.{target.pop('function')}", **target}))
+
+
+def test_episodes_of_a_function() -> None:
+    source = opened(function="cartpole_episodes", lengths=[3, 4], start=7)
+    (block,) = source.blocks()
+    assert block.episode_ids == ["e7", "e8"]
+    assert block.lengths.tolist() == [4, 3]
+    np.testing.assert_array_equal(block.columns["obs"][:, 0], [7] * 5 + [8] * 4)
+
+
+def test_an_endless_stream_is_read_in_blocks() -> None:
+    blocks = opened(function="cartpole_episodes", lengths=[500], is_endless=True).blocks()
+    assert [next(blocks).num_rows for _ in range(3)] == [2500, 2500, 2500]
+
+
+@pytest.mark.parametrize(
+    ("target", "what"),
+    [
+        ({"function": "numbers", "count": 3}, "this is no episode"),
+        ({"function": "failing_episodes", "length": 3}, "failing_episodes failed: OSError: the line is dead"),
+        ({"function": "cartpole_episodes", "lengths": []}, "there is no complete step"),
+        ({"function": "cartpole_episodes"}, "cartpole_episodes failed: TypeError"),
+    ],
+)
+def test_a_function_that_yields_no_episodes(target: dict[str, Any], what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        opened(**target)
+
+
+def test_episodes_of_a_function_are_converted_to_files(tmp_path: Path) -> None:
+    target = {"_target_": f"{MODULE}.cartpole_episodes", "lengths": [3, 4]}
+    convert(OfflineConfig(input_=target, output=str(tmp_path / "data")), Spaces())
+    (block,) = open_source(OfflineConfig(input_=str(tmp_path / "data"))).blocks()
+    assert block.episode_ids == ["e0", "e1"]
+
+
+@pytest.mark.parametrize("num_learners", [0, 2])
+def test_an_interrupted_run_goes_on_in_a_stream_without_end(ray_cluster: None, num_learners: int) -> None:
+    overrides = [*SMALL, *STREAMED, ENDLESS, f"learners.num_learners={num_learners}"]
+    overrides += ["offline.map_batches_kwargs={num_cpus: 0.5}", "learners.num_cpus_per_learner=0.1"]
+    with Trainer.from_experiment("bc_cartpole", overrides) as first:
+        lines = trained(first, 2)
+        state = first.get_state()
+        following = trained(first, 2)
+    assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 3 * 64 * max(1, num_learners)
+    with Trainer.from_experiment("bc_cartpole", overrides) as second:
+        second.set_state(state)
+        assert trained(second, 2) == following
+
+
+def test_a_stream_that_ends_begins_again(ray_cluster: None) -> None:
+    finite = f"offline.input_={{_target_: {MODULE}.cartpole_episodes, lengths: [20, 30]}}"
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, finite]) as trainer:
+        lines = trained(trainer, 2)
+    assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 3 * 64  # more than seven passes
+
+
+def test_a_stream_that_cannot_be_read_again_is_not_resumed(ray_cluster: None) -> None:
+    nameless = f"offline.input_={{_target_: {MODULE}.nameless_episodes, length: 200}}"
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, nameless]) as first:
+        trained(first, 1)
+        state = first.get_state()
+    with (
+        Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, nameless]) as second,
+        pytest.raises(ConfigError, match="these data do not begin as they did") as caught,
+    ):
+        second.set_state(state)
+    assert "nameless_episodes" in str(caught.value)
+
+
+def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
+    """Each step once a pass, and the same after an interruption; a table that has changed is told."""
+    write_steps(tmp_path / "steps.db", [40, 50, 60])
+    sql = [
+        "offline.input_='SELECT * FROM steps ORDER BY eps_id, t'",
+        "offline.input_read_method=read_sql",
+        f"offline.input_read_method_kwargs={{connection_factory: {{_target_: {MODULE}.connect, _partial_: true, "
+        f"path: {tmp_path / 'steps.db'}}}}}",
+        "offline.dataset_num_iters_per_learner=null",
+    ]
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, *sql]) as first:
+        lines = trained(first, 2)
+        state = first.get_state()
+        following = trained(first, 1)
+    assert [line["num_env_steps_sampled"] for line in lines] == [150, 150]
+    with Trainer.from_experiment("bc_cartpole", [*SMALL, *sql]) as second:
+        second.set_state(state)
+        assert trained(second, 1) == following
+    (tmp_path / "steps.db").unlink()
+    write_steps(tmp_path / "steps.db", [41, 50, 60])
+    with (
+        Trainer.from_experiment("bc_cartpole", [*SMALL, *sql]) as third,
+        pytest.raises(ConfigError, match="these data do not begin as they did"),
+    ):
+        third.set_state(state)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what"),
+    [
+        ([ENDLESS], "they may have no end, and would never be kept whole"),
+        ([*STREAMED, "offline.input_={path: data}"], "a block that names no function"),
+        ([*STREAMED, ENDLESS, "offline.input_read_schema={obs: o}"], "offline.input_read_schema is for rows"),
+        ([*STREAMED, ENDLESS, "connectors=mean_std_filter"], "a function that yields them may never end"),
+        ([*STREAMED, f"offline.input_={{_target_: {MODULE}.cartpole_episodez}}"], "has no cartpole_episodez"),
+        ([*STREAMED, f"offline.input_={{_target_: {MODULE}.numbers}}"], "numbers needs the argument count"),
+        (
+            [
+                *STREAMED,
+                ENDLESS,
+                "offline.prelearner_class=tests.offline.training.test_training.OwnPreLearner",
+            ],
+            "its own _map_to_episodes for rows, and the function of offline.input_ yields episodes",
+        ),
+    ],
+)
+def test_what_does_not_go_with_a_stream(overrides: list[str], what: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer.from_experiment("bc_cartpole", [*SMALL, *overrides])
+    (problem,) = caught.value.problems
+    assert what in problem.what
