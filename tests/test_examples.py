@@ -112,12 +112,12 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", ["sentences", "pictures", "mirrored"])
+@pytest.mark.parametrize("experiment", ["sentences", "pictures", "mirrored", "stream", "database"])
 def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str) -> None:
     folder, run_dir = tmp_path / "example", tmp_path / "run"
     shutil.copytree(RECORDED_DATA, folder)
-    if experiment == "pictures":
-        subprocess.run([sys.executable, "pictures.py"], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
+    if script := {"pictures": "pictures.py", "database": "sources.py"}.get(experiment):
+        subprocess.run([sys.executable, script], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
     if experiment == "mirrored":
         arguments.append(f"offline.input_={ROOT / 'tests' / 'data' / 'rllib_cartpole_episodes'}")

@@ -1,0 +1,52 @@
+"""Data that are in no files: episodes that a function yields without end, and the steps of a database."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sqlite3
+from collections.abc import Iterator
+
+import gymnasium as gym
+
+from runner.episodes import SingleAgentEpisode
+
+
+def balanced(seed: int = 0) -> Iterator[SingleAgentEpisode]:
+    """Episodes of CartPole-v1 without end: a rule of thumb pushes to where the pole falls.
+
+    Called again it yields the same episodes with the same ids, which is what a run needs to be resumed.
+    """
+    env = gym.make("CartPole-v1")
+    for number in itertools.count():
+        observation, _ = env.reset(seed=seed + number)
+        episode, is_over = SingleAgentEpisode(id_=f"{number}"), False
+        episode.add_env_reset(observation)
+        while not is_over:
+            _, velocity, angle, falling = observation
+            action = int(angle + 0.5 * falling + 0.05 * velocity > 0)
+            observation, reward, terminated, truncated, _ = env.step(action)
+            episode.add_env_step(observation, action, reward, terminated=terminated, truncated=truncated)
+            is_over = terminated or truncated
+        yield episode
+
+
+def connect(path: str) -> sqlite3.Connection:
+    """What `ray.data.read_sql` reads from."""
+    return sqlite3.connect(path)
+
+
+def main() -> None:
+    """Fill the database that the experiment learns from."""
+    with connect("steps.db") as database:
+        database.execute("CREATE TABLE steps (episode_id TEXT, t INT, obs TEXT, action INT, reward REAL, truncated INT)")
+        for episode in itertools.islice(balanced(), 20):
+            last, observations = len(episode) - 1, episode.get_observations()
+            columns = zip(observations, episode.get_actions(), episode.get_rewards(), strict=False)
+            for t, (observation, action, reward) in enumerate(columns):
+                values = (episode.id_, t, json.dumps(observation.tolist()), action, reward, t == last)
+                database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
+
+
+if __name__ == "__main__":
+    main()
