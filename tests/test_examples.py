@@ -112,7 +112,7 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", ["sentences", "pictures", "mirrored", "stream", "database"])
+@pytest.mark.parametrize("experiment", ["sentences", "stacked_sentences", "pictures", "mirrored", "stream", "database"])
 def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str) -> None:
     folder, run_dir = tmp_path / "example", tmp_path / "run"
     shutil.copytree(RECORDED_DATA, folder)

@@ -39,11 +39,13 @@ def connect(path: str) -> sqlite3.Connection:
 def main() -> None:
     """Fill the database that the experiment learns from."""
     with connect("steps.db") as database:
-        database.execute("CREATE TABLE steps (episode_id TEXT, t INT, obs TEXT, action INT, reward REAL, truncated INT)")
+        database.execute(
+            "CREATE TABLE steps (episode_id TEXT, t INT, obs TEXT, action INT, reward REAL, truncated INT)"
+        )
         for episode in itertools.islice(balanced(), 20):
             last, observations = len(episode) - 1, episode.get_observations()
-            columns = zip(observations, episode.get_actions(), episode.get_rewards(), strict=False)
-            for t, (observation, action, reward) in enumerate(columns):
+            steps = zip(observations, episode.get_actions(), episode.get_rewards(), strict=False)
+            for t, (observation, action, reward) in enumerate(steps):
                 values = (episode.id_, t, json.dumps(observation.tolist()), action, reward, t == last)
                 database.execute("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", values)
 

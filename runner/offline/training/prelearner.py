@@ -88,8 +88,9 @@ class ModuleSpec(Protocol):
 class OfflinePreLearner:
     """Rows to episodes to train rows; subclass it for data of your own (`offline.prelearner_class`).
 
-    Override `_map_to_episodes` for rows that are no episodes and no steps, or `__call__` for everything. The learner
-    pipeline is the experiment's; edit it under `connectors.learner`.
+    Override `_map_to_episodes` for rows that are no episodes and no steps, and `__call__` for all that is done with a
+    batch; a constructor of your own takes the arguments below by name and need not call this one. The learner pipeline
+    is the experiment's, edited under `connectors.learner`, unless your `__call__` has another.
 
     Args:
         config: the experiment.
