@@ -32,6 +32,7 @@ from runner.offline.training.workers import (
     native_messages_to_log,
     pipeline_errors,
     pool_options,
+    remote_args_allowed,
 )
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
@@ -108,19 +109,22 @@ class OfflineData:
             check_trajectories(self.source, parts.learner_pipeline, parts.module)
             self._leave_out_unread(self.source, parts)
         prelearner = self._prelearner_class
-        self._mapped: Any = self._raw_rows().map_batches(
-            prelearner,
-            fn_constructor_kwargs={
-                "config": self.config,
-                "module_spec": spec,
-                "decode": self.decode,
-                "newest_module_state": board,
-                **offline.prelearner_kwargs,
-            },
-            batch_format="numpy" if prelearner.maps_rows_itself() else "pyarrow",
-            batch_size=self._rows_per_call,
-            **pool_options(offline),
-        )
+        arguments = {
+            "config": self.config,
+            "module_spec": spec,
+            "decode": self.decode,
+            "newest_module_state": board,
+            **offline.prelearner_kwargs,
+        }
+        rows = self._raw_rows()
+        with remote_args_allowed():
+            self._mapped: Any = rows.map_batches(
+                prelearner,
+                fn_constructor_kwargs=arguments,
+                batch_format="numpy" if prelearner.maps_rows_itself() else "pyarrow",
+                batch_size=self._rows_per_call,
+                **pool_options(offline),
+            )
         if offline.materialize_mapped_data:
             with pipeline_errors(), native_messages_to_log():
                 self._mapped = self._mapped.materialize()

@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -143,6 +144,14 @@ def pool_options(offline: OfflineConfig) -> dict[str, Any]:
     least, most = pool_size(offline)
     others = {name: value for name, value in actor_options(offline).items() if name != "concurrency"}
     return {"num_cpus": 1, **others, "compute": ActorPoolStrategy(min_size=least, max_size=most)}
+
+
+@contextmanager
+def remote_args_allowed() -> Iterator[None]:
+    """Silence Ray's notice that options of actors without a parameter of their own end with Ray 2.64."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
+        yield
 
 
 def resources_asked_for(offline: OfflineConfig) -> Resources:

@@ -77,7 +77,10 @@ def test_episodes_of_a_function_are_converted_to_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("num_learners", [0, 2])
 def test_an_interrupted_run_goes_on_in_a_stream_without_end(ray_cluster: None, num_learners: int) -> None:
     overrides = [*SMALL, *STREAMED, ENDLESS, f"learners.num_learners={num_learners}"]
-    overrides += ["offline.map_batches_kwargs={num_cpus: 0.5}", "learners.num_cpus_per_learner=0.1"]
+    overrides += [
+        "offline.map_batches_kwargs={ray_remote_args: {num_cpus: 0.5, max_restarts: 3}}",
+        "learners.num_cpus_per_learner=0.1",
+    ]
     with Trainer.from_experiment("bc_cartpole", overrides) as first:
         lines = trained(first, 2)
         state = first.get_state()
