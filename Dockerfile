@@ -13,6 +13,7 @@ COPY pyproject.toml constraints.txt README.md ./
 COPY runner ./runner
 COPY hydra_plugins ./hydra_plugins
 COPY conf ./conf
+COPY zoo ./zoo
 RUN pip install --no-cache-dir --constraint constraints.txt ".${EXTRAS}" \
     && useradd --create-home --uid 1000 runner \
     && install --directory --owner runner /work
