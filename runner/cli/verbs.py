@@ -146,6 +146,12 @@ VERBS: Mapping[str | None, Verb] = {
         "write one HTML page about a sweep or a run, --output FILE",
         "report outputs/ppo_cartpole/sweeps/NAME",
         "DIR",
+        variants={
+            "--watch": (
+                "serve a page on 127.0.0.1 that follows it while it goes on, --port N",
+                "report outputs/ppo_cartpole/DATE/TIME --watch",
+            )
+        },
     ),
 }
 NAMES = tuple(name for name in VERBS if name is not None)

@@ -12,7 +12,7 @@ import re
 import stat
 from collections.abc import Hashable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 MAX_DEPTH = 64
 MAX_BYTES = 2**34
@@ -47,13 +47,24 @@ def read_regular(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
     Raises:
         OSError: the file cannot be read, is not regular, or has more than `max_bytes`.
     """
-    with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError(f"{path} is no regular file")
-        if status.st_size > max_bytes:
-            raise OSError(f"{path} has {status.st_size:,} bytes, {max_bytes:,} at most are read")
+    with open_regular(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        if num_bytes > max_bytes:
+            raise OSError(f"{path} has {num_bytes:,} bytes, {max_bytes:,} at most are read")
         return file.read()
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, and no pipe or device, which might never end.
+
+    Raises:
+        OSError: the file cannot be read, or is not regular.
+    """
+    file = open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")  # noqa: SIM115  # the caller's
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(f"{path} is no regular file")
+    return file
 
 
 def check_depth(value: Any) -> None:

@@ -1,18 +1,23 @@
 """Charts: one definition for the page and for pictures. Points are plain rows that a figure brings along by name.
 
 Fields have names of ours (`x`, `y`, `series`); names of metrics and keys are titles only: Vega reads a dot in a
-field's name as a path.
+field's name as a path. A chart is Vega-Lite without data and without the colours of a theme; nobody may change it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import altair as alt
 
-Chart = alt.Chart | alt.LayerChart
+Chart = Mapping[str, Any]
+_AltairChart = alt.Chart | alt.LayerChart
+
+# Altair takes a tenth of a second for a chart, and a page that is followed draws the same ones again and again.
+_remembered = lru_cache(maxsize=512)
 
 POINTS, OTHERS, TICKS = "points", "others", "ticks"
 DASHED = "dashed"
@@ -77,8 +82,9 @@ class CurveStyle:
 PLAIN_CURVES = CurveStyle()
 
 
+@_remembered
 def curves(
-    series: Sequence[str],
+    series: tuple[str, ...],
     x_title: str,
     y_title: str,
     band: str = "",
@@ -140,7 +146,13 @@ def curves(
     if style.has_others:
         others = alt.Chart(alt.NamedData(OTHERS)).mark_line(color=_GREY, strokeWidth=1, opacity=0.45)
         layers.insert(0, others.encode(x=x, y=y, detail="series:N", tooltip=tooltip[:3]))
-    return alt.LayerChart(layer=layers)
+    return _without_theme(alt.LayerChart(layer=layers))
+
+
+def _without_theme(chart: _AltairChart) -> Chart:
+    spec: dict[str, Any] = chart.to_dict(format="vega-lite")
+    spec.pop("config", None)
+    return spec
 
 
 def _scale(is_log: bool) -> alt.Scale:
@@ -187,7 +199,8 @@ def _nearest(base: alt.Chart, tooltip: list[alt.Tooltip]) -> alt.Chart:
     return named
 
 
-def parallel_coordinates(axes: Sequence[str], objective: str, mode: str) -> Chart:
+@_remembered
+def parallel_coordinates(axes: tuple[str, ...], objective: str, mode: str) -> Chart:
     """Return a line for each trial through its values; hovering brings one out.
 
     Args:
@@ -233,11 +246,13 @@ def parallel_coordinates(axes: Sequence[str], objective: str, mode: str) -> Char
         *(left.mark_text(align="right", dx=-9, fontSize=11, style=style) for style in ("halo", "label")),
         *(right.mark_text(align="left", dx=9, fontSize=11, style=style) for style in ("halo", "label")),
     ]
-    return alt.LayerChart(layer=[lines, marks, *labels, targets.add_params(hovered).properties(name="targets")])
+    layers = [lines, marks, *labels, targets.add_params(hovered).properties(name="targets")]
+    return _without_theme(alt.LayerChart(layer=layers))
 
 
+@_remembered
 def scatter(
-    x_title: str, y_title: str, x_values: Sequence[str] | None = None, is_log: bool = False, is_small: bool = True
+    x_title: str, y_title: str, x_values: tuple[str, ...] | None = None, is_log: bool = False, is_small: bool = True
 ) -> Chart:
     """Return a point for each trial.
 
@@ -276,29 +291,34 @@ def scatter(
         tooltip=tooltip,
     )
     if is_small:
-        return points
+        return _without_theme(points)
     front = base.transform_filter(marked).mark_line(color=_COLOURS[1], strokeWidth=1.5, strokeDash=[4, 3])
-    return alt.LayerChart(layer=[front, points])
+    return _without_theme(alt.LayerChart(layer=[front, points]))
 
 
-def bars(x_title: str, longest: float) -> Chart:
-    """Return lengths with texts behind them. Rows of `POINTS`: `name`, `x` up to `longest`, `text`, in their order."""
+@_remembered
+def bars(x_title: str) -> Chart:
+    """Return lengths with texts behind them.
+
+    Rows of `POINTS`: `name`, `x`, `room` (where the axis ends, behind the text), `text`, in their order.
+    """
     y = alt.Y(
         "name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False, labelFontSize=12)
     )
-    room = alt.Scale(domain=[0, 1.2 * longest], nice=False)  # for the text
-    x = alt.X("x:Q", title=x_title, axis=alt.Axis(format="~s", tickCount=6), scale=room)
-    base = alt.Chart(alt.NamedData(POINTS)).encode(x=x, y=y)
+    axis, scale = alt.Axis(format="~s", tickCount=6), alt.Scale(nice=False)
+    base = alt.Chart(alt.NamedData(POINTS)).encode(x=alt.X("x:Q", title=x_title, axis=axis, scale=scale), y=y)
     lengths = base.mark_bar(cornerRadiusEnd=3, height=alt.RelativeBandSize(0.62), color=_COLOURS[0])
     texts = base.mark_text(align="left", dx=6, fontSize=12).encode(text="text:N")
-    return alt.LayerChart(layer=[lengths, texts])
+    ends = base.mark_point(opacity=0).encode(x=alt.X("room:Q", title=x_title, axis=axis, scale=scale))
+    return _without_theme(alt.LayerChart(layer=[lengths, texts, ends]))
 
 
-def stacked_areas(series: Sequence[str], x_title: str, y_title: str) -> Chart:
+@_remembered
+def stacked_areas(series: tuple[str, ...], x_title: str, y_title: str) -> Chart:
     """Return parts of a whole along an axis. Rows of `POINTS`: `x`, `y`, `series`, `rank` (of the series, from the
     ground)."""
     chosen = alt.selection_point(name="chosen", fields=["series"], bind="legend")
-    legend = alt.Legend(title=None, orient="bottom", columns=4, labelLimit=260, symbolType="square")
+    legend = alt.Legend(title=None, orient="bottom", columns=3, labelLimit=260, symbolType="square")
     areas: alt.Chart = (
         alt.Chart(alt.NamedData(POINTS), name="areas")
         .mark_area()
@@ -314,4 +334,4 @@ def stacked_areas(series: Sequence[str], x_title: str, y_title: str) -> Chart:
         )
         .add_params(chosen)
     )
-    return areas
+    return _without_theme(areas)

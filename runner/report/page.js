@@ -3,28 +3,37 @@
 
 const charts = JSON.parse(document.getElementById("charts").textContent);
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
-let drawn = [];
+const drawn = new Map(); // key of a figure -> what draws it
+
+// The old drawing goes when the new one is there: nothing flickers.
+async function drawChart(key) {
+  const place = document.getElementById(key).querySelector(".chart");
+  const theme = prefersDark.matches ? "dark" : "light";
+  const stage = document.createElement("div");
+  stage.className = "stage";
+  place.append(stage);
+  drawn.get(key)?.finalize();
+  drawn.delete(key);
+  try {
+    const result = await vegaEmbed(stage, structuredClone(charts.specs[key]), {
+      mode: "vega-lite",
+      renderer: "svg",
+      config: charts.themes[theme],
+      tooltip: { theme },
+      actions: { export: true, source: false, compiled: false, editor: false },
+    });
+    drawn.set(key, result);
+  } catch (error) {
+    stage.textContent = `This chart cannot be drawn: ${error}`;
+    console.error(error);
+  }
+  place.replaceChildren(stage);
+  stage.classList.remove("stage");
+}
 
 async function drawCharts() {
-  drawn.forEach((result) => result.finalize());
-  drawn = [];
-  const theme = prefersDark.matches ? "dark" : "light";
-  for (const [number, spec] of charts.specs.entries()) {
-    const place = document.getElementById(`chart-${number}`);
-    try {
-      drawn.push(
-        await vegaEmbed(place, structuredClone(spec), {
-          mode: "vega-lite",
-          renderer: "svg",
-          config: charts.themes[theme],
-          tooltip: { theme },
-          actions: { export: true, source: false, compiled: false, editor: false },
-        }),
-      );
-    } catch (error) {
-      place.textContent = `This chart cannot be drawn: ${error}`;
-      console.error(error);
-    }
+  for (const key of Object.keys(charts.specs)) {
+    await drawChart(key);
   }
   document.documentElement.dataset.charts = "drawn";
 }
@@ -39,9 +48,8 @@ function compare(one, other, sign) {
   return sign * (Number.isNaN(difference) ? mine.localeCompare(theirs) : difference);
 }
 
-function orderBy(header) {
+function orderBy(header, order) {
   const column = header.cellIndex;
-  const order = header.ariaSort === "ascending" ? "descending" : "ascending";
   const body = header.closest("table").tBodies[0];
   const sign = order === "ascending" ? 1 : -1;
   const rows = [...body.rows].sort((one, other) => compare(one.cells[column], other.cells[column], sign));
@@ -51,8 +59,11 @@ function orderBy(header) {
   }
 }
 
-for (const header of document.querySelectorAll("table.sortable th")) {
-  header.addEventListener("click", () => orderBy(header));
-}
+document.addEventListener("click", (event) => {
+  const header = event.target.closest("table.sortable th");
+  if (header) {
+    orderBy(header, header.ariaSort === "ascending" ? "descending" : "ascending");
+  }
+});
 prefersDark.addEventListener("change", drawCharts);
 drawCharts();

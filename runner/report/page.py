@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -81,7 +82,7 @@ class Figure:
 
     Attributes:
         name: of its picture, without a suffix.
-        chart: one view or several on top of each other, whose data are named.
+        chart: of `charts`; its data are named.
         points: these data.
         caption: what is seen.
         title: above it.
@@ -103,10 +104,8 @@ class Figure:
 
     def spec(self, width: int | str = "container") -> dict[str, Any]:
         """Return the chart as Vega-Lite, data included, without colours of a theme."""
-        spec = self.chart.to_dict(format="vega-lite")
-        spec.pop("config", None)
         datasets = {name: list(rows) for name, rows in self.points.items()}
-        return {**spec, "width": width, "height": self.height, "datasets": datasets}
+        return {**self.chart, "width": width, "height": self.height, "datasets": datasets}
 
     def to_png(self) -> bytes:
         """Return a picture on a white ground, twice as fine as on the page."""
@@ -117,21 +116,16 @@ class Figure:
 
 @dataclass(frozen=True)
 class Video:
-    """A video that is part of the page.
+    """A video.
 
     Attributes:
-        content: of an MP4 file.
+        url: of an MP4 file: a `data:` address, or one beside the page.
         caption: what is seen.
     """
 
-    content: bytes
+    url: str
     caption: str
     kind = "video"
-
-    @property
-    def url(self) -> str:
-        """The content as a `data:` address."""
-        return f"data:video/mp4;base64,{base64.b64encode(self.content).decode()}"
 
 
 Block = Text | Code | Table | Figure | Video
@@ -157,6 +151,7 @@ class Page:
         facts: at the top.
         sections: in their order.
         headline: lines for the terminal.
+        is_going_on: whether a process is at work on it.
     """
 
     kind: str
@@ -166,11 +161,25 @@ class Page:
     facts: Sequence[Fact]
     sections: Sequence[Section]
     headline: Sequence[str]
+    is_going_on: bool = False
 
     @property
     def figures(self) -> list[Figure]:
         """All charts, in their order."""
         return [block for section in self.sections for block in section.blocks if isinstance(block, Figure)]
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a page has in it.
+
+    Attributes:
+        html: header, facts and sections; each block has an `id` that it keeps while a page is followed.
+        specs: Vega-Lite of the charts by `id` of their figure.
+    """
+
+    html: str
+    specs: Mapping[str, Mapping[str, Any]]
 
 
 def render(page: Page) -> str:
@@ -179,19 +188,60 @@ def render(page: Page) -> str:
     Text from configurations is escaped; besides, only the two scripts of the page may run, by their digests, and
     nothing may be loaded.
     """
-    figures = page.figures
-    numbers = {id(figure): number for number, figure in enumerate(figures)}
-    scripts = [_library(), (_FOLDER / "page.js").read_text(encoding="utf-8")]
-    template = _environment().get_template("page.html.j2")
-    return template.render(
-        page=page,
-        groups={section.title: _side_by_side(section.blocks) for section in page.sections},
-        number_of=lambda figure: numbers[id(figure)],
-        charts={"themes": THEMES, "specs": [figure.spec() for figure in figures]},
-        style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
-        scripts=[Markup(text) for text in scripts],
-        digests=[_digest(text) for text in scripts],
+    content = render_content(page)
+    return render_document(f"{page.title} - {page.kind}", content, ["page.js"], "media-src data:")
+
+
+def render_content(page: Page) -> Content:
+    """Return what is between the scripts of a page."""
+    keys = _keys(page)
+    html = (
+        _environment()
+        .get_template("content.html.j2")
+        .render(
+            page=page,
+            groups={section.title: _side_by_side(section.blocks) for section in page.sections},
+            key_of=lambda block: keys[id(block)],
+        )
     )
+    return Content(html, {keys[id(figure)]: figure.spec() for figure in page.figures})
+
+
+def render_document(title: str, content: Content, scripts: Sequence[str], sources: str) -> str:
+    """Return an HTML text.
+
+    Args:
+        title: of the window.
+        content: of the page.
+        scripts: files of this folder that run after the library of charts.
+        sources: what may be loaded, in the words of a content security policy.
+    """
+    texts = [_library(), *((_FOLDER / name).read_text(encoding="utf-8") for name in scripts)]
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            content=Markup(content.html),
+            charts={"themes": THEMES, "specs": content.specs},
+            style=Markup((_FOLDER / "style.css").read_text(encoding="utf-8")),
+            scripts=[Markup(text) for text in texts],
+            digests=[_digest(text) for text in texts],
+            sources=sources,
+        )
+    )
+
+
+def _keys(page: Page) -> dict[int, str]:
+    """Return a name for each block by `id(block)`, which stays the same when others come and go."""
+    keys: dict[int, str] = {}
+    for section in page.sections:
+        counts = Counter[str]()
+        for block in section.blocks:
+            name = block.name if isinstance(block, Figure) else block.kind
+            keys[id(block)] = f"{section.title}/{name}/{counts[name]}"
+            counts[name] += 1
+    return keys
 
 
 def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:

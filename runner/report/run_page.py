@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import base64
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +30,7 @@ from runner.tracking.series import Column, axis_of, axis_title, last_values, pla
 from runner.tracking.summary import resume_command
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
-_MOST_VIDEO_BYTES = 16_000_000
+MOST_VIDEO_BYTES = 16_000_000
 _ITERATION_S = "time_this_iter_s"
 _LEARNERS = "learners/"
 _REPLAY, _INTENSITY = "replay_buffers/", "training_intensity"
@@ -63,11 +65,22 @@ _OTHER = "other"
 Rows = list[dict[str, Any]]
 
 
-def run_page(record: RunRecord) -> Page:
-    """Return what is known of a run."""
+def embed_video(file: Path) -> str:
+    """Return a video as an address that has all of it; raises OSError."""
+    return f"data:video/mp4;base64,{base64.b64encode(read_regular(file, MOST_VIDEO_BYTES)).decode()}"
+
+
+def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> Page:
+    """Return what is known of a run.
+
+    Args:
+        record: of the run.
+        url_of: gives the address of a video; may raise OSError.
+    """
     sections = [
+        Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
         Section("Learning curves", list(_learning_curves(record))),
-        Section("Policy", list(_videos(record))),
+        Section("Policy", list(_videos(record, url_of))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
         Section("Learner", list(_learner(record))),
         Section("Replay", list(_replay(record))),
@@ -89,6 +102,7 @@ def run_page(record: RunRecord) -> Page:
             f"status   {record.status}{f': {record.stop_reason.splitlines()[0]}' if record.stop_reason else ''}",
             *(f"{fact.name.lower():<8} {fact.value}{f' ({fact.note})' if fact.note else ''}" for fact in facts),
         ],
+        is_going_on=record.status == "running",
     )
 
 
@@ -195,7 +209,11 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
     return Figure(
         name=name,
         chart=charts.curves(
-            [line.name for line in lines], axis_title(record.axis), title, band, charts.CurveStyle(is_marked=is_marked)
+            tuple(line.name for line in lines),
+            axis_title(record.axis),
+            title,
+            band,
+            charts.CurveStyle(is_marked=is_marked),
         ),
         points={charts.POINTS: [row for panel in rows for row in panel]},
         caption=" ".join(texts),
@@ -203,18 +221,18 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
     )
 
 
-def _videos(record: RunRecord) -> Iterator[Block]:
+def _videos(record: RunRecord, url_of: Callable[[Path], str]) -> Iterator[Block]:
     """Yield the newest video, and where the others are."""
     if not record.videos:
         return
     newest, iteration = record.videos[-1], record.videos[-1].stem.removeprefix("iteration_").lstrip("0")
     try:
-        content = read_regular(newest, _MOST_VIDEO_BYTES)
+        url = url_of(newest)
     except OSError as error:
         yield Text(f"{newest} is not shown: {error}")
         return
     others = f"; {len(record.videos) - 1} earlier ones are in {newest.parent}" if len(record.videos) > 1 else ""
-    yield Video(content, f"Evaluation after iteration {iteration}{others}.")
+    yield Video(url, f"Evaluation after iteration {iteration}{others}.")
 
 
 # -- small charts -----------------------------------------------------------------------------------------------------
@@ -299,7 +317,7 @@ def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> It
             continue
         rows = [row for line in panel for row in line.rows(x, _MOST_SMALL_POINTS)]
         band = panel[0].band
-        series = [line.name for line in panel]
+        series = tuple(line.name for line in panel)
         is_marked = any(row["marked"] for row in rows)
         yield Figure(
             name=title.replace("/", "_"),
@@ -344,14 +362,14 @@ def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 def _shares(phases: Mapping[str, Column]) -> Figure:
     totals = {title: float(values.sum()) for title, values in phases.items()}
-    whole = sum(totals.values())
+    whole, room = sum(totals.values()), plain(1.35 * max(totals.values()))
     rows = [
-        {"name": title, "x": plain(seconds), "text": f"{_seconds_text(seconds)} · {seconds / whole:.1%}"}
+        {"name": title, "x": plain(seconds), "room": room, "text": f"{_seconds_text(seconds)} · {seconds / whole:.1%}"}
         for title, seconds in sorted(totals.items(), key=lambda total: -total[1])
     ]
     return Figure(
         name="time_by_phase",
-        chart=charts.bars("seconds of the whole run", max(totals.values())),
+        chart=charts.bars("seconds of the whole run"),
         points={charts.POINTS: rows},
         height=26 * len(rows),
     )
@@ -370,7 +388,7 @@ def _phases_over_time(record: RunRecord, phases: Mapping[str, Column]) -> Figure
     ]
     return Figure(
         name="time_per_iteration",
-        chart=charts.stacked_areas(list(phases), axis_title(record.axis), "seconds per iteration"),
+        chart=charts.stacked_areas(tuple(phases), axis_title(record.axis), "seconds per iteration"),
         points={charts.POINTS: rows},
         height=240,
     )

@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.documents import parse_json, read_regular
 from runner.config.yaml_bounds import MAX_YAML_BYTES
 from runner.config.yaml_lines import YAMLError, read_yaml
+from runner.locks import owner_of
 from runner.tracking.series import Column, choose_axis, read_columns
 
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
@@ -22,7 +23,7 @@ class RunRecord:
     Attributes:
         path: its run dir.
         experiment: its name; the folder's name where it is not known.
-        status: finished, failed, interrupted, or unfinished for a run that is going on or was killed.
+        status: running, finished, failed, interrupted, or unfinished for a run that was killed.
         stop_reason: why it ended.
         columns: metrics by name, a number for each iteration; NaN where one is missing.
         axis: the metric that they are drawn over.
@@ -46,14 +47,24 @@ class RunRecord:
     videos: Sequence[Path] = ()
 
 
-def read_run(run_dir: Path) -> RunRecord:
-    """Return everything that a page of it shows; what is not there, or cannot be read, is left out."""
-    result, columns = _read_json(run_dir / _RESULT_FILE), read_columns(run_dir)
+def read_run(run_dir: Path, columns: Mapping[str, Column] | None = None) -> RunRecord:
+    """Return everything that a page of it shows; what is not there is left out.
+
+    Args:
+        run_dir: of the run.
+        columns: `read_columns` of it, where they are known already.
+
+    Raises:
+        OSError: progress.jsonl cannot be read.
+    """
+    columns = read_columns(run_dir) if columns is None else columns
+    is_running = _is_running(run_dir)
+    result = {} if is_running else _read_json(run_dir / _RESULT_FILE)  # of an earlier end
     overrides = _read_overrides(run_dir / _HYDRA / "overrides.yaml")
     return RunRecord(
         path=run_dir,
         experiment=_experiment(overrides) or run_dir.absolute().name,
-        status=str(result.get("status") or "unfinished"),
+        status="running" if is_running else str(result.get("status") or "unfinished"),
         stop_reason=str(result.get("stop_reason") or ""),
         columns=columns,
         axis=choose_axis(columns),
@@ -61,11 +72,20 @@ def read_run(run_dir: Path) -> RunRecord:
         config=_read_text(run_dir / _HYDRA / "config.yaml"),
         overrides=overrides,
         checkpoint=str(result.get("checkpoint") or ""),
-        videos=_find_videos(run_dir / "videos"),
+        videos=find_videos(run_dir / "videos"),
     )
 
 
-def _find_videos(folder: Path) -> list[Path]:
+def _is_running(run_dir: Path) -> bool:
+    """Return whether a process trains: it has the folder, and has not yet said how the run ended."""
+    owner = owner_of(run_dir)
+    try:
+        return owner is not None and (run_dir / _RESULT_FILE).stat().st_mtime < owner.since
+    except OSError:
+        return True
+
+
+def find_videos(folder: Path) -> list[Path]:
     """Return the files of a folder, and no links, which lead out of the run of somebody else."""
     if folder.is_symlink():
         return []

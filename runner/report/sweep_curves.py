@@ -51,7 +51,7 @@ def _curves_of(record: SweepRecord, groups: Sequence[SeedGroup], metric: str) ->
     return Figure(
         name=f"learning_curves_{last_part(metric)}",
         chart=charts.curves(
-            coloured,
+            tuple(coloured),
             axis_title(axes[0]),
             metric,
             "95 % interval" if max(num_seeds) > 2 else "",
@@ -158,7 +158,7 @@ def _value_over_time(record: SweepRecord, key: str) -> Figure | None:
     if not numbers:
         return None
     is_log = min(numbers) > 0 and max(numbers) / min(numbers) >= 10
-    series = list(dict.fromkeys(row["series"] for row in rows))
+    series = tuple(dict.fromkeys(row["series"] for row in rows))
     return Figure(
         name=f"population_{last_part(key)}",
         chart=charts.curves(series, "env steps", key, style=charts.CurveStyle(is_log=is_log, is_stepped=True)),

@@ -14,7 +14,7 @@ from runner.report.sweep_values import pareto, values_and_objective
 from runner.sweep.statistics import Estimate, SeedGroup, best_groups_first, group_by_combination
 from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text, number_text
 
-_STATUSES = ("finished", "stopped", "interrupted", "failed", "waiting")
+_STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "waiting")
 
 
 def sweep_page(record: SweepRecord) -> Page:
@@ -40,6 +40,7 @@ def sweep_page(record: SweepRecord) -> Page:
         facts=_facts(record, groups),
         sections=[section for section in sections if section.blocks],
         headline=_headline(record, counts),
+        is_going_on=record.is_running,
     )
 
 

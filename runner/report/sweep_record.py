@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.config.errors import Problem, UserError
+from runner.locks import owner_of
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
 from runner.tracking.headline import TOTAL_S
@@ -41,6 +42,7 @@ class SweepRecord:
         keys: what is searched, without the seed.
         duration_s: from the start of the first trial to the last change of one.
         mutations: in their order.
+        is_running: whether a process has it.
     """
 
     path: Path
@@ -53,6 +55,7 @@ class SweepRecord:
     keys: list[str]
     duration_s: float
     mutations: list[Mutation]
+    is_running: bool = False
 
     def run_dir(self, trial: Trial) -> Path:
         """Return where a trial writes."""
@@ -78,10 +81,17 @@ class SweepRecord:
         return [mutation for mutation in self.mutations if mutation.trial == trial.number]
 
 
-def read_sweep(folder: SweepFolder) -> SweepRecord:
-    """Return everything that a page of it shows."""
+def read_sweep(
+    folder: SweepFolder, columns_of: Callable[[Path, Sequence[str]], Mapping[str, Column]] = read_columns
+) -> SweepRecord:
+    """Return everything that a page of it shows.
+
+    Args:
+        folder: of the sweep.
+        columns_of: gives `read_columns` of a run dir.
+    """
     trials, metrics = folder.trials, [*folder.objectives, TOTAL_S]
-    columns = {trial.number: read_columns(folder.run_dir(trial), metrics) for trial in trials}
+    columns = {trial.number: columns_of(folder.run_dir(trial), metrics) for trial in trials}
     keys = dict.fromkeys([*folder.searched["space"], *(key for trial in trials for key in trial.combination)])
     known = (finite_number(line.get("time")) for line in ProgressLog(folder.path / _TRIALS_FILE).read())
     times = [time for time in known if time is not None]
@@ -96,6 +106,7 @@ def read_sweep(folder: SweepFolder) -> SweepRecord:
         keys=[key for key in keys if key != SEED],
         duration_s=max(times, default=0.0) - min(times, default=0.0),
         mutations=[_mutation(row, folder.path) for row in folder.mutations()],
+        is_running=owner_of(folder.path) is not None,
     )
 
 

@@ -59,7 +59,7 @@ def _parallel_coordinates(
     missing = f" {num_without} trials without a value are left out." if num_without else ""
     return Figure(
         name="parallel_coordinates",
-        chart=charts.parallel_coordinates([axis.title for axis in all_axes], record.metric, record.mode),
+        chart=charts.parallel_coordinates(tuple(axis.title for axis in all_axes), record.metric, record.mode),
         points={charts.POINTS: rows, charts.TICKS: ticks},
         caption=f"A line for each trial through its values to what it reached; hovering brings one out.{missing}",
         height=360,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -17,6 +17,7 @@ from runner.sweep.space import Combination, SearchSpace, combination_key, differ
 from runner.sweep.trial_lines import find_fault
 from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number, json_value
+from runner.tracking.series import follow_columns
 
 Status = Literal["waiting", "running", "interrupted", "finished", "stopped", "failed"]
 
@@ -24,6 +25,13 @@ FOLDER_FILE = "sweep.json"
 _TRIALS_FILE, _MUTATIONS_FILE = "trials.jsonl", "mutations.jsonl"
 _VERSION = 1
 _KIND, _TRIAL_KIND = "sweep", "trial"
+
+
+def read_newest(run_dir: Path) -> dict[str, Any]:
+    """Return the last value of each metric of a run that is not null."""
+    followed = follow_columns(run_dir, ())
+    followed.read()
+    return followed.newest
 
 
 @dataclass
@@ -103,12 +111,15 @@ class SweepFolder:
         self.trials = self._read()
 
     @classmethod
-    def open(cls, path: Path, is_trusted: bool = False) -> SweepFolder:
+    def open(
+        cls, path: Path, is_trusted: bool = False, newest_of: Callable[[Path], Mapping[str, Any]] = read_newest
+    ) -> SweepFolder:
         """Return the sweep in a folder, as it stands.
 
         Args:
             path: the folder.
             is_trusted: whoever wrote it.
+            newest_of: gives `read_newest` of a run dir.
 
         Raises:
             UserError: there is none, or it cannot be read.
@@ -116,7 +127,7 @@ class SweepFolder:
         if not (path / FOLDER_FILE).is_file():
             raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
-        folder._catch_up(is_running=owner_of(path) is not None)
+        folder._catch_up(newest_of, is_running=owner_of(path) is not None)
         return folder
 
     @classmethod
@@ -158,7 +169,7 @@ class SweepFolder:
             folder = cls(path, described, is_new=True, is_trusted=is_trusted)
         except OSError as error:
             raise UserError(f"the sweep's folder cannot be used: {error}") from error
-        folder._catch_up(is_running=False)
+        folder._catch_up(read_newest, is_running=False)
         return folder
 
     def _read(self) -> list[Trial]:
@@ -177,11 +188,10 @@ class SweepFolder:
                 self.foreign[trial.number] = reason
         return [trials[number] for number in sorted(trials)]
 
-    def _catch_up(self, is_running: bool) -> None:
+    def _catch_up(self, newest_of: Callable[[Path], Mapping[str, Any]], is_running: bool) -> None:
         """Read what unfinished trials reached from their files; without a process they have been killed."""
         for trial in unfinished(self.trials):
-            for line in ProgressLog(self.run_dir(trial) / "progress.jsonl").read():
-                trial.result |= {name: value for name, value in line.items() if value is not None}
+            trial.result |= newest_of(self.run_dir(trial))
             if trial.status == "running" and not is_running:
                 trial.status = "interrupted"
 

@@ -77,13 +77,19 @@ class ProgressLog:
         lines = []
         *whole, _half = self.path.read_bytes().split(b"\n")
         for line in whole:
-            try:
-                record = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict):
+            record = parse_line(line)
+            if record is not None:
                 lines.append((line, record))
         return lines
+
+
+def parse_line(line: bytes) -> dict[str, Any] | None:
+    """Return the metrics of a line; None where it is none, as what a crash left half-written."""
+    try:
+        record = parse_json(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) else None
 
 
 def _write_all(file: FileIO, content: bytes) -> None:

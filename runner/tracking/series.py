@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from runner.tracking.growing_columns import Column, GrowingColumns
 from runner.tracking.headline import ENV_STEPS, ITERATION
 from runner.tracking.plain_values import finite_number
-from runner.tracking.progress_log import ProgressLog
-
-Column = NDArray[np.float64]
 
 PROGRESS_FILE = "progress.jsonl"
 _AXES: Mapping[str, str] = {
@@ -30,10 +27,12 @@ def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str,
         run_dir: of the run; without progress.jsonl there are no columns.
         names: only these, and the axes; None: all that are a number at least once.
     """
-    lines = ProgressLog(run_dir / PROGRESS_FILE).read()
-    wanted = dict.fromkeys(name for line in lines for name in line) if names is None else [*_AXES, *names]
-    columns = {name: np.array([_number(line.get(name)) for line in lines], np.float64) for name in wanted}
-    return {name: column for name, column in columns.items() if np.isfinite(column).any()}
+    return follow_columns(run_dir, names).read()
+
+
+def follow_columns(run_dir: Path, names: Iterable[str] | None = None) -> GrowingColumns:
+    """Return what `read_columns` reads, to be read again while it grows."""
+    return GrowingColumns(run_dir / PROGRESS_FILE, None if names is None else [*_AXES, *names])
 
 
 def choose_axis(columns: Mapping[str, Column]) -> str:
@@ -107,8 +106,3 @@ def plain(value: float) -> float | None:
 def last_values(columns: Mapping[str, Column]) -> dict[str, float]:
     """Return the newest number of each metric."""
     return {name: float(column[np.isfinite(column)][-1]) for name, column in columns.items()}
-
-
-def _number(value: Any) -> float:
-    number = finite_number(value)
-    return float("nan") if number is None else number

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -16,11 +15,10 @@ from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
 from tests.conftest import WAIT_S
+from tests.report.browser import BROWSER, NAMES
 from tests.report.folders import progress_line, replay_line, write_everything, write_run
 
-_NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-BROWSER = next((found for found in map(shutil.which, _NAMES) if found), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser on PATH: {', '.join(_NAMES)}")
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
 
 # Appended to a page, in place of a reader: orders the first table that can be ordered by its second column, twice.
 _CLICKS = """
@@ -53,7 +51,7 @@ def test_every_chart_is_drawn(kind: str, tmp_path: Path) -> None:
     dom, complaints = visit(render(page), tmp_path)
     assert complaints == []
     assert 'data-charts="drawn"' in dom
-    drawn = re.findall(r'<div class="chart[^>]*id="chart-\d+".*?<svg[^>]*class="marks"', dom, flags=re.DOTALL)
+    drawn = re.findall(r'<div class="chart.*?<svg[^>]*class="marks"', dom, flags=re.DOTALL)
     assert len(drawn) == len(page.figures) > 3
     assert dom.count('class="marks"') == len(page.figures)
 

@@ -1,0 +1,286 @@
+"""`report DIR --watch`: a real server that follows real folders, what it refuses to give, how it ends."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.locks import held
+from runner.report import followed_folder
+from runner.report.followed_folder import FollowedFolder, FollowedRun, FollowedSweep
+from runner.report.watch_server import WatchServer
+from runner.tracking import ProgressLog, write_result
+from tests.conftest import QUICK, WAIT_S, Outcome
+from tests.report.folders import EVIL, progress_line, trial_lines, write_run, write_sweep
+
+
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 0.0)
+
+
+@contextmanager
+def watched(folder: Path) -> Iterator[WatchServer]:
+    """A server in a thread of this process."""
+    followed = FollowedSweep(folder) if (folder / "sweep.json").exists() else FollowedRun(folder)
+    with WatchServer(FollowedFolder(folder, followed)) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join(WAIT_S)
+
+
+def ask(server: WatchServer, path: str, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body, of a path as it stands here."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_address[1], timeout=WAIT_S)
+    try:
+        connection.request("GET", path, headers={name.replace("_", "-"): text for name, text in headers.items()})
+        reply = connection.getresponse()
+        return reply.status, dict(reply.getheaders()), reply.read()
+    finally:
+        connection.close()
+
+
+def update_of(server: WatchServer) -> dict[str, Any]:
+    status, _, body = ask(server, "/update")
+    assert status == 200
+    content: dict[str, Any] = json.loads(body)
+    return content
+
+
+def points_of(update: dict[str, Any], figure: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = update["specs"][figure]["datasets"]["points"]
+    return rows
+
+
+CURVES = "Learning curves/learning_curves/0"
+
+
+# -- what it shows ----------------------------------------------------------------------------------------------------
+
+
+def test_it_follows_a_run(tmp_path: Path) -> None:
+    """From before its first iteration until its end, and only where something has changed."""
+    run_dir = write_run(tmp_path / "r", [])
+    (run_dir / "progress.jsonl").unlink()
+    with watched(run_dir) as server, closing(ProgressLog(run_dir / "progress.jsonl")) as log:
+        with held(run_dir):
+            first = update_of(server)
+            assert "No iteration has ended" in first["html"]
+            assert (first["specs"], first["is_going_on"]) == ({}, True)
+            tags = []
+            for number in (1, 2, 3):
+                log.append(progress_line(number))
+                status, headers, body = ask(server, "/update")
+                tags.append(headers["ETag"])
+                assert len(points_of(json.loads(body), CURVES)) == number
+                status, headers, body = ask(server, "/update", If_None_Match=tags[-1])
+                assert (status, headers["ETag"], body) == (304, tags[-1], b"")
+            assert len(set(tags)) == 3
+            write_result(run_dir / "result.json", {"status": "failed", "stop_reason": f"RuntimeError: {EVIL}\nline 2"})
+            ended = update_of(server)
+        assert ended["is_going_on"] is False
+        assert '<span class="badge failed">failed</span>' in ended["html"]
+        assert "line 2</pre>" in ended["html"]
+        assert EVIL not in ended["html"]
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"), [("finished", "finished"), ("interrupted", "interrupted"), (None, "unfinished")]
+)
+def test_how_it_ended(status: str | None, shown: str, tmp_path: Path) -> None:
+    """A run without a result and without a process was killed; one that is resumed is no longer what it was."""
+    result = None if status is None else {"status": status, "stop_reason": "enough"}
+    run_dir = write_run(tmp_path / "r", [progress_line(1)], result)
+    with watched(run_dir) as server:
+        update = update_of(server)
+        assert f'<span class="badge {shown}">{shown}</span>' in update["html"]
+        assert ("enough" in update["html"], update["is_going_on"]) == (status is not None, False)
+        with held(run_dir):
+            update = update_of(server)
+            assert '<span class="badge running">running</span>' in update["html"]
+            assert ("enough" in update["html"], update["is_going_on"]) == (False, True)
+
+
+def test_it_follows_a_sweep(tmp_path: Path) -> None:
+    trials = [
+        {"combination": {"lr": "1"}, "num_lines": 3},
+        {"combination": {"lr": "2"}, "num_lines": 3, "status": "running"},
+    ]
+    sweep = write_sweep(tmp_path / "s", {"lr": ["1", "2"]}, trials)
+    with watched(sweep) as server, held(sweep):
+        update = update_of(server)
+        assert update["is_going_on"] is True
+        assert "1 running" in update["html"]
+        assert ">3,000</td>" in update["html"]
+        with closing(ProgressLog(sweep / "1" / "progress.jsonl")) as log:
+            for line in trial_lines(1, 6, 50.0)[3:]:
+                log.append(line)
+        update = update_of(server)
+        assert ">6,000</td>" in update["html"]
+        rows = points_of(update, "Learning curves/learning_curves_episode_return_mean/0")
+        assert max(row["y"] for row in rows if row["series"] == "lr=2") == 301.0
+        with (sweep / "trials.jsonl").open("a") as file:
+            file.write(json.dumps({"number": 1, "status": "failed", "reason": "the arm broke"}) + "\n")
+        update = update_of(server)
+        assert "1 failed" in update["html"]
+        assert "the arm broke" in update["html"]
+
+
+def test_a_folder_that_is_gone_is_told_and_may_come_back(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    with watched(run_dir) as server:
+        assert "html" in update_of(server)
+        run_dir.rename(tmp_path / "elsewhere")
+        assert "not there any more" in update_of(server)["problem"]
+        (tmp_path / "elsewhere").rename(run_dir)
+        assert len(points_of(update_of(server), CURVES)) == 1
+
+
+def test_rendering_leaves_time_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 1e9)
+    monkeypatch.setattr(followed_folder, "_LONGEST_PAUSE_S", 2.0)
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    followed = FollowedFolder(run_dir, FollowedRun(run_dir))
+    first, started_s = followed.update(), time.monotonic()
+    with closing(ProgressLog(run_dir / "progress.jsonl")) as log:
+        log.append(progress_line(2))
+    while followed.update() == first:
+        assert time.monotonic() < started_s + WAIT_S
+        time.sleep(0.05)
+    assert time.monotonic() - started_s > 1.5
+
+
+# -- what it gives to whom --------------------------------------------------------------------------------------------
+
+
+def test_only_the_page_and_videos_of_the_run(tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    (run_dir / "videos").mkdir()
+    (run_dir / "videos" / "iteration_000001.mp4").write_bytes(b"pictures")
+    (run_dir / "videos" / "iteration_000002.mp4").symlink_to(run_dir / "result.json")
+    (run_dir / "videos" / "notes.txt").write_text("private")
+    with watched(run_dir) as server:
+        status, headers, body = ask(server, "/")
+        assert (status, body[:15]) == (200, b"<!doctype html>")
+        assert headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert "iteration_000001.mp4" in update_of(server)["html"]
+        assert ask(server, "/videos/iteration_000001.mp4")[::2] == (200, b"pictures")
+        for path in (
+            *("/progress.jsonl", "/result.json", "/.hydra/config.yaml", "/videos", "/videos/", "/videos/notes.txt"),
+            *("/videos/iteration_000002.mp4", "/videos/../progress.jsonl", "/videos/..%2Fprogress.jsonl"),
+            *("/videos//etc/passwd", "/../../etc/passwd", "/%2e%2e/progress.jsonl"),
+        ):
+            status, _, body = ask(server, path)
+            assert (status, body) == (404, b"not found"), path
+
+
+@pytest.mark.parametrize("path", ["/", "/update", "/videos/iteration_000001.mp4"])
+@pytest.mark.parametrize(("host", "status"), [
+    ("127.0.0.1:1", 200), ("localhost:9000", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403),
+    ("evil.example:80@127.0.0.1", 200), ("", 403), ("[", 403),
+])  # fmt: skip
+def test_a_page_of_another_name_reads_nothing(host: str, status: int, path: str, tmp_path: Path) -> None:
+    """A name of a stranger that leads to this machine is in `Host`: DNS rebinding."""
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    (run_dir / "videos").mkdir()
+    (run_dir / "videos" / "iteration_000001.mp4").write_bytes(b"pictures")
+    with watched(run_dir) as server:
+        assert ask(server, path, Host=host)[0] == status
+
+
+def test_other_addresses_of_the_machine_are_not_served(tmp_path: Path) -> None:
+    with watched(write_run(tmp_path / "r", [])) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        for address in ("127.0.0.2", "::1"):
+            with pytest.raises(OSError, match=r"refused|unavailable|assign|supported"):
+                socket.create_connection((address, server.server_address[1]), timeout=5).close()
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+def _read_url(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    page, follows = process.stdout.readline(), process.stdout.readline()
+    assert page.startswith("page     http://127.0.0.1:")
+    assert follows == "follows  run, until Ctrl-C\n"
+    return page.split()[1]
+
+
+def _updates_of(url: str) -> Callable[[], dict[str, Any]]:
+    def update() -> dict[str, Any]:
+        with urllib.request.urlopen(f"{url}update", timeout=WAIT_S) as reply:
+            content: dict[str, Any] = json.load(reply)
+        return content
+
+    return update
+
+
+def wait_until(is_so: Callable[[], bool]) -> None:
+    give_up_s = time.monotonic() + WAIT_S
+    while not is_so():
+        assert time.monotonic() < give_up_s
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_real_run_is_followed_until_ctrl_c(
+    start_main: Callable[..., subprocess.Popen[str]], number: signal.Signals, tmp_path: Path
+) -> None:
+    training = start_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
+    wait_until(lambda: (tmp_path / "run" / ".hydra" / "config.yaml").exists())
+    watching = start_main("report", "run", "--watch")
+    update = _updates_of(_read_url(watching))
+    wait_until(lambda: len(update()["specs"].get(CURVES, {"datasets": {"points": []}})["datasets"]["points"]) >= 3)
+    assert update()["is_going_on"] is True
+    training.send_signal(signal.SIGINT)
+    wait_until(lambda: not update()["is_going_on"])
+    assert '<span class="badge interrupted">interrupted</span>' in update()["html"]
+    assert "SIGINT after iteration" in update()["html"]
+    watching.send_signal(number)
+    out, err = watching.communicate(timeout=WAIT_S)
+    assert (watching.returncode, out, err) == (130, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nothing"], "got      no such folder"),
+        (["."], "none of these files is there"),
+        (["run", "--port", "eighty"], "got      eighty"),
+        (["run", "--port", "65536"], "got      65536"),
+        (["run", "--output", "page.html"], "--output is not for --watch"),
+    ],
+)
+def test_mistakes(run_main: Callable[..., Outcome], tmp_path: Path, arguments: list[str], message: str) -> None:
+    write_run(tmp_path / "run", [progress_line(1)])
+    outcome = run_main("report", *arguments, "--watch")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert message in outcome.err
+
+
+def test_a_port_that_is_taken(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [progress_line(1)])
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        outcome = run_main("report", "run", "--watch", "--port", port)
+    assert outcome.code == 2
+    assert f"where    --port {port}" in outcome.err
+    assert "in use" in outcome.err
+    assert "--port is for --watch" in run_main("report", "run", "--port", port).err

@@ -1,0 +1,122 @@
+"""A page that follows, in a real browser: what changes, what stays where it is, and what it says when all is over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.locks import held
+from runner.report import followed_folder
+from runner.tracking import ProgressLog, write_result
+from tests.report.browser import BROWSER, NAMES, BrowserPage, browser_page
+from tests.report.folders import progress_line, write_run, write_sweep
+from tests.report.test_watch import watched
+
+pytestmark = pytest.mark.skipif(BROWSER is None, reason=f"no browser on PATH: {', '.join(NAMES)}")
+
+CURVES = "Learning curves/learning_curves/0"
+_MARK_AND_SCROLL = """
+for (const node of document.querySelectorAll("svg.marks, figure, section, table")) node.isFromBefore = true;
+document.querySelector("details").open = true;
+scrollTo(0, 500);
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrowserPage]:
+    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 0.0)
+    with browser_page(tmp_path) as page:
+        yield page
+
+
+@contextmanager
+def appending(run_dir: Path) -> Iterator[ProgressLog]:
+    with closing(ProgressLog(run_dir / "progress.jsonl")) as log:
+        yield log
+
+
+def fact(name: str) -> str:
+    """An expression: the value of a fact."""
+    wanted = json.dumps(name)
+    return f"[...document.querySelectorAll('.facts div')].find(d => d.innerText.startsWith({wanted}))?.children[1].innerText"
+
+
+def num_points(page: BrowserPage) -> Any:
+    """What the drawn curve has, as Vega knows it."""
+    return page.evaluate(f"drawn.get({json.dumps(CURVES)})?.view.data('points').length")
+
+
+LIVE = "document.getElementById('live').textContent"
+
+
+def test_it_follows_a_run_to_its_end_and_the_servers(page: BrowserPage, tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "r", [])
+    with watched(run_dir) as server, held(run_dir), appending(run_dir) as log:
+        page.open(server.url)
+        page.wait_for("document.body.innerText.includes('No iteration has ended')")
+        for number in (1, 2):
+            log.append(progress_line(number))
+        page.wait_for(f"{fact('Iterations')} === '2' && document.querySelectorAll('svg.marks').length > 4")
+        assert num_points(page) == 2
+        page.evaluate(_MARK_AND_SCROLL)
+        log.append(progress_line(3))
+        page.wait_for(f"{fact('Iterations')} === '3' && document.documentElement.dataset.updates === '3'")
+        assert num_points(page) == 3
+        assert page.evaluate("scrollY") == 500
+        assert page.evaluate("document.querySelector('details').open") is True
+        drawings = "[...document.querySelectorAll('svg.marks')]"
+        assert page.evaluate(f"{drawings}.length > 4 && {drawings}.every(node => node.isFromBefore)") is True
+        assert page.evaluate(LIVE).startswith("Following.")
+        write_result(
+            run_dir / "result.json", {"status": "failed", "stop_reason": "RuntimeError: the arm has left its rail"}
+        )
+        page.wait_for("document.querySelector('.badge').textContent === 'failed'")
+        assert "the arm has left its rail" in page.evaluate("document.getElementById('Failure').innerText")
+        page.wait_for(f"{LIVE}.startsWith('No process is at work.')")
+        assert page.complaints == []
+    page.wait_for(f"{LIVE}.includes('no longer updates')")
+    assert page.evaluate(fact("Iterations")) == "3"
+
+
+def test_a_sweeps_table_keeps_its_order(page: BrowserPage, tmp_path: Path) -> None:
+    trials = [{"combination": {"lr": str(number)}, "num_lines": 3, "factor": number} for number in range(1, 5)]
+    trials[1]["status"] = "running"
+    sweep = write_sweep(tmp_path / "s", {"lr": ["1", "2", "3", "4"]}, trials)
+    column = "[...document.querySelector('[id=\"Trials/table/0\"] tbody').rows].map(row => row.cells[{}].innerText)"
+    with watched(sweep) as server, held(sweep), appending(sweep / "1") as log:
+        page.open(server.url)
+        page.wait_for("document.querySelectorAll('svg.marks').length > 2")
+        assert page.evaluate(column.format(0)) == ["3", "2", "1", "0"]
+        page.evaluate("document.querySelector('[id=\"Trials/table/0\"] th button').click()")
+        assert page.evaluate(column.format(0)) == ["0", "1", "2", "3"]
+        log.append(progress_line(4, env_runners__episode_return_mean=99.0))
+        page.wait_for(f"({column.format(2)})[1] === '99'")
+        assert page.evaluate(column.format(0)) == ["0", "1", "2", "3"]
+        assert page.evaluate(column.format(1)) == ["finished", "running", "finished", "finished"]
+        assert page.complaints == []
+
+
+def test_the_newest_video_plays(page: BrowserPage, tmp_path: Path) -> None:
+    """A film of the run comes while the page is open, then another one: the page has one, the last."""
+    film = pytest.importorskip("runner.videos", reason="videos need PyAV").VideoFile
+    import numpy as np
+
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    with watched(run_dir) as server, held(run_dir):
+        page.open(server.url)
+        page.wait_for("document.querySelectorAll('svg.marks').length > 0")
+        for number, seconds in ((1, 1), (2, 2)):
+            with film(run_dir / "videos" / f"iteration_{number:06d}.mp4", 10) as file:
+                for shade in range(10 * seconds):
+                    file.add(np.full((64, 64, 3), 10 * shade, np.uint8))
+            page.wait_for(f"Math.round(document.querySelector('video')?.duration) === {seconds}")
+            page.evaluate("document.querySelector('video').play()")
+        assert page.evaluate("document.querySelectorAll('video').length") == 1
+        assert "iteration 2; 1 earlier" in page.evaluate("document.querySelector('video').parentNode.innerText")
+        page.wait_for("!document.querySelector('video').paused && document.querySelector('video').currentTime > 0")
+        assert page.complaints == []
