@@ -25,8 +25,8 @@ WALL, FREE, GOAL_COLOUR, WALKER = (60, 60, 70), (240, 240, 235), (70, 160, 90), 
 class Maze(gym.Env[np.ndarray, np.int64]):
     """Walk to the goal: -0.02 a step, +1 at the goal, cut off after `max_steps` steps.
 
-    An observation is the walker's (row, column), scaled to [0, 1], and for each move whether it is free. The info of each
-    step says whether the goal `is_success` reached.
+    An observation is the walker's (row, column), scaled to [0, 1], and for each move whether it is free. Each step's
+    info says by `is_success` whether the goal is reached.
     """
 
     metadata: ClassVar = {"render_modes": ["rgb_array"], "render_fps": 10}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from runner.config.documents import read_regular
 from runner.report import charts
-from runner.report.page import Block, Cell, Code, Fact, Figure, Page, Section, Table, Text, Video
+from runner.report.page import Block, Code, Fact, Figure, Page, Section, Text
+from runner.report.run_files import configuration, embed_video, environment, videos
 from runner.report.run_record import RunRecord
+from runner.tracking.growing_columns import Column
 from runner.tracking.headline import (
     ENV_STEPS,
     EVALUATION_RETURN,
@@ -26,11 +26,9 @@ from runner.tracking.headline import (
     duration_text,
     number_text,
 )
-from runner.tracking.series import Column, axis_of, axis_title, last_values, plain, thin
-from runner.tracking.summary import resume_command
+from runner.tracking.series import axis_of, axis_title, last_values, plain, thin
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
-MOST_VIDEO_BYTES = 16_000_000
 _ITERATION_S = "time_this_iter_s"
 _LEARNERS = "learners/"
 _REPLAY, _INTENSITY = "replay_buffers/", "training_intensity"
@@ -65,11 +63,6 @@ _OTHER = "other"
 Rows = list[dict[str, Any]]
 
 
-def embed_video(file: Path) -> str:
-    """Return a video as an address that has all of it; raises OSError."""
-    return f"data:video/mp4;base64,{base64.b64encode(read_regular(file, MOST_VIDEO_BYTES)).decode()}"
-
-
 def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> Page:
     """Return what is known of a run.
 
@@ -80,15 +73,15 @@ def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> 
     sections = [
         Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
         Section("Learning curves", list(_learning_curves(record))),
-        Section("Policy", list(_videos(record, url_of))),
+        Section("Policy", list(videos(record, url_of))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
         Section("Learner", list(_learner(record))),
         Section("Replay", list(_replay(record))),
         Section("Time", list(_time(record))),
         Section("Episodes", list(_metrics(record, "env_runners/", but=_main_metrics(record)))),
         Section("Other metrics", list(_others(record))),
-        Section("Configuration", list(_configuration(record))),
-        Section("Environment", list(_environment(record))),
+        Section("Configuration", list(configuration(record))),
+        Section("Environment", list(environment(record))),
     ]
     facts = _facts(record)
     return Page(
@@ -219,20 +212,6 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
         caption=" ".join(texts),
         height=height,
     )
-
-
-def _videos(record: RunRecord, url_of: Callable[[Path], str]) -> Iterator[Block]:
-    """Yield the newest video, and where the others are."""
-    if not record.videos:
-        return
-    newest, iteration = record.videos[-1], record.videos[-1].stem.removeprefix("iteration_").lstrip("0")
-    try:
-        url = url_of(newest)
-    except OSError as error:
-        yield Text(f"{newest} is not shown: {error}")
-        return
-    others = f"; {len(record.videos) - 1} earlier ones are in {newest.parent}" if len(record.videos) > 1 else ""
-    yield Video(url, f"Evaluation after iteration {iteration}{others}.")
 
 
 # -- small charts -----------------------------------------------------------------------------------------------------
@@ -392,31 +371,3 @@ def _phases_over_time(record: RunRecord, phases: Mapping[str, Column]) -> Figure
         points={charts.POINTS: rows},
         height=240,
     )
-
-
-# -- what it was made with --------------------------------------------------------------------------------------------
-
-
-def _configuration(record: RunRecord) -> Iterator[Block]:
-    if record.overrides:
-        yield Code("\n".join(record.overrides))
-    if record.checkpoint:
-        yield Code(resume_command(record.path))
-    if record.config:
-        yield Code(record.config, "config.yaml")
-
-
-def _environment(record: RunRecord) -> Iterator[Block]:
-    known = record.environment
-    if not known:
-        return
-    git = known.get("git") or {}
-    revision = git.get("revision")
-    rows = {
-        "git revision": f"{revision}{', with changes' if git.get('dirty') else ''}" if revision else "-",
-        **{name: str(version) for name, version in (known.get("versions") or {}).items()},
-        "python": str(known.get("python", "-")),
-        "platform": str(known.get("platform", "-")),
-        "CPUs": f"{known.get('cpus_available', '-')} of {known.get('cpu_count', '-')}",
-    }
-    yield Table(["", ""], [[Cell(name), Cell(text)] for name, text in rows.items()], is_sortable=False)

@@ -11,7 +11,8 @@ from runner.config.documents import parse_json, read_regular
 from runner.config.yaml_bounds import MAX_YAML_BYTES
 from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.locks import owner_of
-from runner.tracking.series import Column, choose_axis, read_columns
+from runner.tracking.growing_columns import Column
+from runner.tracking.series import choose_axis, read_columns
 
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
 

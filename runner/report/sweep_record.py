@@ -11,10 +11,11 @@ from runner.config.errors import Problem, UserError
 from runner.locks import owner_of
 from runner.sweep.space import SEED, Value
 from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.tracking.growing_columns import Column
 from runner.tracking.headline import TOTAL_S
 from runner.tracking.plain_values import finite_number
 from runner.tracking.progress_log import ProgressLog
-from runner.tracking.series import Column, read_columns
+from runner.tracking.series import read_columns
 
 _TRIALS_FILE = "trials.jsonl"
 

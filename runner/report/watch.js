@@ -160,7 +160,7 @@ async function refresh() {
     isGoingOn = content.is_going_on;
     document.title = content.title;
     await show(content);
-    document.documentElement.dataset.updates = Number(document.documentElement.dataset.updates ?? 0) + 1;
+    document.documentElement.dataset.shown = tag;
   }
   if (shown.size) {
     sayState();

@@ -12,7 +12,7 @@ from runner.config.documents import read_regular
 from runner.interrupts import interrupts, is_interrupted
 from runner.report.followed_folder import VIDEOS, FollowedFolder
 from runner.report.page import Content, render_document
-from runner.report.run_page import MOST_VIDEO_BYTES
+from runner.report.run_files import MOST_VIDEO_BYTES
 
 ADDRESS = "127.0.0.1"
 # Names of this machine, with any port: a tunnel may end at another one. A foreign web page whose name leads here (DNS

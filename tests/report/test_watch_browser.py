@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from runner.locks import held
 from runner.report import followed_folder
 from runner.tracking import ProgressLog, write_result
+from tests.conftest import WAIT_S
 from tests.report.browser import BROWSER, NAMES, BrowserPage, browser_page
 from tests.report.folders import progress_line, write_run, write_sweep
 from tests.report.test_watch import watched
@@ -42,8 +45,8 @@ def appending(run_dir: Path) -> Iterator[ProgressLog]:
 
 def fact(name: str) -> str:
     """An expression: the value of a fact."""
-    wanted = json.dumps(name)
-    return f"[...document.querySelectorAll('.facts div')].find(d => d.innerText.startsWith({wanted}))?.children[1].innerText"
+    found = f"[...document.querySelectorAll('.facts div')].find(div => div.innerText.startsWith({json.dumps(name)}))"
+    return f"{found}?.children[1].innerText"
 
 
 def num_points(page: BrowserPage) -> Any:
@@ -51,21 +54,26 @@ def num_points(page: BrowserPage) -> Any:
     return page.evaluate(f"drawn.get({json.dumps(CURVES)})?.view.data('points').length")
 
 
+IS_SHOWN = "document.documentElement.dataset.shown === tag"  # all of it
 LIVE = "document.getElementById('live').textContent"
 
 
-def test_it_follows_a_run_to_its_end_and_the_servers(page: BrowserPage, tmp_path: Path) -> None:
+def test_it_follows_a_run_to_its_end_and_the_servers(
+    page: BrowserPage, start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
     run_dir = write_run(tmp_path / "r", [])
-    with watched(run_dir) as server, held(run_dir), appending(run_dir) as log:
-        page.open(server.url)
+    serving = start_main("report", "r", "--watch")
+    assert serving.stdout is not None
+    with held(run_dir), appending(run_dir) as log:
+        page.open(serving.stdout.readline().split()[1])
         page.wait_for("document.body.innerText.includes('No iteration has ended')")
         for number in (1, 2):
             log.append(progress_line(number))
-        page.wait_for(f"{fact('Iterations')} === '2' && document.querySelectorAll('svg.marks').length > 4")
+        page.wait_for(f"{fact('Iterations')} === '2' && {IS_SHOWN}")
         assert num_points(page) == 2
         page.evaluate(_MARK_AND_SCROLL)
         log.append(progress_line(3))
-        page.wait_for(f"{fact('Iterations')} === '3' && document.documentElement.dataset.updates === '3'")
+        page.wait_for(f"{fact('Iterations')} === '3' && {IS_SHOWN}")
         assert num_points(page) == 3
         assert page.evaluate("scrollY") == 500
         assert page.evaluate("document.querySelector('details').open") is True
@@ -79,6 +87,8 @@ def test_it_follows_a_run_to_its_end_and_the_servers(page: BrowserPage, tmp_path
         assert "the arm has left its rail" in page.evaluate("document.getElementById('Failure').innerText")
         page.wait_for(f"{LIVE}.startsWith('No process is at work.')")
         assert page.complaints == []
+    serving.send_signal(signal.SIGINT)
+    assert serving.wait(WAIT_S) == 130
     page.wait_for(f"{LIVE}.includes('no longer updates')")
     assert page.evaluate(fact("Iterations")) == "3"
 
