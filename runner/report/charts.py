@@ -22,6 +22,7 @@ _remembered = lru_cache(maxsize=512)
 POINTS, OTHERS, TICKS = "points", "others", "ticks"
 DASHED = "dashed"
 MOST_COLOURS = 10
+_TEXT_WIDTH = 110  # of what stands behind a bar, in pixels
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _GREY = "#8d99a6"
 _COLOURS = (
@@ -298,19 +299,16 @@ def scatter(
 
 @_remembered
 def bars(x_title: str) -> Chart:
-    """Return lengths with texts behind them.
-
-    Rows of `POINTS`: `name`, `x`, `room` (where the axis ends, behind the text), `text`, in their order.
-    """
+    """Return lengths with texts behind them. Rows of `POINTS`: `name`, `x`, `text`, in their order."""
     y = alt.Y(
         "name:N", sort=None, title=None, axis=alt.Axis(labelLimit=260, domain=False, ticks=False, labelFontSize=12)
     )
-    axis, scale = alt.Axis(format="~s", tickCount=6), alt.Scale(nice=False)
-    base = alt.Chart(alt.NamedData(POINTS)).encode(x=alt.X("x:Q", title=x_title, axis=axis, scale=scale), y=y)
+    room = alt.Scale(nice=False, range=[0, alt.ExprRef(f"width - {_TEXT_WIDTH}")])
+    x = alt.X("x:Q", title=x_title, axis=alt.Axis(format="~s", tickCount=6), scale=room)
+    base = alt.Chart(alt.NamedData(POINTS)).encode(x=x, y=y)
     lengths = base.mark_bar(cornerRadiusEnd=3, height=alt.RelativeBandSize(0.62), color=_COLOURS[0])
     texts = base.mark_text(align="left", dx=6, fontSize=12).encode(text="text:N")
-    ends = base.mark_point(opacity=0).encode(x=alt.X("room:Q", title=x_title, axis=axis, scale=scale))
-    return _without_theme(alt.LayerChart(layer=[lengths, texts, ends]))
+    return _without_theme(alt.LayerChart(layer=[lengths, texts]))
 
 
 @_remembered

@@ -341,9 +341,9 @@ def _phases(columns: Mapping[str, Column]) -> dict[str, Column]:
 
 def _shares(phases: Mapping[str, Column]) -> Figure:
     totals = {title: float(values.sum()) for title, values in phases.items()}
-    whole, room = sum(totals.values()), plain(1.35 * max(totals.values()))
+    whole = sum(totals.values())
     rows = [
-        {"name": title, "x": plain(seconds), "room": room, "text": f"{_seconds_text(seconds)} · {seconds / whole:.1%}"}
+        {"name": title, "x": plain(seconds), "text": f"{_seconds_text(seconds)} · {seconds / whole:.1%}"}
         for title, seconds in sorted(totals.items(), key=lambda total: -total[1])
     ]
     return Figure(
