@@ -33,12 +33,12 @@ class StandIn(gym.Env[Any, Any]):
         if seed is not None:
             self.observation_space.seed(seed)
         self._t = 0
-        return _item_of(self.observation_space), {}
+        return item_of(self.observation_space), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Take one step."""
         self._t += 1
-        return _item_of(self.observation_space), 0.0, False, self._t == _EPISODE_LEN, {}
+        return item_of(self.observation_space), 0.0, False, self._t == _EPISODE_LEN, {}
 
 
 class MultiAgentStandIn(MultiAgentEnv):
@@ -68,12 +68,12 @@ class MultiAgentStandIn(MultiAgentEnv):
         return obs, rewards, terminateds, truncateds, infos
 
 
-def _item_of(space: gym.Space[Any]) -> Any:
+def item_of(space: gym.Space[Any]) -> Any:
     """Return a random item; flags are set, so that an action mask among them allows all actions."""
     if isinstance(space, gym.spaces.Dict):
-        return {key: _item_of(part) for key, part in space.spaces.items()}
+        return {key: item_of(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
-        return tuple(map(_item_of, space.spaces))
+        return tuple(map(item_of, space.spaces))
     if isinstance(space, gym.spaces.MultiBinary) or _holds_flags(space):
         return np.ones(space.shape, space.dtype)
     return space.sample()

@@ -1,1 +1,31 @@
-"""What users test their own parts with."""
+"""Contracts of the parts of a run: checks of pieces, modules, losses, environments, readers, operators and callbacks.
+
+The checks of our own parts are these ones, so that a part of your own keeps to the same rules: docs/contracts.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+# Public name -> submodule, imported when it is asked for.
+_EXPORTS: dict[str, str] = {
+    "BrokenContract": "rules",
+    "EnvironmentCheck": "environment_check",
+    "check_callback": "callback_contract",
+    "check_environment": "environment_check",
+    "check_loss": "loss_contract",
+    "check_module": "module_contract",
+    "check_operator": "operator_contract",
+    "check_piece": "piece_contract",
+    "check_reader": "reader_contract",
+    "inspect_environment": "environment_check",
+}
+
+__all__ = sorted(_EXPORTS)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_EXPORTS[name]}"), name)

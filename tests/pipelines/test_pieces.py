@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import gymnasium as gym
 import numpy as np
 import pytest
 import torch
@@ -81,7 +82,7 @@ OURS = {
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_pieces(name: str) -> None:
-    check_piece(OURS[name])
+    check_piece(*OURS[name])
 
 
 def test_every_exported_piece_is_put_through_the_contract() -> None:
@@ -178,7 +179,7 @@ AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")
     ids=lambda case: f"{case.make.__name__}-{case.verb}-{len(case.edits)}",
 )
 def test_pieces_of_users(case: PieceCase) -> None:
-    check_piece(case)
+    check_piece(*case)
 
 
 # -- the contract notices what is wrong --------------------------------------------------------------------------------
@@ -228,22 +229,119 @@ class StateOfObjects(CountsRows):
         return super().get_state() | {"self": self}
 
 
+class DrawsFromElsewhere(ConnectorPiece):
+    writes = ("noise",)
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return batch | {"noise": np.random.default_rng().random(3)}
+
+
+class WritesIntoEpisodes(ConnectorPiece):
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        episodes.current_obs[:] = 0.0
+        return batch
+
+
+class WritesMoreInEvaluation(ConnectorPiece):
+    def __call__(self, *, batch: dict[str, Any], explore: bool | None = None, **kwargs: Any) -> dict[str, Any]:
+        return batch if explore else batch | {"greedy": batch["obs"]}
+
+
+class DeclaresAList(CountsRows):
+    reads = ["obs"]  # type: ignore[assignment]  # noqa: RUF012
+
+
+class KeepsWhatItDrops(CountsRows):
+    drops = ("obs",)
+
+
+class HasNoSpace(CountsRows):
+    def recompute_output_observation_space(self, *spaces: Any) -> Any:
+        return "any"
+
+
+class HasSpacesAtRandom(CountsRows):
+    num_calls = 0
+
+    def recompute_output_action_space(self, *spaces: Any) -> Any:
+        self.num_calls += 1
+        return gym.spaces.Discrete(self.num_calls)
+
+
+class CompletesInSecret(CountsRows):
+    def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
+        columns["secret"] = columns["rewards"]
+
+
+class CannotBeReset(CountsRows):
+    def reset_state(self) -> None:
+        raise RuntimeError("no reset")
+
+
+class ReportsNothing(CountsRows):
+    reports: ClassVar = {"seen": ("sum", "rows")}
+
+
+class ReportsNaN(ReportsNothing):
+    def __call__(self, *, batch: dict[str, Any], metrics: Any = None, **kwargs: Any) -> dict[str, Any]:
+        if metrics is not None:
+            metrics.report("seen", float("nan"))
+        return super().__call__(batch=batch)
+
+
+class DeclaresNoReduction(CountsRows):
+    reports: ClassVar = {"seen": "rows"}
+
+
+class NeedsItsReporter(ReportsNothing):
+    def __call__(self, *, batch: dict[str, Any], metrics: Any = None, **kwargs: Any) -> dict[str, Any]:
+        metrics.report("seen", 1.0)
+        return super().__call__(batch=batch)
+
+
+class ReturnsNothing(ConnectorPiece):
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> Any:
+        batch.clear()
+
+
+class ReadsTooMuch(ConnectorPiece):
+    reads = ("num_rows_seen",)
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return batch
+
+
 @pytest.mark.parametrize(
     ("piece_class", "message"),
     [
-        (WritesInSecret, r"not declared in `writes`: \['last_reward'\]"),
-        (WritesNothing, r"declared in `writes` but not written: \['promised'\]"),
+        (WritesInSecret, "column last_reward is written and not declared in `writes`"),
+        (WritesNothing, "column promised is declared in `writes` and not written"),
         (TakesTooLittle, "does not take all keywords"),
-        (DropsRows, "column 'obs' has 2 rows after the piece, 3 before it"),
-        (ChangesInSecret, "column 'obs' is changed, but not declared"),
-        (ForgetsItsState, "another state"),
+        (DropsRows, "column obs has another number of rows after the piece\n.*\n   got      2 rows\n"),
+        (ChangesInSecret, "column obs is changed and not declared in `writes`"),
+        (ForgetsItsState, "get_state after set_state gives another own"),
         (CountsTwice, "counted twice"),
-        (StateOfObjects, "no plain value: StateOfObjects"),
+        (StateOfObjects, "state/self: StateOfObjects cannot be part of a checkpoint"),
+        (DrawsFromElsewhere, "two pieces with the same stream and input write different noise"),
+        (WritesIntoEpisodes, "the piece writes into obs of the episodes"),
+        (WritesMoreInEvaluation, "column greedy is written without explore only"),
+        (DeclaresAList, "reads is no tuple of column names"),
+        (KeepsWhatItDrops, "column obs is declared in `drops` and still there"),
+        (HasNoSpace, "a space is none"),
+        (HasSpacesAtRandom, "the second call returns another space"),
+        (CompletesInSecret, "complete_fragment adds other columns than `writes_per_fragment` declares"),
+        (CannotBeReset, "RuntimeError: no reset"),
+        (ReportsNothing, "metric seen is declared and not reported"),
+        (ReportsNaN, "metric seen is not finite"),
+        (DeclaresNoReduction, "reports\\['seen'\\] is"),
+        (NeedsItsReporter, "AttributeError: 'NoneType' object has no attribute 'report'"),
+        (ReturnsNothing, "ReturnsNothing.__call__ does not return the batch"),
+        (ReadsTooMuch, "(?s)num_rows_seen"),
     ],
 )
 def test_contract_refuses(piece_class: type[ConnectorPiece], message: str) -> None:
     with pytest.raises(AssertionError, match=message):
-        check_piece(PieceCase(piece_class, "env_to_module", *AFTER_OBS))
+        check_piece(piece_class, "env_to_module", *AFTER_OBS)
 
 
 # -- single pieces -----------------------------------------------------------------------------------------------------

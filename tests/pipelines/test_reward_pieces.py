@@ -33,7 +33,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_contract(name: str) -> None:
-    check_piece(CASES[name])
+    check_piece(*CASES[name])
 
 
 @pytest.mark.parametrize("edits", [[], WITH_MASK], ids=["plain", "with_mask"])

@@ -53,7 +53,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_contract(name: str) -> None:
-    check_piece(CASES[name])
+    check_piece(*CASES[name])
 
 
 def mask_of(block: Any) -> Any:

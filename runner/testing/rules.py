@@ -1,0 +1,116 @@
+"""What contracts are made of: rules that yield what breaks them, and one error that lists all of it."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.checkpoints.stored_values import Reference, from_plain, to_plain
+from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.episodes import nested
+from runner.segments import Segment
+
+# Yields a problem for each way in which it is broken; none: it is kept.
+Rule = Callable[[], Iterable[Problem]]
+_HERE = str(Path(__file__).parent)
+
+
+class BrokenContract(AssertionError):
+    """A part breaks rules of its contract; to pytest a failed test.
+
+    Attributes:
+        problems: what is broken, where, what was got and what is allowed.
+    """
+
+    def __init__(self, name: str, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        count = f"{len(problems)} rule" + ("" if len(problems) == 1 else "s")
+        paragraphs = [problem.render(number) for number, problem in enumerate(problems, start=1)]
+        super().__init__("\n\n".join([f"{name} breaks {count} of its contract", *paragraphs]))
+
+
+def check_rules(name: str, rules: Iterable[Rule]) -> None:
+    """Check all rules.
+
+    Raises:
+        BrokenContract: some are broken; it lists all of them, each problem once.
+    """
+    problems = list(dict.fromkeys(problem for rule in rules for problem in problems_of(rule)))
+    if problems:
+        raise BrokenContract(name, problems)
+
+
+def problems_of(rule: Rule) -> Iterator[Problem]:
+    """Yield what breaks a rule; an error of the part is one, too."""
+    try:
+        yield from rule()
+    except ConfigError as error:
+        yield from error.problems
+    except RunFailure as error:
+        yield error.problem
+    except Exception as error:  # a part of a user may raise anything
+        yield problem_of_error(error)
+
+
+def problem_of_error(error: Exception, what: str | None = None) -> Problem:
+    """Return an error as a problem, with the newest line outside of the contracts."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    text = f"{type(error).__name__}: {error}"
+    return Problem(text if what is None else f"{what}: {text}", where)
+
+
+# -- states ------------------------------------------------------------------------------------------------------------
+
+
+def through_checkpoint(state: Mapping[str, Any], owner: str) -> Any:
+    """Return a state as a resumed run reads it from a checkpoint.
+
+    Raises:
+        RunFailure: it has a value that no checkpoint holds.
+    """
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    segments: list[Segment] = []
+
+    def put(segment: Segment) -> Reference:
+        segments.append(segment)
+        return [str(len(segments) - 1), 0]
+
+    try:
+        plain = to_plain(state, "state", arrays, put)
+    except TypeError as error:
+        allowed = "numbers, texts, None, arrays, and dicts with texts as keys, lists and tuples of them"
+        raise RunFailure(Problem(f"{error}", f"{owner}.get_state", allowed=allowed)) from error
+    return from_plain(plain, arrays, lambda reference: segments[int(reference[0])])
+
+
+def are_equal(first: Any, second: Any) -> bool:
+    """Return whether nested values are the same; NaNs are equal to each other, and so are a list and a tuple."""
+    if isinstance(first, Mapping):
+        is_same_kind = isinstance(second, Mapping) and first.keys() == second.keys()
+        return is_same_kind and all(are_equal(first[key], second[key]) for key in first)
+    if isinstance(first, (list, tuple)):
+        is_same_kind = isinstance(second, (list, tuple)) and len(first) == len(second)
+        return is_same_kind and all(map(are_equal, first, second))
+    one, other = np.asarray(first), np.asarray(second)
+    has_nan = one.dtype.kind in "fc" and other.dtype.kind in "fc"
+    return bool(np.array_equal(one, other, equal_nan=has_nan))
+
+
+def find_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
+    """Return the first key whose values differ, or that only one has; None if there is none."""
+    keys = dict.fromkeys([*first, *second])
+    return next((k for k in keys if k not in first or k not in second or not are_equal(first[k], second[k])), None)
+
+
+def outline(value: Any) -> str:
+    """Return shape and dtype of an array or a tensor, leaf by leaf; the type of anything else."""
+    if isinstance(value, (dict, tuple)):
+        return str(nested.map_leaves(outline, value))
+    if hasattr(value, "shape") and hasattr(value, "dtype"):
+        return f"shape {tuple(value.shape)} and dtype {str(value.dtype).removeprefix('torch.')}"
+    return type(value).__name__
