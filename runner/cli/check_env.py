@@ -24,9 +24,9 @@ def main(argv: Sequence[str]) -> int:
         raise UsageError(f"check-env makes the environment alone\n   got      {others[0]}\n   allowed  env.KEY=VALUE")
     named = _override_of(arguments.words[0], arguments.config_dir)
     env = build_blocks(compose_experiment([named, *arguments.overrides], arguments.config_dir)).env
-    from runner.testing.environment_check import check_environment
+    from runner.testing import inspect_environment
 
-    check = check_environment(env)
+    check = inspect_environment(env)
     print(render_check(env.name, check))
     return 1 if check.faults else 0
 

@@ -36,10 +36,10 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
     wrappers = [_import_wrapper(index, block) for index, block in enumerate(config.wrappers)]
     with _telling_what(config):
         env = _make_bare(config, num_envs, mode, wrappers)
-    _check_made(env, num_envs, config.name, "env._target_" if config._target_ else "env.env", str(config.env_config))
+    check_made(env, num_envs, config.name, "env._target_" if config._target_ else "env.env", str(config.env_config))
     for index, (wrapper, block) in enumerate(zip(wrappers, config.wrappers, strict=True)):
         env = _wrapped(env, wrapper, index, block)
-        _check_made(env, num_envs, block["_target_"], f"env.wrappers.{index}", str(block))
+        check_made(env, num_envs, block["_target_"], f"env.wrappers.{index}", str(block))
     return env
 
 
@@ -91,16 +91,16 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
     arguments = dict(config.env_config)
     if config._target_ is not None:
         target = import_target(config._target_, "env._target_", *_KINDS, or_function=True)
-        return target(**({"num_envs": num_envs} if _makes_all_at_once(target) else {}) | arguments)
+        return target(**({"num_envs": num_envs} if makes_all_at_once(target) else {}) | arguments)
     name = config.env or ""
     # One sub-environment is stepped faster by itself.
-    is_batched = num_envs > 1 and all(map(_makes_all_at_once, wrappers)) and _has_batched_implementation(name)
+    is_batched = num_envs > 1 and all(map(makes_all_at_once, wrappers)) and _has_batched_implementation(name)
     if mode == "vector_entry_point" or (mode == "auto" and is_batched):
         return gym.make_vec(name, num_envs, **{"vectorization_mode": "vector_entry_point", **arguments})
     return gym.make(name, disable_env_checker=True, **arguments)
 
 
-def _makes_all_at_once(target: Any) -> bool:
+def makes_all_at_once(target: Any) -> bool:
     """Return whether all sub-environments are made by one call: a class of such, or a function that asks how many."""
     if inspect.isclass(target):
         return issubclass(target, gym.vector.VectorEnv)
@@ -128,7 +128,7 @@ def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any
 def _hint(env: Environment, wrapper: Any) -> str | None:
     """Return what goes together, where an environment and a wrapper step different numbers of them."""
     steps_all = isinstance(env, gym.vector.VectorEnv)
-    if not inspect.isclass(wrapper) or steps_all == _makes_all_at_once(wrapper) or isinstance(env, MultiAgentEnv):
+    if not inspect.isclass(wrapper) or steps_all == makes_all_at_once(wrapper) or isinstance(env, MultiAgentEnv):
         return None
     if steps_all:
         return "a gymnasium.vector.VectorWrapper around sub-environments that are stepped together"
@@ -150,7 +150,7 @@ def _telling_what(config: EnvConfig) -> Iterator[None]:
         raise ConfigError([problem]) from error
 
 
-def _check_made(env: Environment, num_envs: int, name: str, where: str, got: str) -> None:
+def check_made(env: Environment, num_envs: int, name: str, where: str, got: str) -> None:
     """Check what a function, or a class that is not the environment's, has returned."""
     if not isinstance(env, _KINDS):
         raise ConfigError([Problem(f"{name} made {type(env).__name__}, no environment", where, got, _KIND_NAMES)])

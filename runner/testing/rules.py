@@ -53,15 +53,16 @@ def problems_of(rule: Rule) -> Iterator[Problem]:
     except RunFailure as error:
         yield error.problem
     except Exception as error:  # a part of a user may raise anything
-        yield problem_of_error(error)
+        where = _newest_line(error)
+        if where is None:  # nothing but this package was running
+            raise
+        yield Problem(f"{type(error).__name__}: {error}", where)
 
 
-def problem_of_error(error: Exception, what: str | None = None) -> Problem:
-    """Return an error as a problem, with the newest line outside of the contracts."""
+def _newest_line(error: Exception) -> str | None:
+    """Return the newest line of an error outside of this package."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
-    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
-    text = f"{type(error).__name__}: {error}"
-    return Problem(text if what is None else f"{what}: {text}", where)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

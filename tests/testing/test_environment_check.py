@@ -7,13 +7,14 @@ import pytest
 from runner.cli.main import main
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
-from runner.testing.environment_check import EnvironmentCheck, check_environment
+from runner.testing import BrokenContract, EnvironmentCheck, check_environment, inspect_environment
+from tests.testing import faulty_environments
 
 FAULTY = "tests.testing.faulty_environments"
 
 
 def check(name: str, num_steps: int = 60, **config: object) -> EnvironmentCheck:
-    return check_environment(EnvConfig(_target_=f"{FAULTY}.{name}", **config), num_steps)  # type: ignore[arg-type]
+    return inspect_environment(EnvConfig(_target_=f"{FAULTY}.{name}", **config), num_steps)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -94,9 +95,137 @@ def test_nothing_is_wrong(name: str) -> None:
     assert found.facts["episodes"].startswith("6 of 10 to 10 env steps (mean 10.0), mean return 10")
 
 
-def test_several_agents_are_refused() -> None:
-    with pytest.raises(ConfigError, match="one environment with one agent"):
-        check_environment(EnvConfig(_target_="runner.environments.MultiAgentCartPole"))
+# -- sub-environments that are stepped together ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("ResetsInTheSameStep", "sub-environments are not reset in the step after their episode's end"),
+        ("ResetsInSecret", "the step that resets a sub-environment gives it a reward"),
+        ("EndsInResets", "the step that resets a sub-environment ends its episode, too"),
+        ("ShowsFinalObservations", "infos have a final_obs"),
+        ("RewardsAsLists", "rewards are no numbers"),
+        ("RewardsNaN", "a reward is not finite"),
+        ("EndsAsNumbers", "terminateds are no bools"),
+        ("ObservesOne", "the environment's observations do not have the shape of its space"),
+        ("InfosOfOne", "info place has no value for each sub-environment"),
+        ("InfosWithoutMask", "info _place does not say for which sub-environments there is a place"),
+        ("RaisesTogether", "step raised ValueError: the motors are off"),
+        ("FourTogether", "step does not return five values"),
+    ],
+)
+def test_fault_together(name: str, what: str) -> None:
+    assert [fault.what[: len(what)] for fault in check(name).faults] == [what]
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("SpacesOfOne", "observation_space is not single_observation_space for all sub-environments"),
+        ("OneSeedForAll", "all sub-environments begin with the same observation, though it depends on the seed"),
+        ("SeededOnce", "a second reset with the same seed gives other observations"),
+        ("UnseededTogether", "the same seed and actions give other observations"),
+        ("NeverEndsTogether", "no episode has ended after 60 env steps"),
+    ],
+)
+def test_warning_together(name: str, what: str) -> None:
+    found = check(name)
+    assert not found.faults
+    assert any(warning.what.startswith(what) for warning in found.warnings)
+
+
+def test_nothing_is_wrong_together() -> None:
+    found = check("Walks")
+    assert not found.faults + found.warnings
+    assert found.facts["episodes"].startswith("4 of 10 to 10 env steps (mean 10.0), mean return 10")
+    assert "of 8 sub-environments" in found.facts["env steps/s"]
+
+
+def test_our_own_together() -> None:
+    found = check_environment(EnvConfig(_target_="runner.environments.StatelessCartPole"), 200)
+    assert not found.warnings
+
+
+# -- several agents ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "where"),
+    [
+        ("ResetsNobody", "reset observes no agent", "reset"),
+        ("UnknownAgent", "the environment's observations name an agent that is none of its possible_agents", "episode 0"),
+        ("UnknownReward", "the environment's rewards name an agent that is none of its possible_agents", "episode 0"),
+        ("ComesBack", "agent left is observed after its episode has ended", "episode 0"),
+        ("TruncatedUnseen", "agent left is truncated without a final observation", "episode 0"),
+        ("OtherShape", "the environment's observations do not have the shape of its space", "agent left"),
+        ("NaNOfAgent", "an observation of the environment is not finite", "agent left"),
+        ("RewardOfText", "the reward of agent left is no number", "episode 0"),
+        ("InfiniteReward", "a reward is not finite", "agent left"),
+        ("InfoOfText", "an info is no dict", "agent left"),
+        ("StandsStill", "no agent has acted in 100 env steps, and the episode goes on", "step"),
+        ("RaisesWithAgents", "the environment raised ValueError in step: no ball", "episode 0"),
+        ("FourDicts", "the environment's step returned a tuple of dict, dict, dict, dict", "episode 0"),
+    ],
+)
+def test_fault_of_agents(name: str, what: str, where: str) -> None:
+    [fault] = check(name, 300).faults
+    assert fault.what.startswith(what)
+    assert where in str(fault.where)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("NeverComes", "agent guest was never observed in 60 env steps"),
+        ("InfoOfNobody", "infos name an agent that is none of possible_agents"),
+        ("EndsOfAgentsAsNumbers", "terminated is no bool"),
+        ("RewardsTheEnded", "an agent has a reward after its end, which no module learns from"),
+        ("UnseededAgents", "the same seed and actions give other observations"),
+        ("NeverEndsWithAgents", "no episode has ended after 60 env steps"),
+        ("AgentsWithoutBounds", "actions have no bounds"),
+        ("LeavesSpaceOfAgent", "an observation leaves the environment's observation space"),
+    ],
+)
+def test_warning_of_agents(name: str, what: str) -> None:
+    found = check(name)
+    assert not found.faults
+    assert [warning.what[: len(what)] for warning in found.warnings] == [what]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("TwoNamesakes", "possible_agents are no list of different names"), ("AgentWithoutSpace", "has no space in")],
+)
+def test_agents_that_no_run_can_have(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=text):
+        check(name)
+
+
+def test_nothing_is_wrong_with_agents() -> None:
+    found = check("Passing")
+    assert not found.faults + found.warnings
+    assert found.facts["episodes"].startswith("6 of 10 to 10 env steps (mean 10.0), mean return 10")
+    assert "actions of agents" in found.facts["env steps/s"]
+
+
+@pytest.mark.parametrize("name", ["mpe2.simple_speaker_listener_v4", "pettingzoo.classic.tictactoe_v3"])
+def test_petting_zoo(name: str) -> None:
+    pytest.importorskip("mpe2" if name.startswith("mpe2") else "pettingzoo")
+    config = EnvConfig(_target_="runner.environments.PettingZooEnv", env_config={"name": name})
+    assert check_environment(config, 100).facts
+
+
+# -- as an error, and as a command -------------------------------------------------------------------------------------
+
+
+def test_faults_are_one_error() -> None:
+    with pytest.raises(BrokenContract, match=r"(?s)ReturnsNaN breaks 1 rule.*is not finite.*got +obs\[1\] = nan"):
+        check_environment(faulty_environments.ReturnsNaN, 60)
+    assert check_environment(faulty_environments.Walk, 60).facts
+    assert check_environment(faulty_environments.Walks, 60).facts
+    with pytest.raises(ConfigError, match="dict made dict, no environment"):
+        check_environment(dict)
 
 
 @pytest.mark.parametrize(
@@ -105,6 +234,10 @@ def test_several_agents_are_refused() -> None:
         (["CartPole-v1"], 0, "CartPole-v1: usable"),
         (["catch"], 0, "runner.environments.Catch: usable"),
         ([f"{FAULTY}.Walk", "env.env_config.length=3"], 0, "of 3 to 3 env steps"),
+        (["speaker_listener"], 0, "agent speaker_0"),
+        (["runner.environments.StatelessCartPole"], 0, "of 8 sub-environments"),
+        ([f"{FAULTY}.ComesBack"], 1, "1. agent left is observed after its episode has ended"),
+        ([f"{FAULTY}.RewardsNaN"], 1, "1. a reward is not finite"),
         ([f"{FAULTY}.ReturnsNaN"], 1, "1. an observation of the environment is not finite"),
     ],
 )

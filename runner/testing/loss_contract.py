@@ -1,0 +1,283 @@
+"""What a learner asks of every loss, ours and yours."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.errors import Problem
+from runner.config.metrics import producible_metrics
+from runner.config.schemas import ExperimentConfig
+from runner.episodes import nested
+from runner.learners.learner import Learner
+from runner.learners.loss import Loss, find_misfit, with_noise
+from runner.modules.rl_module import RLModule
+from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
+from runner.testing.rules import Rule, are_equal, check_rules, through_checkpoint
+from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space, small_module
+
+_NUM_ROWS = 13  # a number that no other dimension has
+_TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
+
+
+def check_loss(
+    make: Callable[[Any], Loss],
+    config: AlgorithmConfig,
+    make_module: Callable[[], RLModule] | None = None,
+    *,
+    action_space: Space = DISCRETE,
+    untouched: Sequence[str] = (),
+    is_compiled: bool = False,
+) -> None:
+    """Check a loss on random rows, and on sequences if it learns with memory.
+
+    Args:
+        make: makes the loss from the configuration: its class.
+        config: of the algorithm.
+        make_module: makes a small module that the loss trains, with observations of `Box(-5, 5, (3,))`; None: an
+            actor-critic network.
+        action_space: of this network.
+        untouched: beginnings of the names of parameters that the loss has nothing to do with.
+        is_compiled: whether it is to work with `learners.compile`, too.
+
+    Raises:
+        BrokenContract: the loss breaks rules; it lists all of them.
+    """
+    has_own_module = make_module is not None
+    contract = _LossContract(
+        make, config, make_module or (lambda: small_module(OBSERVATIONS, action_space)), tuple(untouched)
+    )
+    check_rules(contract.name, contract.rules(is_compiled, action_space=None if has_own_module else action_space))
+
+
+class _LossContract:
+    """The rules of one loss."""
+
+    def __init__(
+        self,
+        make: Callable[[Any], Loss],
+        config: AlgorithmConfig,
+        make_module: Callable[[], RLModule],
+        untouched: tuple[str, ...],
+    ) -> None:
+        self._make, self._config, self._make_module, self._untouched = make, config, make_module, untouched
+        self.name = type(make(config)).__name__
+
+    def rules(self, is_compiled: bool, action_space: Space | None) -> Iterator[Rule]:
+        """Yield the rules; a loss that does not fit its module at all is asked nothing else."""
+        misfit = find_misfit(type(self._loss()), self._make_module(), self._config)
+        if misfit is not None:
+            yield lambda: [misfit]
+            return
+        yield from (self.declares_what_it_reads, self.gives_a_record_of_single_numbers, self.is_known_by_its_metrics)
+        yield from (self.reaches_every_parameter, self.is_the_same_without_reporting, self.leaves_inputs_alone)
+        yield from (self.is_a_mean_over_rows, self.ignores_the_order_of_rows, self.draws_from_its_stream)
+        yield from (self.stays_on_its_device, self.goes_on_from_its_state)
+        if is_compiled:
+            yield self.compiles
+        if action_space is not None:
+            memory = functools.partial(small_module, OBSERVATIONS, action_space, use_lstm=True, lstm_cell_size=4)
+            if find_misfit(type(self._loss()), memory(), self._config) is None:
+                yield lambda: self.ignores_padded_steps(memory)
+
+    # -- calls ---------------------------------------------------------------------------------------------------------
+
+    def _loss(self) -> Loss:
+        loss = self._make(self._config)
+        loss.use_stream(np.random.default_rng(0))
+        loss.before_update(0)
+        return loss
+
+    def _batch(self, module: RLModule, loss: Loss) -> dict[str, Any]:
+        return with_noise(make_batch(module, _NUM_ROWS), loss, module)
+
+    def _call(self, is_reporting: bool = True) -> tuple[RLModule, Loss, LossMetrics]:
+        module, loss = self._make_module(), self._loss()
+        return module, loss, loss(module, self._batch(module, loss), is_reporting)
+
+    # -- rules ---------------------------------------------------------------------------------------------------------
+
+    def declares_what_it_reads(self) -> Iterator[Problem]:
+        """Every column that it reads is in `reads`; batches of a run have no others."""
+        module, loss = self._make_module(), self._loss()
+        columns = make_batch(module, _NUM_ROWS)
+        for column in [column for column in loss.reads if column not in columns]:
+            columns[column] = torch.zeros(_NUM_ROWS)  # of a piece of one's own
+        batch = ReadColumns(columns | loss.draw_noise(module, columns))
+        loss(module, batch)
+        for column in sorted((batch.read & columns.keys()) - set(loss.reads)):
+            yield Problem(f"`reads` lacks column {column}, which the loss reads", "reads", repr(loss.reads))
+
+    def gives_a_record_of_single_numbers(self) -> Iterator[Problem]:
+        """Metrics are 0-d tensors, what it gives for rows has one value a row and no gradient, and all is finite."""
+        _, _, metrics = self._call()
+        if not isinstance(metrics, self._config.metrics):
+            what = f"`metrics` of {type(self._config).__name__} names another record than the loss returns"
+            yield Problem(what, "metrics", type(metrics).__name__, self._config.metrics.__name__)
+            return
+        names = [field.name for field in dataclasses.fields(metrics)]
+        for name in sorted(set(metrics.rows) - set(names)):
+            yield Problem(f"`rows` of {type(metrics).__name__} names no field", "rows", name, ", ".join(names))
+        for name in names:
+            value, shape = getattr(metrics, name), (_NUM_ROWS,) if name in metrics.rows else ()
+            if not isinstance(value, Tensor) or value.shape != shape:
+                got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+                yield Problem(f"{name} is no tensor of shape {shape}", "__call__", got)
+            elif not value.isfinite().all():
+                yield Problem(f"{name} is not finite on finite rows", "__call__", str(value.detach()))
+            elif name in metrics.rows and value.requires_grad:
+                yield Problem(f"{name}, which is given for rows, has a gradient", "__call__", allowed="detach()")
+
+    def is_known_by_its_metrics(self) -> Iterator[Problem]:
+        """Each metric can be named in `stop`, and what it gives for rows can not."""
+        _, loss, metrics = self._call()
+        known = producible_metrics(ExperimentConfig(algorithm=self._config))
+        for name in (*metrics.names(), *loss.coefficients()):
+            if f"learners/default_policy/{name}" not in known:
+                what = f"metric {name} is none of the run's"
+                yield Problem(what, "coefficients", name, "fields of `metrics`, and `coefficients` of the configuration")
+
+    def reaches_every_parameter(self) -> Iterator[Problem]:
+        """The gradient of each learned parameter is finite and not 0; of all others there is none."""
+        module, _, metrics = self._call()
+        metrics.total_loss.backward()
+        for name, parameter in module.named_parameters():
+            is_meant = parameter.requires_grad and not name.startswith(self._untouched or "-")
+            gradient = parameter.grad
+            if gradient is not None and not gradient.isfinite().all():
+                yield Problem(f"the gradient of parameter {name} is not finite", "__call__", allowed="finite numbers")
+            is_reached = gradient is not None and bool(gradient.any())
+            if is_reached != is_meant:
+                what = f"a gradient reaches parameter {name}" if is_reached else f"no gradient reaches parameter {name}"
+                allowed = "every learned parameter, but for those named by `untouched`"
+                yield Problem(what, "__call__", allowed=allowed)
+
+    def is_the_same_without_reporting(self) -> Iterator[Problem]:
+        """What is left out unless reporting is no part of `total_loss`."""
+        (_, _, reported), (_, _, silent) = self._call(), self._call(is_reporting=False)
+        if not torch.equal(reported.total_loss, silent.total_loss):
+            got, allowed = f"{silent.total_loss.item():.6g}", f"{reported.total_loss.item():.6g}"
+            yield Problem("total_loss differs without reporting", "__call__", got, allowed)
+
+    def leaves_inputs_alone(self) -> Iterator[Problem]:
+        """It does not write into the batch."""
+        module, loss = self._make_module(), self._loss()
+        batch = self._batch(module, loss)
+        kept = {name: nested.map_leaves(torch.clone, column) for name, column in batch.items()}
+        loss(module, batch).total_loss.backward()
+        for name in [name for name in kept if name not in batch or not are_equal(batch[name], kept[name])]:
+            yield Problem(f"the loss writes into column {name} of the batch", "__call__", allowed="tensors of its own")
+
+    def is_a_mean_over_rows(self) -> Iterator[Problem]:
+        """The same rows twice have the same loss: learning rates do not depend on the size of minibatches."""
+        once, twice = (self._total_loss(lambda n: np.arange(n)), self._total_loss(lambda n: np.tile(np.arange(n), 2)))
+        if not torch.allclose(once, twice, **_TOLERANCE):
+            what = "total_loss of the same rows twice is another one"
+            yield Problem(what, "__call__", f"{twice.item():.6g}", f"{once.item():.6g}: a mean over rows")
+
+    def ignores_the_order_of_rows(self) -> Iterator[Problem]:
+        """Rows in another order have the same loss."""
+        straight, reverse = self._total_loss(lambda n: np.arange(n)), self._total_loss(lambda n: np.arange(n)[::-1])
+        if not torch.allclose(straight, reverse, **_TOLERANCE):
+            what = "total_loss depends on the order of rows"
+            yield Problem(what, "__call__", f"{reverse.item():.6g}", f"{straight.item():.6g}, in whatever order")
+
+    def _total_loss(self, order: Callable[[int], Any]) -> Tensor:
+        module, loss = self._make_module(), self._loss()
+        batch = reordered(self._batch(module, loss), order(_NUM_ROWS).copy(), _NUM_ROWS)
+        return loss(module, batch).total_loss.detach()
+
+    def draws_from_its_stream(self) -> Iterator[Problem]:
+        """The same batch has the same loss, and no global random number is drawn."""
+        before = torch.get_rng_state(), np.random.get_state()[1]
+        module, loss = self._make_module(), self._loss()
+        batch = self._batch(module, loss)
+        first, second = (loss(module, batch, True).total_loss for _ in range(2))
+        allowed = "draw_noise, from the stream that use_stream gives: columns of the batch"
+        if not are_equal((torch.get_rng_state(), np.random.get_state()[1]), before):
+            yield Problem("the loss draws random numbers of the process", "__call__", allowed=allowed)
+        elif not torch.equal(first, second):
+            yield Problem("the same batch has another loss", "__call__", allowed=allowed)
+
+    def stays_on_its_device(self) -> Iterator[Problem]:
+        """It mixes no devices and reads no value back: torch's device without values fails where it would."""
+        batch = make_batch(self._make_module(), _NUM_ROWS)
+        columns = {name: nested.map_leaves(_without_values, column) for name, column in batch.items()}
+        with torch.device("meta"):
+            module, loss = self._make_module().to("meta"), self._loss()
+        try:
+            loss(module, with_noise(columns, loss, module)).total_loss.backward()
+            loss.after_step(module, _NUM_ROWS)
+        except (NotImplementedError, RuntimeError) as error:
+            what = f"the loss waits for its device, or leaves it: {type(error).__name__}: {error}"
+            allowed = "tensors on the module's device, without .item(), float(...), .cpu() and branches on values"
+            yield Problem(what, "__call__", allowed=allowed)
+
+    def goes_on_from_its_state(self) -> Iterator[Problem]:
+        """Its state is plain, and a new loss with this state has it, too, and goes on as this one."""
+        module, loss, metrics = self._call()
+        values = {name: float(getattr(metrics, name).detach()) for name in metrics.names()}
+        loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
+        state = through_checkpoint(loss.get_state(), self.name)
+        other = self._loss()
+        other.set_state(copy.deepcopy(state))
+        if not are_equal(other.get_state(), state):
+            what = "get_state after set_state gives another state"
+            yield Problem(what, "set_state", str(other.get_state()), str(state))
+        batch = self._batch(module, self._loss())
+        for one in (loss, other):
+            one.before_update(0)
+        expected, got = loss(module, batch).total_loss, other(module, batch).total_loss
+        if not torch.equal(expected, got):
+            what = "a loss with the state of another one computes another total_loss"
+            yield Problem(what, "get_state", f"{got.item():.6g}", f"{expected.item():.6g}")
+
+    def compiles(self) -> Iterator[Problem]:
+        """An update as one traced graph equals the eager one."""
+        # Traced only: how torch makes code of a graph is nothing that a loss could get wrong.
+        with mock.patch.object(torch, "compile", functools.partial(torch.compile, backend="aot_eager")):
+            eager, compiled = self._learner(), self._learner(is_compiled=True)
+            batch = make_batch(eager.module, _NUM_ROWS)
+            for num_env_steps in (0, 100):
+                expected, update = eager.update(batch, num_env_steps), compiled.update(batch, num_env_steps)
+                for name, value in expected.metrics.items():
+                    if not np.allclose(update.metrics[name], value, rtol=1e-4, atol=1e-6, equal_nan=True):
+                        what = f"a compiled update reports another {name}"
+                        yield Problem(what, "__call__", str(update.metrics[name]), str(value))
+                for name, rows in expected.rows.items():
+                    if not np.allclose(update.rows[name], rows, **_TOLERANCE):
+                        yield Problem(f"a compiled update gives other {name} for rows", "__call__")
+            if not np.allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6):
+                yield Problem("a compiled update learns other weights", "__call__")
+            if compiled.update(batch, 0).compile_s:
+                what = "the second update is compiled again"
+                yield Problem(what, "__call__", allowed="coefficients that change named by `varying`, as tensors")
+
+    def _learner(self, is_compiled: bool = False) -> Learner:
+        config = dataclasses.replace(self._config, minibatch_size=None, num_epochs=2)
+        return Learner(self._make_module(), self._loss(), config, np.random.default_rng(0), is_compiled=is_compiled)
+
+    def ignores_padded_steps(self, make_module: Callable[[], RLModule]) -> Iterator[Problem]:
+        """What lies in padded steps of sequences changes no gradient."""
+        gradients = []
+        for padding in (0.0, 0.5):
+            module = make_module()
+            loss = self._loss()
+            learner = Learner(module, loss, self._config, np.random.default_rng(0))
+            gradients.append(learner.gradients(make_sequences(module, padding), 0).vector)
+        if not np.allclose(*gradients, **_TOLERANCE):
+            what = "padded steps of sequences change the gradient"
+            yield Problem(what, "__call__", allowed="outputs_at_steps, or at_steps, of the module for env steps alone")
+
+
+def _without_values(leaf: Tensor) -> Tensor:
+    return leaf.to("meta")

@@ -1,0 +1,256 @@
+"""What every operator of a plan keeps to, ours and yours."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
+from runner.config.operators import EXPERIENCES, ITEMS, TRAIN_RESULT
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock, Rollout
+from runner.experiment.learner_builder import build_learner_group
+from runner.module_parts import build_parts
+from runner.plans import Experiences, Flow, Item, Operator, Origin, Resources, RunMetrics, Source, TrainResult, Waiting
+from runner.plans.item_state import item_to_state
+from runner.testing.rules import Rule, are_equal, check_rules, find_difference, through_checkpoint
+
+Make = Callable[[Resources], Operator]
+# Items that are made by hand were acted on by no module.
+_SMALL = (
+    *("+experiment=a2c_cartpole", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"),
+    "learners.check_acted_outputs=false",
+)
+_MOST_ITEMS = 1000  # that an operator may give for a few
+
+
+def check_operator(
+    make: Make, items: Sequence[Item] | None = None, resources: Callable[[], Resources] | None = None
+) -> None:
+    """Check an operator on items that are made by hand.
+
+    Args:
+        make: makes the operator with its resources: its class, or a function.
+        items: that it takes; None: experiences of two runners, or train results. A `Source` takes none.
+        resources: makes what it works with; None: learners and metrics of A2C on CartPole, without env runners.
+
+    Raises:
+        BrokenContract: the operator breaks rules; it lists all of them.
+        ConfigError: it takes items that have to be given.
+    """
+    contract = _OperatorContract(make, items, resources or small_resources)
+    check_rules(contract.name, contract.rules())
+
+
+def small_resources() -> Resources:
+    """Return resources of A2C on CartPole that have learners, and no env runners."""
+    config = _small_config()
+    return Resources(config, build_learner_group(config, build_parts(config)), RunMetrics(10))
+
+
+@cache
+def _small_config() -> ExperimentConfig:
+    return build_experiment_config(compose_experiment(_SMALL))
+
+
+def small_items(kind: str) -> list[Item]:
+    """Return some items of a kind, `Experiences` or `TrainResult`."""
+    if kind == TRAIN_RESULT:
+        return [TrainResult([{DEFAULT_MODULE_ID: {"total_loss": float(n)}}], 10 + n) for n in range(6)]
+    return [_experiences(n, lengths) for n, lengths in enumerate([(3, 5), (8,), (2, 2, 4), (7,), (1, 6), (4,)])]
+
+
+def _experiences(number: int, lengths: Sequence[int]) -> Experiences:
+    """Return terminated episodes of these lengths, as a runner samples them in CartPole."""
+    num_rows, stream = sum(lengths), np.random.default_rng(number)
+    logits = stream.normal(size=(num_rows, 2)).astype(np.float32)
+    block = ColumnBlock(
+        columns={
+            "obs": stream.normal(size=(num_rows + len(lengths), 4)).astype(np.float32),
+            "actions": np.arange(num_rows, dtype=np.int64) % 2,
+            "rewards": stream.normal(size=num_rows).astype(np.float32),
+            "action_dist_inputs": logits,
+            "action_logp": logits[:, 0] - np.logaddexp(logits[:, 0], logits[:, 1]),
+        },
+        lengths=np.array(lengths, np.int64),
+        is_terminated=np.ones(len(lengths), np.bool_),
+        is_truncated=np.zeros(len(lengths), np.bool_),
+        t_started=np.zeros(len(lengths), np.int64),
+        episode_ids=[f"{number}-{chunk}" for chunk in range(len(lengths))],
+        module_id=DEFAULT_MODULE_ID,
+    )
+    return Experiences(Rollout({DEFAULT_MODULE_ID: block}, num_rows), (Origin(number % 2, 1, num_rows),))
+
+
+class _Given(Source):
+    """Gives these items, and counts how many were asked for."""
+
+    def __init__(self, resources: Resources, items: Iterable[Any]) -> None:
+        self._given, self.num_asked = list(items), 0
+        super().__init__(resources)
+
+    def make_items(self) -> Iterator[Any]:
+        """Yield the items."""
+        for item in self._given:
+            self.num_asked += 1
+            yield item
+
+
+class _OperatorContract:
+    """The rules of one operator."""
+
+    def __init__(self, make: Make, items: Sequence[Item] | None, make_resources: Callable[[], Resources]) -> None:
+        self._make, self._make_resources = make, make_resources
+        operator = make(make_resources())
+        self.name, self._is_source = type(operator).__name__, isinstance(operator, Source)
+        takes = operator.takes if operator.options is None else operator.options.takes
+        self._takes: tuple[str, ...] = (EXPERIENCES,) if not isinstance(takes, tuple) else takes
+        self._given = items
+        if items is None and not self._is_source and not set(self._takes) & {EXPERIENCES, TRAIN_RESULT}:
+            what = f"{self.name} takes items that check_operator does not make"
+            raise ConfigError([Problem(what, "items", ", ".join(self._takes), "items=[...]")])
+
+    @property
+    def _items(self) -> list[Item]:
+        """New items, which nobody has changed."""
+        if self._given is not None:
+            return copy.deepcopy(list(self._given))
+        return small_items(EXPERIENCES if EXPERIENCES in self._takes else TRAIN_RESULT)
+
+    def rules(self) -> Iterator[Rule]:
+        """Yield the rules; a source takes no items, and is asked for its declarations and its state alone."""
+        yield self.declares_items
+        yield self.has_a_plain_state
+        if not self._is_source:
+            yield from (self.waits_to_be_asked, self.ends_with_its_items, self.lets_waiting_pass)
+            yield from (self.gives_what_it_declares, self.leaves_items_alone, self.repeats_itself)
+            yield self.goes_on_from_its_state
+
+    def _run(self, items: Iterable[Any], resources: Resources | None = None) -> tuple[_Given, Operator, Flow]:
+        resources = resources or self._make_resources()
+        source, operator = _Given(resources, items), self._make(resources)
+        return source, operator, operator(source)
+
+    def _all(self, items: Iterable[Any]) -> list[Any]:
+        """Return all that it gives, `Waiting` too."""
+        return list(islice(self._run(items)[2].items, _MOST_ITEMS + 1))
+
+    def declares_items(self) -> Iterator[Problem]:
+        """`takes` and `gives` are tuples of names of items; a source takes none."""
+        operator = self._make(self._make_resources())
+        if operator.options is not None:  # one of runner's, or made from one
+            return
+        for attribute in ("takes", "gives"):
+            names = getattr(operator, attribute)
+            if names is None and not (attribute == "gives" and self._is_source):
+                continue
+            if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
+                yield Problem(f"{attribute} is no tuple of names", attribute, repr(names), f'("{EXPERIENCES}",)')
+                continue
+            for name in [name for name in names if name not in ITEMS]:
+                yield Problem(f"{attribute} names no item", attribute, name, ", ".join(ITEMS))
+        if operator.takes == () and not self._is_source:
+            what = "an operator that takes no items is no Source"
+            yield Problem(what, "takes", allowed="runner.plans.Source, with make_items")
+
+    def has_a_plain_state(self) -> Iterator[Problem]:
+        """Its state is plain, and a new operator with this state has it, too."""
+        first, second = (self._make(self._make_resources()) for _ in range(2))
+        state = through_checkpoint(first.get_state(), self.name)
+        if state:
+            second.set_state(copy.deepcopy(state))
+        if not are_equal(second.get_state(), state):
+            what = "get_state after set_state gives another state"
+            yield Problem(what, "set_state", str(second.get_state()), str(state))
+
+    def waits_to_be_asked(self) -> Iterator[Problem]:
+        """Nothing is done before its first item is asked for."""
+        source, _, _ = self._run(self._items)
+        if source.num_asked:
+            what = "the operator takes items before anybody asks for one"
+            yield Problem(what, "__call__", f"{source.num_asked} items", "a generator: a flow is lazy")
+
+    def ends_with_its_items(self) -> Iterator[Problem]:
+        """Its flow ends when the items do."""
+        for items in (self._items, []):
+            if len(self._all(items)) > _MOST_ITEMS:
+                what = "the flow does not end when its items do"
+                yield Problem(what, "transform", f"{_MOST_ITEMS:,} items of {len(items)}", "an end")
+
+    def lets_waiting_pass(self) -> Iterator[Problem]:
+        """`Waiting` is given on, and changes nothing."""
+        items = self._items
+        mixed = [one for item in items for one in (Waiting.FOR_RUNNERS, item)]
+        given = self._all(mixed)
+        num_waiting = sum(isinstance(one, Waiting) for one in given)
+        if num_waiting != len(items):
+            what = "the operator does not give on each Waiting"
+            yield Problem(what, "flow", f"{num_waiting} of {len(items)}", "each one, so that other plans go on")
+        others = [_told(one) for one in given if not isinstance(one, Waiting)]
+        if not are_equal(others, [_told(one) for one in self._all(self._items)]):
+            yield Problem("the operator gives other items when some are waited for", "flow", allowed="the same items")
+
+    def gives_what_it_declares(self) -> Iterator[Problem]:
+        """Items are of the kinds that `gives` names; without it, of the kinds that come."""
+        operator = self._make(self._make_resources())
+        gives = operator.gives if operator.options is None else operator.options.gives
+        allowed = gives if isinstance(gives, tuple) else tuple({type(item).__name__ for item in self._items})
+        for kind in sorted({type(item).__name__ for item in self._all(self._items)} - set(allowed)):
+            yield Problem(f"the operator gives {kind}, which it does not declare", "gives", kind, ", ".join(allowed))
+
+    def leaves_items_alone(self) -> Iterator[Problem]:
+        """Items that it has taken are as before: other plans may hold them."""
+        items = self._items
+        kept = [copy.deepcopy(_told(item)) for item in items]
+        self._all(items)
+        for number, (item, before) in enumerate(zip(items, kept, strict=True)):
+            key = find_difference(_told(item), before)
+            if key is not None:
+                what = f"the operator writes into its items: {key} of item {number} is another one afterwards"
+                yield Problem(what, "transform", allowed="items of its own, made by dataclasses.replace")
+
+    def repeats_itself(self) -> Iterator[Problem]:
+        """A new operator gives the same for the same items."""
+        first, second = ([_told(item) for item in self._all(self._items)] for _ in range(2))
+        if not are_equal(first, second):
+            what = "two new operators give different items for the same ones"
+            yield Problem(what, "transform", allowed="randomness from runner.streams.random_stream(seed, name)")
+
+    def goes_on_from_its_state(self) -> Iterator[Problem]:
+        """After each of its items, a new operator with its state gives what would have come."""
+        expected = [_told(item) for item in self._all(self._items)]
+        for number in range(1, len(expected)):
+            items = self._items
+            source, _, flow = self._run(items)
+            given = [_told(next(flow.items)) for _ in range(number)]
+            state = through_checkpoint(source.resources.get_state(), self.name)
+            resources = self._make_resources()
+            _, _, others = self._run(items[source.num_asked :], resources)
+            resources.set_state(state)
+            given += [_told(item) for item in islice(others.items, _MOST_ITEMS)]
+            if not are_equal(given, expected):
+                what = f"an operator with the state after {number} items does not go on as the one it is of"
+                allowed = "a get_state of all that later items depend on, counters and random streams"
+                yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items; {allowed}")
+                return
+
+
+def _told(item: Any) -> dict[str, Any]:
+    """Return what an item says of itself but for seconds, to be compared; of one of another kind its type."""
+    if not isinstance(item, Item):
+        return {"kind": type(item).__name__, "value": str(item)}
+    told: dict[str, Any] = _without_seconds(item_to_state(item))
+    return told
+
+
+def _without_seconds(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_seconds(one) for key, one in value.items() if not str(key).endswith("_s")}
+    return value
