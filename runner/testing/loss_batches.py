@@ -80,7 +80,10 @@ def make_sequences(module: RLModule, padding: float) -> dict[str, Any]:
     state_in = memory_of(module, len(_LENGTHS))
     with torch.no_grad():
         theta = module.forward_train({"obs": obs, "state_in": state_in})["action_dist_inputs"]
-    columns = {name: rows.unflatten(0, shape) for name, rows in _acted(module, theta.flatten(0, 1), stream).items()}
+    columns = {
+        name: rows.reshape(*shape, *rows.shape[1:])
+        for name, rows in _acted(module, theta.flatten(0, 1), stream).items()
+    }
     columns["obs"] = obs
     mask = torch.arange(shape[1]) < torch.tensor(_LENGTHS)[:, None]
     for column in columns.values():

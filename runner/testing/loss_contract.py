@@ -23,10 +23,9 @@ from runner.learners.loss import Loss, find_misfit, with_noise
 from runner.modules.rl_module import RLModule
 from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
 from runner.testing.rules import Rule, are_equal, check_rules, through_checkpoint
-from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space, small_module
+from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space, are_close, process_streams, small_module
 
 _NUM_ROWS = 13  # a number that no other dimension has
-_TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 
 
 def check_loss(
@@ -144,7 +143,9 @@ class _LossContract:
         for name in (*metrics.names(), *loss.coefficients()):
             if f"learners/default_policy/{name}" not in known:
                 what = f"metric {name} is none of the run's"
-                yield Problem(what, "coefficients", name, "fields of `metrics`, and `coefficients` of the configuration")
+                yield Problem(
+                    what, "coefficients", name, "fields of `metrics`, and `coefficients` of the configuration"
+                )
 
     def reaches_every_parameter(self) -> Iterator[Problem]:
         """The gradient of each learned parameter is finite and not 0; of all others there is none."""
@@ -173,37 +174,38 @@ class _LossContract:
         module, loss = self._make_module(), self._loss()
         batch = self._batch(module, loss)
         kept = {name: nested.map_leaves(torch.clone, column) for name, column in batch.items()}
-        loss(module, batch).total_loss.backward()
+        loss(module, batch)
         for name in [name for name in kept if name not in batch or not are_equal(batch[name], kept[name])]:
             yield Problem(f"the loss writes into column {name} of the batch", "__call__", allowed="tensors of its own")
 
     def is_a_mean_over_rows(self) -> Iterator[Problem]:
         """The same rows twice have the same loss: learning rates do not depend on the size of minibatches."""
         once, twice = (self._total_loss(lambda n: np.arange(n)), self._total_loss(lambda n: np.tile(np.arange(n), 2)))
-        if not torch.allclose(once, twice, **_TOLERANCE):
+        if not are_close(once, twice):
             what = "total_loss of the same rows twice is another one"
             yield Problem(what, "__call__", f"{twice.item():.6g}", f"{once.item():.6g}: a mean over rows")
 
     def ignores_the_order_of_rows(self) -> Iterator[Problem]:
         """Rows in another order have the same loss."""
         straight, reverse = self._total_loss(lambda n: np.arange(n)), self._total_loss(lambda n: np.arange(n)[::-1])
-        if not torch.allclose(straight, reverse, **_TOLERANCE):
+        if not are_close(straight, reverse):
             what = "total_loss depends on the order of rows"
             yield Problem(what, "__call__", f"{reverse.item():.6g}", f"{straight.item():.6g}, in whatever order")
 
     def _total_loss(self, order: Callable[[int], Any]) -> Tensor:
         module, loss = self._make_module(), self._loss()
         batch = reordered(self._batch(module, loss), order(_NUM_ROWS).copy(), _NUM_ROWS)
-        return loss(module, batch).total_loss.detach()
+        total_loss: Tensor = loss(module, batch).total_loss.detach()
+        return total_loss
 
     def draws_from_its_stream(self) -> Iterator[Problem]:
         """The same batch has the same loss, and no global random number is drawn."""
-        before = torch.get_rng_state(), np.random.get_state()[1]
+        before = process_streams()
         module, loss = self._make_module(), self._loss()
         batch = self._batch(module, loss)
         first, second = (loss(module, batch, True).total_loss for _ in range(2))
         allowed = "draw_noise, from the stream that use_stream gives: columns of the batch"
-        if not are_equal((torch.get_rng_state(), np.random.get_state()[1]), before):
+        if not are_equal(process_streams(), before):
             yield Problem("the loss draws random numbers of the process", "__call__", allowed=allowed)
         elif not torch.equal(first, second):
             yield Problem("the same batch has another loss", "__call__", allowed=allowed)
@@ -225,7 +227,8 @@ class _LossContract:
     def goes_on_from_its_state(self) -> Iterator[Problem]:
         """Its state is plain, and a new loss with this state has it, too, and goes on as this one."""
         module, loss, metrics = self._call()
-        values = {name: float(getattr(metrics, name).detach()) for name in metrics.names()}
+        reported = {name: getattr(metrics, name) for name in metrics.names()}
+        values = {name: float(value.detach()) for name, value in reported.items() if value.numel() == 1}
         loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
         state = through_checkpoint(loss.get_state(), self.name)
         other = self._loss()
@@ -254,7 +257,7 @@ class _LossContract:
                         what = f"a compiled update reports another {name}"
                         yield Problem(what, "__call__", str(update.metrics[name]), str(value))
                 for name, rows in expected.rows.items():
-                    if not np.allclose(update.rows[name], rows, **_TOLERANCE):
+                    if not np.allclose(update.rows[name], rows, rtol=1e-4, atol=1e-5):
                         yield Problem(f"a compiled update gives other {name} for rows", "__call__")
             if not np.allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6):
                 yield Problem("a compiled update learns other weights", "__call__")
@@ -268,13 +271,13 @@ class _LossContract:
 
     def ignores_padded_steps(self, make_module: Callable[[], RLModule]) -> Iterator[Problem]:
         """What lies in padded steps of sequences changes no gradient."""
-        gradients = []
+        gradients: list[Any] = []
         for padding in (0.0, 0.5):
             module = make_module()
             loss = self._loss()
             learner = Learner(module, loss, self._config, np.random.default_rng(0))
             gradients.append(learner.gradients(make_sequences(module, padding), 0).vector)
-        if not np.allclose(*gradients, **_TOLERANCE):
+        if not np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5):
             what = "padded steps of sequences change the gradient"
             yield Problem(what, "__call__", allowed="outputs_at_steps, or at_steps, of the module for env steps alone")
 

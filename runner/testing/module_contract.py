@@ -14,10 +14,9 @@ from runner.episodes import nested
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.testing.rules import Rule, are_equal, check_rules, outline
-from runner.testing.sampled_items import memory_of, tensors_of
+from runner.testing.sampled_items import are_close, memory_of, process_streams, tensors_of
 
 _ROWS, _STEPS = 5, 4
-_TOLERANCE = {"rtol": 1e-4, "atol": 1e-5}
 _PASSES = ("forward_exploration", "forward_inference")
 
 
@@ -127,7 +126,7 @@ class _ModuleContract:
             yield Problem("no output of forward_train has a gradient", "forward_train", allowed="outputs of parameters")
         batch = self._acting()
         of_both = [forward(batch).get("action_dist_inputs") for forward in (self.module.forward_train, self._explore)]
-        if None not in [None if one is None else True for one in of_both] and not _are_close(*of_both):
+        if None not in [None if one is None else True for one in of_both] and not are_close(*of_both):
             what = "forward_train gives other action_dist_inputs than forward_exploration on the same rows"
             yield Problem(what, "forward_train", allowed="equal ones: a loss compares both")
 
@@ -152,7 +151,7 @@ class _ModuleContract:
             return
         batch = self._learning()
         values, expected = self.module.compute_values(batch), self.module.forward_train(batch)["vf_preds"]
-        if values.shape != expected.shape or not _are_close(values, expected):
+        if values.shape != expected.shape or not are_close(values, expected):
             what = "compute_values gives other values than `vf_preds` of forward_train"
             yield Problem(what, "compute_values", outline(values), f"{outline(expected)}, the same values")
 
@@ -161,19 +160,19 @@ class _ModuleContract:
         for name, batch, outputs in self._outputs():
             one = getattr(self.module, name)(_row(batch, 2))
             for column in one:
-                if not _are_close(one[column], _row(outputs[column], 2)):
+                if not are_close(one[column], _row(outputs[column], 2)):
                     what = f"{name} gives another {column} for a row alone than for the row in a batch"
                     yield Problem(what, name, allowed="rows that do not depend on each other")
 
     def repeats_itself(self) -> Iterator[Problem]:
         """The same batch gives the same outputs, and no global random number is drawn."""
         for name, batch, outputs in self._outputs():
-            before = torch.get_rng_state(), np.random.get_state()[1]
+            before = process_streams()
             again = getattr(self.module, name)(batch)
-            if not are_equal((torch.get_rng_state(), np.random.get_state()[1]), before):
+            if not are_equal(process_streams(), before):
                 what = f"{name} draws random numbers of the process"
                 yield Problem(what, name, allowed="column `noise`, of which `num_noise` says how many a row needs")
-            elif not all(_are_close(again[column], outputs[column]) for column in outputs):
+            elif not all(are_close(again[column], outputs[column]) for column in outputs):
                 yield Problem(f"{name} gives other outputs for the same batch", name, allowed="a function of the batch")
 
     def leaves_inputs_alone(self) -> Iterator[Problem]:
@@ -193,7 +192,7 @@ class _ModuleContract:
         FlatParameters(other).load(FlatParameters(self._made(0)).to_numpy())
         batch = self._acting()
         expected, got = self.module.forward_exploration(batch), other.forward_exploration(batch)
-        if not all(_are_close(got[column], expected[column]) for column in expected):
+        if not all(are_close(got[column], expected[column]) for column in expected):
             what = "a module with the weights of another one acts differently"
             allowed = "nn.Parameters and float buffers (register_buffer) for all that outputs depend on"
             yield Problem(what, "parameters", allowed=allowed)
@@ -218,7 +217,9 @@ class _ModuleContract:
                 yield Problem(what, "parameter_groups", str(count), allowed)
         for target, _ in self.module.target_networks():
             for name in [name for name, parameter in target.named_parameters() if parameter.requires_grad]:
-                yield Problem(f"parameter {name} of a target network is learned", "target_networks", allowed="target_of")
+                yield Problem(
+                    f"parameter {name} of a target network is learned", "target_networks", allowed="target_of"
+                )
 
     def follows_targets(self) -> Iterator[Problem]:
         """With tau 1 targets are equal to what they follow."""
@@ -278,9 +279,11 @@ class _ModuleContract:
         for t in range(_STEPS):
             step = {c: _steps(value, t) for c, value in batch.items() if c != "state_in"} | {"state_in": state}
             outputs = self.module.forward_exploration(step)
-            if not _are_close(outputs["action_dist_inputs"], at_once[:, t : t + 1]):
+            if not are_close(outputs["action_dist_inputs"], at_once[:, t : t + 1]):
                 what = "forward_train over a sequence gives other action_dist_inputs than acting step by step"
-                yield Problem(what, "forward_train", f"first at step {t}", "the same: `state_out` is the next `state_in`")
+                yield Problem(
+                    what, "forward_train", f"first at step {t}", "the same: `state_out` is the next `state_in`"
+                )
                 return
             state = outputs["state_out"]
 
@@ -299,9 +302,3 @@ def _without_dtype(tree: Any) -> Any:
 
 def _is_kept(value: Any, kept: Any) -> bool:
     return value is not None and kept is not None and are_equal(value, kept)
-
-
-def _are_close(first: Any, second: Any) -> bool:
-    """Return whether nested tensors are equal up to rounding."""
-    pairs = zip(nested.leaves(first), nested.leaves(second), strict=True)
-    return all(one.shape == other.shape and torch.allclose(one, other, **_TOLERANCE) for one, other in pairs)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
-from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, PatternMapping, agents_by_module
+from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, PatternMapping, agents_by_module
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.env_runners.running_agents import FinishedEpisode, RunningAgents
@@ -116,7 +116,9 @@ class MultiAgentCheck:
             _, finished = running.sort_in([step])
             yield step, {} if step.is_reset else acting, finished
             ended = {agent for ends in (step.terminateds, step.truncateds) for agent in ends if ends[agent]}
-            acting = {agent: spaces[agent].sample() for agent in self._agents if agent in step.obs and agent not in ended}
+            acting = {
+                agent: spaces[agent].sample() for agent in self._agents if agent in step.obs and agent not in ended
+            }
             [step] = environments.step([acting])
 
     # -- single answers ------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import numpy as np
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.operators import EXPERIENCES, ITEMS, TRAIN_RESULT
+from runner.config.operators import EXPERIENCES, ITEMS, LEARNERS, TRAIN_RESULT
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock, Rollout
@@ -113,7 +113,7 @@ class _OperatorContract:
         takes = operator.takes if operator.options is None else operator.options.takes
         self._takes: tuple[str, ...] = (EXPERIENCES,) if not isinstance(takes, tuple) else takes
         self._given = items
-        if items is None and not self._is_source and not set(self._takes) & {EXPERIENCES, TRAIN_RESULT}:
+        if items is None and self._takes and not self._is_source and not set(self._takes) & {EXPERIENCES, TRAIN_RESULT}:
             what = f"{self.name} takes items that check_operator does not make"
             raise ConfigError([Problem(what, "items", ", ".join(self._takes), "items=[...]")])
 
@@ -233,6 +233,7 @@ class _OperatorContract:
             state = through_checkpoint(source.resources.get_state(), self.name)
             resources = self._make_resources()
             _, _, others = self._run(items[source.num_asked :], resources)
+            resources.learners.set_state(state[LEARNERS])
             resources.set_state(state)
             given += [_told(item) for item in islice(others.items, _MOST_ITEMS)]
             if not are_equal(given, expected):

@@ -19,7 +19,16 @@ from runner.testing.piece_stage import Place, Stage, make_stage, place_of, play,
 from runner.testing.rules import are_equal, check_rules, find_difference, through_checkpoint
 from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space
 
-_KEYWORDS = ("rl_module", "batch", "episodes", "explore", "shared_data", "metrics", "episodes_of_modules", "a_later_one")
+_KEYWORDS = (
+    "rl_module",
+    "batch",
+    "episodes",
+    "explore",
+    "shared_data",
+    "metrics",
+    "episodes_of_modules",
+    "a_later_one",
+)
 _COLUMNS = ("reads", "writes", "drops", "writes_per_fragment")
 
 
@@ -169,7 +178,9 @@ class _PieceContract:
         column = _difference(first, second)
         if column is not None:
             what = f"two pieces with the same stream and input write different {column}"
-            yield Problem(what, "__call__", allowed="randomness from the stream that use_stream gives, and nothing else")
+            yield Problem(
+                what, "__call__", allowed="randomness from the stream that use_stream gives, and nothing else"
+            )
 
     def leaves_episodes_alone(self) -> Iterator[Problem]:
         """It does not write into arrays of episodes; `write_obs` and blocks of its own are the ways to change them."""
@@ -206,7 +217,9 @@ class _PieceContract:
         other.piece.set_state(state)
         key = find_difference(kept, other.piece.get_state())
         if key is not None:
-            yield Problem(f"get_state after set_state gives another {key}", "set_state", allowed="the state that was set")
+            yield Problem(
+                f"get_state after set_state gives another {key}", "set_state", allowed="the state that was set"
+            )
         for _ in range(3):
             (_, expected, _), (_, got, _) = stage.around(), other.around()
             column = _difference(expected, got)
@@ -254,7 +267,9 @@ class _PieceContract:
         _, got, _ = silent.around()
         column = _difference(expected, got)
         if column is not None:
-            yield Problem(f"reporting changes column {column}", "__call__", allowed="the same columns with metrics=None")
+            yield Problem(
+                f"reporting changes column {column}", "__call__", allowed="the same columns with metrics=None"
+            )
 
 
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import gymnasium as gym
@@ -46,6 +47,18 @@ def memory_of(module: RLModule, num_rows: int, seed: int = 0) -> Any:
     return nested.map_leaves(
         lambda leaf: 0.5 * torch.randn(num_rows, *leaf.shape, generator=generator), module.get_initial_state()
     )
+
+
+def process_streams() -> tuple[Any, ...]:
+    """Return the states of the random generators that all code of the process shares."""
+    numpy_state: Any = np.random.get_state(legacy=False)
+    return torch.get_rng_state(), numpy_state["state"], random.getstate()[1]
+
+
+def are_close(first: Any, second: Any) -> bool:
+    """Return whether nested tensors have the same shapes, and values that are equal up to rounding."""
+    pairs = zip(nested.leaves(first), nested.leaves(second), strict=True)
+    return all(one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs)
 
 
 class SampledEnvironments(gym.vector.VectorEnv[Any, Any, Any]):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -121,7 +122,7 @@ class VectorCheck:
         while True:
             actions = space.sample()
             obs, rewards, terminateds, truncateds, infos = answer_of(
-                lambda actions=actions: env.step(actions), "step", "step", sizes, f"actions {actions}"
+                partial(env.step, actions), "step", "step", sizes, f"actions {actions}"
             )
             if is_checked:
                 self._check_infos(infos, "step")

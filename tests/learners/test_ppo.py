@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Categorical, Distribution, Independent, Normal, kl_divergence
 
-from runner.config.algorithms import LossMetrics, PPOConfig
+from runner.config.algorithms import PPOConfig
 from runner.config.schedules import scheduled_value
 from runner.learners.ppo import PPOLoss
 from runner.modules import RLModule
@@ -30,35 +30,6 @@ class TestPPOLossContractWithoutKL(LossContract):
 
     def make_loss(self) -> PPOLoss:
         return PPOLoss(self.config)
-
-
-@dataclass(frozen=True)
-class BrokenMetrics(LossMetrics):
-    per_row: Any
-
-
-class BrokenLoss(PPOLoss):
-    """Returns a metric with a value a row, and reads a column it does not declare."""
-
-    reads = ("obs",)
-
-    def __call__(self, module: RLModule, batch: Any, is_reporting: bool = True) -> Any:
-        values = module.forward_train(batch)["vf_preds"]
-        return BrokenMetrics((values - batch["value_targets"]).square().mean(), values)
-
-
-def test_the_contract_can_fail() -> None:
-    class TestBroken(LossContract):
-        config = PPOConfig()
-
-        def make_loss(self) -> Any:
-            return BrokenLoss(self.config)
-
-    contract = TestBroken()
-    with pytest.raises(AssertionError, match="lacks a column"):
-        contract.test_reads_are_exactly_what_is_read(DISCRETE)
-    with pytest.raises(KeyError):
-        contract.test_metrics_are_a_record_of_single_numbers(DISCRETE)
 
 
 def _distribution(theta: Tensor, action_space: gym.Space[Any]) -> Distribution:

@@ -19,7 +19,8 @@ from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.modules import ActorCriticModule, RLModule
 from runner.modules.flat_parameters import FlatParameters
-from tests.modules.spaces import ACTIONS_BOX, BOX, DISCRETE, NESTED, items_of, rows_of, spaces
+from runner.testing import check_module
+from tests.modules.spaces import ACTIONS_BOX, BOX, DISCRETE, NESTED, items_of, spaces
 
 SMALL = ModuleConfig(fcnet_hiddens=[8, 6])
 
@@ -61,26 +62,10 @@ def module(request: pytest.FixtureRequest) -> RLModule:
     return make_module(obs, actions, **options)
 
 
-def test_contract_of_the_forward_passes(module: RLModule) -> None:
-    batch = {"obs": some_obs(module.observation_space)}
-    train = module.forward_train(batch)
-    assert set(train) == {"action_dist_inputs", "vf_preds"}
-    assert train["action_dist_inputs"].shape == (5, module.action_dist.num_inputs)
-    assert train["vf_preds"].shape == (5,)
-    assert train["vf_preds"].dtype == train["action_dist_inputs"].dtype == torch.float32
-    for outputs in (module.forward_exploration(batch), module.forward_inference(batch)):
-        assert tuple(outputs) == module.outputs
-        torch.testing.assert_close(outputs["action_dist_inputs"], train["action_dist_inputs"])
-    torch.testing.assert_close(module.compute_values(batch), train["vf_preds"])
-    # Rows do not depend on each other, outputs do depend on the row.
-    one = module.forward_train(rows_of(batch, slice(2, 3)))
-    torch.testing.assert_close(one["vf_preds"][0], train["vf_preds"][2])
-    torch.testing.assert_close(one["action_dist_inputs"][0], train["action_dist_inputs"][2])
-    assert train["vf_preds"].unique().numel() > 1
-    actions = module.action_dist.mode(train["action_dist_inputs"])
-    like = items_of(module.action_space, 5)
-    nested.map_leaves(lambda action, leaf: torch.testing.assert_close(action, leaf, atol=1e9, rtol=0), actions, like)
-    assert module.action_dist.log_prob(train["action_dist_inputs"], actions).shape == (5,)
+@pytest.mark.parametrize("name", CASES)
+def test_contract(name: str) -> None:
+    obs, actions, options = CASES[name]
+    check_module(lambda: ActorCriticModule(obs, actions, replace(SMALL, **options)))
 
 
 def test_every_parameter_gets_a_gradient(module: RLModule) -> None:

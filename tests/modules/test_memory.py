@@ -18,7 +18,8 @@ from runner.learners.flat_adam import FlatAdam
 from runner.modules import ActorCriticModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.memory import GRU, LSTM
-from tests.modules.spaces import ACTIONS_BOX, BOX, DISCRETE, NESTED, items_of, rows_of
+from runner.testing import check_module
+from tests.modules.spaces import ACTIONS_BOX, BOX, DISCRETE, NESTED, items_of
 
 SMALL = ModuleConfig(fcnet_hiddens=[8], lstm_cell_size=5)
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -68,39 +69,10 @@ def test_initial_state(module: ActorCriticModule) -> None:
     assert module.inputs == ("obs", "state_in")
 
 
-def test_contract_of_the_forward_passes(module: ActorCriticModule) -> None:
-    width = module.action_dist.num_inputs
-    state_in = some_state(module, 3)
-    acting = {"obs": items_of(module.observation_space, 3, 1), "state_in": state_in}
-    for outputs in (module.forward_exploration(acting), module.forward_inference(acting)):
-        assert tuple(outputs) == module.outputs == ("action_dist_inputs", "state_out")
-        assert outputs["action_dist_inputs"].shape == (3, 1, width)
-        nested.map_leaves(
-            lambda out, before: torch.testing.assert_close(out, before, atol=1e9, rtol=0),
-            outputs["state_out"],
-            state_in,
-        )
-    learning = {"obs": items_of(module.observation_space, 3, 6), "state_in": state_in}
-    train = module.forward_train(learning)
-    assert train["action_dist_inputs"].shape == (3, 6, width)
-    assert train["vf_preds"].shape == (3, 6)
-    torch.testing.assert_close(module.compute_values(learning), train["vf_preds"])
-    one = rows_of(learning, slice(1, 2))  # sequences do not depend on each other
-    torch.testing.assert_close(module.forward_train(one)["vf_preds"], train["vf_preds"][1:2])
-
-
-def test_step_by_step_equals_one_pass(module: ActorCriticModule) -> None:
-    obs, state = items_of(module.observation_space, 3, 6), some_state(module, 3)
-    at_once = module.forward_train({"obs": obs, "state_in": state})
-    for t in range(6):
-        batch = {"obs": rows_of(obs, (slice(None), slice(t, t + 1))), "state_in": state}
-        outputs = module.forward_exploration(batch)
-        expected = at_once["action_dist_inputs"][:, t : t + 1]
-        torch.testing.assert_close(outputs["action_dist_inputs"], expected, rtol=1e-4, atol=1e-6)
-        values = module.compute_values(batch)
-        torch.testing.assert_close(values, at_once["vf_preds"][:, t : t + 1], rtol=1e-4, atol=1e-6)
-        torch.testing.assert_close(module.forward_train(batch)["vf_preds"], values)
-        state = outputs["state_out"]
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("spaces", SPACES)
+def test_contract(spaces: str, options: str) -> None:
+    check_module(lambda: ActorCriticModule(*SPACES[spaces], replace(SMALL, **OPTIONS[options])))
 
 
 def test_the_past_matters_and_the_future_does_not(module: ActorCriticModule) -> None:

@@ -154,7 +154,11 @@ def test_our_own_together() -> None:
     ("name", "what", "where"),
     [
         ("ResetsNobody", "reset observes no agent", "reset"),
-        ("UnknownAgent", "the environment's observations name an agent that is none of its possible_agents", "episode 0"),
+        (
+            "UnknownAgent",
+            "the environment's observations name an agent that is none of its possible_agents",
+            "episode 0",
+        ),
         ("UnknownReward", "the environment's rewards name an agent that is none of its possible_agents", "episode 0"),
         ("ComesBack", "agent left is observed after its episode has ended", "episode 0"),
         ("TruncatedUnseen", "agent left is truncated without a final observation", "episode 0"),

@@ -1,0 +1,225 @@
+"""What every callback keeps to, ours and yours."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.callbacks import HOOKS, Callback, Callbacks
+from runner.config.compose import compose_experiment
+from runner.config.errors import Problem
+from runner.config.validation import build_experiment_config
+from runner.episodes import nested
+from runner.experiment.trainer import Trainer
+from runner.pipelines.piece_metrics import PieceMetrics, ReducedValue
+from runner.testing.rules import Rule, are_equal, check_rules, problems_of, through_checkpoint
+
+_RUN = (
+    *("+experiment=ppo_cartpole", "algorithm.train_batch_size_per_learner=64", "algorithm.minibatch_size=32"),
+    *("algorithm.num_epochs=1", "module.fcnet_hiddens=[8]", "env_runners.num_envs_per_env_runner=2"),
+    *("evaluation.evaluation_interval=2", "evaluation.evaluation_duration=1", "tracking=none"),
+)
+_NUM_ITERATIONS = 4
+_RESUMED_AFTER = 2  # iterations
+_FOUND: ContextVar[_Hearings] = ContextVar("hearings")
+
+
+def check_callback(make: Callable[[], Callback], overrides: Sequence[str] = ()) -> None:
+    """Check a callback in a small training run, PPO on CartPole for a few iterations.
+
+    After half of them a second instance goes on from the state of the first one beside it.
+
+    Args:
+        make: makes the callback: its class, or a function.
+        overrides: of the run, as on the command line: `env.env=LunarLander-v3`.
+
+    Raises:
+        BrokenContract: the callback breaks rules; it lists all of them.
+        ConfigError: the overrides are none.
+    """
+    check_rules(type(make()).__name__, _rules(make, overrides))
+
+
+def _rules(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[Rule]:
+    """Yield the rules; a callback that no run would take is not put into one."""
+    yield lambda: _unfit_for_runs(make)
+    if not list(problems_of(lambda: _unfit_for_runs(make))):
+        yield lambda: _unbound_hooks(make)
+        if not list(_unbound_hooks(make)):
+            yield lambda: _hear(make, overrides)
+
+
+def _unfit_for_runs(make: Callable[[], Callback]) -> Iterator[Problem]:
+    """It is a Callback whose hooks are events, and which declares its metrics as metrics need it."""
+    callback = make()
+    if not isinstance(callback, Callback):
+        yield Problem("a callback is none", None, type(callback).__name__, "a subclass of runner.callbacks.Callback")
+        return
+    Callbacks([callback])  # raises what is wrong
+
+
+def _unbound_hooks(make: Callable[[], Callback]) -> Iterator[Problem]:
+    """Its hooks take the arguments of their events, and ones that later versions may add."""
+    callback = make()
+    for hook in HOOKS:
+        given = inspect.signature(getattr(Callback, hook)).parameters
+        names = [name for name in given if name not in ("self", "kwargs")]
+        signature = inspect.signature(getattr(callback, hook))
+        try:
+            signature.bind(**dict.fromkeys([*names, "a_later_one"]))
+        except TypeError as error:
+            what = f"{hook} does not take all arguments of its event: {error}"
+            yield Problem(what, hook, str(signature), f"(self, *, {', '.join(names)}, **kwargs), or some of them")
+
+
+class _Hearings:
+    """All instances of one check, and what they have done wrong."""
+
+    def __init__(self, make: Callable[[], Callback]) -> None:
+        self.make = make
+        self.problems: list[Problem] = []
+        self.all: list[_Hearing] = []
+
+
+class _Hearing:
+    """One instance, its metrics and its data of episodes.
+
+    Attributes:
+        said: what it has reported since `forget`.
+    """
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+        self.said: list[tuple[str, str, float]] = []
+        self.custom_data: dict[int, dict[str, Any]] = {}
+        self._reduced = {name: ReducedValue(reduction) for name, (reduction, _) in callback.reports.items()}
+
+    def hear(self, hook: str, event: dict[str, Any]) -> tuple[Problem, ...]:
+        """Call a hook with data and metrics of its own; a rule that an error breaks."""
+        if "custom_data" in event:
+            if hook == "on_episode_created":
+                self.custom_data[event["env_index"]] = {}
+            event = event | {"custom_data": self.custom_data[event["env_index"]]}
+        metrics = _Reporter(type(self.callback).__name__, "callbacks", self.callback.reports, self._reduced)
+        metrics.said, metrics.hook = self.said, hook
+        getattr(self.callback, hook)(**event | {"metrics": metrics})
+        return ()
+
+
+class _Reporter(PieceMetrics):
+    """Metrics of a callback that note what is reported."""
+
+    said: list[tuple[str, str, float]]
+    hook: str
+
+    def report(self, name: str, value: Any, weight: Any = 1.0) -> None:
+        """See `PieceMetrics`."""
+        super().report(name, value, weight)
+        self.said.append((self.hook, name, float(value)))
+
+
+class Hearer(Callback):
+    """Stands in a run for an instance of the callback that is checked, and for one that goes on from its state."""
+
+    def __init__(self) -> None:
+        self._hearings = _FOUND.get()
+        self._first = _Hearing(self._hearings.make())
+        self._second: _Hearing | None = None
+        self._created: dict[str, Any] | None = None
+        self._num_rounds = 0
+        self._hearings.all.append(self._first)
+
+    def hear(self, hook: str, event: dict[str, Any]) -> None:
+        """Let both instances hear of an event, and look at what they do."""
+        if hook == "on_environment_created":
+            self._created = event
+        before = _rows_of(event)
+        for one in (self._first, *([] if self._second is None else [self._second])):
+            self._hearings.problems += problems_of(partial(one.hear, hook, event))
+        if before is not None and not are_equal(before, _rows_of(event)):
+            what = f"{hook} writes into its episode"
+            self._hearings.problems.append(Problem(what, hook, allowed="copies: the rows are what is trained on"))
+        if hook in ("on_sample_end", "on_train_result"):
+            self._hearings.problems += problems_of(self._end_round)
+
+    def _end_round(self) -> Iterator[Problem]:
+        """Check states after an iteration; after some a second instance goes on from the state of the first one."""
+        self._num_rounds += 1
+        name = type(self._first.callback).__name__
+        state = through_checkpoint(self._first.callback.get_state(), name)
+        data = through_checkpoint({str(n): one for n, one in self._first.custom_data.items()}, f"custom_data of {name}")
+        if self._num_rounds == _RESUMED_AFTER:
+            self._second = _Hearing(self._hearings.make())
+            if self._created is not None:
+                self._second.hear("on_environment_created", self._created)
+            if state:
+                self._second.callback.set_state(copy.deepcopy(state))
+            self._second.custom_data = {int(n): dict(one) for n, one in data.items()}
+            self._first.said.clear()
+            self._second.said.clear()
+        if self._second is not None:
+            second = self._second.callback.get_state()
+            if not are_equal(second, state):
+                what = "an instance that goes on from the state of another one has another state"
+                yield Problem(what, "get_state, set_state", str(second), str(state))
+            elif self._second.said != self._first.said:
+                what = "an instance that goes on from the state of another one reports other values"
+                allowed = "a get_state of all that later events depend on"
+                yield Problem(
+                    what, "get_state, set_state", str(self._second.said[-1:]), f"{self._first.said[-1:]}; {allowed}"
+                )
+
+
+def _passing_on(hook: str) -> Any:
+    def pass_on(self: Hearer, **event: Any) -> None:
+        self.hear(hook, event)
+
+    return pass_on
+
+
+for _hook in HOOKS:
+    setattr(Hearer, _hook, _passing_on(_hook))
+
+
+def _rows_of(event: dict[str, Any]) -> Any:
+    """Return a copy of what the episode of an event shows; None if it has none."""
+    episode = event.get("episode")
+    if episode is None:
+        return None
+    parts = [episode.get_observations(-1)]
+    if len(episode):
+        parts += [episode.get_actions(-1), episode.get_rewards(-1)]
+    return [nested.map_leaves(np.array, part) for part in parts]
+
+
+def _hear(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[Problem]:
+    """In a run no hook raises an error, states are plain and enough to go on from, and episodes stay as they are."""
+    hearings = _Hearings(make)
+    token = _FOUND.set(hearings)
+    block = "callbacks=[{_target_: " + f"{Hearer.__module__}.{Hearer.__name__}" + "}]"
+    try:
+        with Trainer(build_experiment_config(compose_experiment([*_RUN, *overrides, block]))) as trainer:
+            for _ in range(_NUM_ITERATIONS):
+                trainer.train()
+            _tell_the_rest(trainer.callbacks)
+    finally:
+        _FOUND.reset(token)
+    yield from dict.fromkeys(hearings.problems)
+
+
+def _tell_the_rest(callbacks: Callbacks) -> None:
+    """Tell of what runs have beside iterations."""
+    with tempfile.TemporaryDirectory() as folder:
+        callbacks.call("on_checkpoint_saved", path=Path(folder))
+        callbacks.call("on_checkpoint_loaded")
+    callbacks.call("on_env_runners_recreated", num_restarts=1)
+    callbacks.call("on_exception", error=RuntimeError("an error of a check"))
+    callbacks.call("on_stop", status="finished", reason="the check has ended")

@@ -1,0 +1,50 @@
+"""The examples of docs/contracts.md run, and its error is what is raised."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner.testing
+from runner.pipelines import ConnectorPiece
+from runner.testing import BrokenContract, check_piece
+from tests.conftest import ROOT
+from tests.offline.formats.recordings import make_table
+
+PAGE = (ROOT / "docs" / "contracts.md").read_text()
+EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda text: re.findall(r"^check_\w+|= (check_\w+)", text, re.M)[-1])
+def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recorded").mkdir()
+    make_table(tmp_path / "recorded" / "table")
+    exec(compile(example, "contracts.md", "exec"), {"__name__": "example"})
+
+
+def test_every_check_is_documented_and_exported() -> None:
+    checks = {name for name in runner.testing.__all__ if name.startswith("check_")}
+    assert {name for name in checks if f"| `{name}` |" in PAGE} == checks
+    assert {name for example in EXAMPLES for name in re.findall(r"import (check_\w+)", example)} == checks
+    assert all(callable(getattr(runner.testing, name)) for name in runner.testing.__all__)
+    with pytest.raises(AttributeError, match="check_everything"):
+        _ = runner.testing.check_everything
+
+
+class Doubled(ConnectorPiece):
+    """Doubles observations in place, of the episodes and of the batch."""
+
+    def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
+        batch["obs"] = batch["obs"] * 2
+        episodes.current_obs[:] *= 2
+        return batch
+
+
+def test_the_error_is_as_documented() -> None:
+    with pytest.raises(BrokenContract) as caught:
+        check_piece(Doubled, "env_to_module")
+    assert f"```\n{caught.value}\n```" in PAGE

@@ -1,0 +1,219 @@
+"""`check_loss` names what is wrong with a loss; our own losses are checked beside their mathematics."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from runner.config.algorithms import A2CConfig, LossMetrics
+from runner.learners.a2c import A2CLoss
+from runner.learners.loss import Loss
+from runner.testing import BrokenContract, check_loss
+
+
+def test_a_loss_keeps_the_contract() -> None:
+    check_loss(A2CLoss, A2CConfig())
+
+
+class Changed(A2CLoss):
+    """A2C's loss with its metrics changed."""
+
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        return self.changed(super().__call__(module, batch, is_reporting), module, batch, is_reporting)
+
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        """Return other metrics."""
+        raise NotImplementedError
+
+
+class ReadsInSecret(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss + batch["rewards"].mean())
+
+
+@dataclass(frozen=True)
+class OtherMetrics(LossMetrics):
+    pass
+
+
+class GivesAnotherRecord(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return OtherMetrics(metrics.total_loss)
+
+
+class GivesRows(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, vf_loss=batch["value_targets"])
+
+
+class IsNotFinite(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, vf_loss=metrics.vf_loss / 0)
+
+
+class ReportsCoefficients(A2CLoss):
+    def coefficients(self) -> dict[str, float]:
+        return {"temperature": 1.0}
+
+
+class ForgetsValues(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.policy_loss)
+
+
+class HasInfiniteGradient(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss + (metrics.vf_loss * 0).sqrt())
+
+
+class ChangesUnlessReporting(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return metrics if is_reporting else replace(metrics, total_loss=2 * metrics.total_loss)
+
+
+class WritesIntoBatch(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        batch["advantages"].sub_(1.0)
+        return metrics
+
+
+class IsASum(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss * len(batch["advantages"]))
+
+
+class WeighsByPlace(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss * batch["advantages"][0])
+
+
+class DrawsFromTorch(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss * torch.rand(()))
+
+
+class CountsCalls(Changed):
+    num_calls = 0
+
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        self.num_calls += 1
+        return replace(metrics, total_loss=metrics.total_loss * self.num_calls)
+
+
+class ReadsValuesBack(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss * float(metrics.vf_loss))
+
+
+class Adapts(Changed):
+    """Nothing is wrong with it."""
+
+    scale = 1.0
+
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss * self.scale)
+
+    def after_update(self, metrics: Mapping[str, float]) -> None:
+        self.scale *= 2.0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"scale": self.scale}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self.scale = state["scale"]
+
+
+class ForgetsWhatAdapts(Adapts):
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class KeepsItsState(Adapts):
+    def get_state(self) -> dict[str, Any]:
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        pass
+
+
+class HasAStateOfObjects(Adapts):
+    def get_state(self) -> dict[str, Any]:
+        return {"scale": self}
+
+
+class NeedsACritic(A2CLoss):
+    needs = ("critic",)
+
+
+class LearnsFromPadding(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        everywhere = module.forward_train(batch)["vf_preds"]
+        return replace(metrics, total_loss=metrics.total_loss + everywhere.mean())
+
+
+def test_a_loss_that_adapts() -> None:
+    check_loss(Adapts, A2CConfig())
+
+
+@pytest.mark.parametrize(
+    ("loss_class", "message"),
+    [
+        (ReadsInSecret, "`reads` lacks column rewards, which the loss reads"),
+        (GivesAnotherRecord, "`metrics` of A2CConfig names another record than the loss returns"),
+        (GivesRows, r"vf_loss is no tensor of shape \(\)"),
+        (IsNotFinite, "vf_loss is not finite on finite rows"),
+        (ReportsCoefficients, "metric temperature is none of the run's"),
+        (ForgetsValues, "no gradient reaches parameter vf"),
+        (HasInfiniteGradient, "the gradient of parameter .* is not finite"),
+        (ChangesUnlessReporting, "total_loss differs without reporting"),
+        (WritesIntoBatch, "the loss writes into column advantages of the batch"),
+        (IsASum, "total_loss of the same rows twice is another one"),
+        (WeighsByPlace, "total_loss depends on the order of rows"),
+        (DrawsFromTorch, "the loss draws random numbers of the process"),
+        (CountsCalls, "the same batch has another loss"),
+        (ReadsValuesBack, "the loss waits for its device, or leaves it"),
+        (ForgetsWhatAdapts, "get_state after set_state gives another state"),
+        (KeepsItsState, "a loss with the state of another one computes another total_loss"),
+        (HasAStateOfObjects, "state/scale: HasAStateOfObjects cannot be part of a checkpoint"),
+        (NeedsACritic, "NeedsACritic needs critic of the module, and ActorCriticModule has none"),
+        (LearnsFromPadding, "padded steps of sequences change the gradient"),
+    ],
+)
+def test_refuses(loss_class: type[Loss], message: str) -> None:
+    with pytest.raises(BrokenContract, match=message) as caught:
+        check_loss(loss_class, A2CConfig())
+    assert str(caught.value).startswith(f"{loss_class.__name__} breaks ")
+
+
+def test_gradients_that_should_not_be() -> None:
+    with pytest.raises(BrokenContract, match="a gradient reaches parameter vf"):
+        check_loss(A2CLoss, A2CConfig(), untouched=["vf"])
+
+
+class BranchesOnValues(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return metrics if metrics.vf_loss > 0 else replace(metrics, total_loss=2 * metrics.total_loss)
+
+
+class CountsInPython(Changed):
+    num_updates = 0.0
+
+    def before_update(self, num_env_steps: int) -> None:
+        self.num_updates += 1.0
+
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss * self.num_updates)
+
+
+@pytest.mark.parametrize("loss_class", [BranchesOnValues, CountsInPython])
+def test_losses_that_cannot_be_compiled(loss_class: type[Loss]) -> None:
+    with pytest.raises(BrokenContract, match="compile"):
+        check_loss(loss_class, A2CConfig(), is_compiled=True)
+
+
+def test_a_loss_that_is_compiled() -> None:
+    check_loss(A2CLoss, A2CConfig(), is_compiled=True)

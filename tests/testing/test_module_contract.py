@@ -1,0 +1,270 @@
+"""`check_module`: our modules keep the contract, and each rule names the module that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules import DiscreteSACModule, DoubleQModule, IQLModule, RLModule, SACModule, TD3Module
+from runner.testing import BrokenContract, check_module
+
+BOX = gym.spaces.Box(-5.0, 5.0, (3,), np.float32)
+DISCRETE = gym.spaces.Discrete(3)
+CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+OURS = {
+    "SAC": (SACModule, CONTINUOUS, {}),
+    "SAC-memory": (SACModule, CONTINUOUS, {"use_lstm": True}),
+    "DroQ": (SACModule, CONTINUOUS, {"critic_dropout": 0.1}),
+    "TD3": (TD3Module, CONTINUOUS, {}),
+    "TD3-memory": (TD3Module, CONTINUOUS, {"use_gru": True}),
+    "DQN": (DoubleQModule, DISCRETE, {}),
+    "DQN-noisy": (DoubleQModule, DISCRETE, {"noisy": True}),
+    "DQN-memory": (DoubleQModule, DISCRETE, {"use_lstm": True}),
+    "SAC-discrete": (DiscreteSACModule, DISCRETE, {}),
+    "IQL": (IQLModule, CONTINUOUS, {"vf_share_layers": False}),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_modules(name: str) -> None:
+    module_class, actions, options = OURS[name]
+    check_module(lambda: module_class(BOX, actions, ModuleConfig(fcnet_hiddens=[8], lstm_cell_size=4, **options)))
+
+
+class Own(RLModule):
+    """As a user may write it; nothing is wrong with it."""
+
+    def __init__(self) -> None:
+        super().__init__(BOX, DISCRETE, ModuleConfig())
+        self.net = nn.Linear(3, 4)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        out = self.net(batch["obs"])
+        return {"action_dist_inputs": out[..., :3], "vf_preds": out[..., 3]}
+
+
+class Remembers(Own):
+    """Adds up what it has seen; nothing is wrong with it."""
+
+    is_stateful = True
+    inputs = ("obs", "state_in")
+    outputs = ("action_dist_inputs", "state_out")
+
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"sum": torch.zeros(3)}
+
+    def sums(self, batch: Mapping[str, Any]) -> Tensor:
+        return batch["state_in"]["sum"][:, None] + batch["obs"].cumsum(1)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_train({"obs": self.sums(batch)})
+
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        sums = self.sums(batch)
+        return {**super().forward_exploration(batch), "state_out": {"sum": sums[:, -1]}}
+
+
+@pytest.mark.parametrize("module_class", [Own, Remembers])
+def test_modules_of_users(module_class: type[Own]) -> None:
+    check_module(module_class)
+
+
+class NamesNoTuple(Own):
+    outputs = ["action_dist_inputs"]  # type: ignore[assignment]  # noqa: RUF012
+
+
+class ForgetsStateIn(Remembers):
+    inputs = ("obs",)
+
+
+class HasNoMemory(Remembers):
+    is_stateful = False
+
+
+class ActsWithMore(Own):
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return self.forward_train(batch)
+
+
+class IsTooWide(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        out = self.net(batch["obs"])
+        return {"action_dist_inputs": out, "vf_preds": out[..., 3]}
+
+
+class HasColumnsOfValues(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = super().forward_train(batch)
+        return outputs | {"vf_preds": outputs["vf_preds"][:, None]}
+
+
+class IsDouble(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: output.double() for name, output in super().forward_train(batch).items()}
+
+
+class DividesByZero(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = super().forward_train(batch)
+        return outputs | {"vf_preds": outputs["vf_preds"] / 0}
+
+
+class HasNoValues(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {"action_dist_inputs": self.net(batch["obs"])[..., :3]}
+
+
+class LearnsNothing(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {name: output.detach() for name, output in super().forward_train(batch).items()}
+
+
+class ActsOtherwise(Own):
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return {"action_dist_inputs": 2 * super().forward_exploration(batch)["action_dist_inputs"]}
+
+
+class ValuesOtherwise(Own):
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return 2 * super().compute_values(batch)
+
+
+class NormalisesOverRows(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_train({"obs": batch["obs"] - batch["obs"].mean(0)})
+
+
+class DrawsFromTorch(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_train({"obs": batch["obs"] + torch.randn(3)})
+
+
+class CountsCalls(Own):
+    num_calls = 0
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        self.num_calls += 1
+        return super().forward_train({"obs": batch["obs"] + self.num_calls})
+
+
+class WritesIntoObs(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        batch["obs"].clamp_(-1, 1)
+        return super().forward_train(batch)
+
+
+class KeepsATensor(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.randn(3)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_train({"obs": batch["obs"] * self.scale})
+
+
+class BeginsAtRandom(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.net.bias.data[:] = torch.from_numpy(np.random.default_rng().random(4, np.float32))
+
+
+class LearnsTwice(Own):
+    def parameter_groups(self) -> dict[str, Any]:
+        return {"policy": list(self.parameters()), "value": [self.net.bias]}
+
+
+class LearnsItsTarget(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.target = nn.Linear(3, 4)
+
+    def target_networks(self) -> Any:
+        return [(self.target, self.net)]
+
+
+class NeverFollows(LearnsItsTarget):
+    def __init__(self) -> None:
+        super().__init__()
+        self.target.requires_grad_(False)
+
+    def update_targets(self, tau: float) -> None:
+        pass
+
+
+class DrawsAnyNoise(Own):
+    num_noise = 2
+
+    def draw_noise(self, stream: Any, leading: tuple[int, ...]) -> Any:
+        return np.random.default_rng().random((*leading, 2), np.float32)
+
+
+class DrawsDoubleNoise(DrawsAnyNoise):
+    def draw_noise(self, stream: Any, leading: tuple[int, ...]) -> Any:
+        return stream.random((*leading, 2))
+
+
+class ActsElsewhere(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = gym.spaces.MultiDiscrete([3, 3])
+
+
+class BeginsInDouble(Remembers):
+    def get_initial_state(self) -> dict[str, Any]:
+        return {"sum": torch.zeros(3, dtype=torch.float64)}
+
+
+class ForgetsAnAxis(Remembers):
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = super().forward_exploration(batch)
+        return outputs | {"state_out": {"sum": self.sums(batch)}}
+
+
+class ForgetsItsState(Remembers):
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_exploration(batch) | {"state_out": {"sum": batch["state_in"]["sum"] * 1}}
+
+
+@pytest.mark.parametrize(
+    ("module_class", "message"),
+    [
+        (NamesNoTuple, "outputs is no tuple of column names"),
+        (ForgetsStateIn, "state_in is among `inputs` of modules with memory, and of no others"),
+        (HasNoMemory, "get_initial_state is empty for modules without memory"),
+        (ActsWithMore, "forward_exploration returns other columns than `outputs`"),
+        (IsTooWide, "forward_train returns action_dist_inputs of another shape or dtype"),
+        (HasColumnsOfValues, "forward_train returns vf_preds of another shape or dtype"),
+        (IsDouble, "forward_inference returns action_dist_inputs of another shape or dtype"),
+        (DividesByZero, "forward_train returns vf_preds that is not finite"),
+        (HasNoValues, "forward_train does not return vf_preds"),
+        (LearnsNothing, "no output of forward_train has a gradient"),
+        (ActsOtherwise, "forward_train gives other action_dist_inputs than forward_exploration"),
+        (ValuesOtherwise, "compute_values gives other values than `vf_preds` of forward_train"),
+        (NormalisesOverRows, "forward_inference gives another action_dist_inputs for a row alone"),
+        (DrawsFromTorch, "forward_train draws random numbers of the process"),
+        (CountsCalls, "forward_train gives other outputs for the same batch"),
+        (WritesIntoObs, "forward_train writes into obs of its batch"),
+        (KeepsATensor, "a module with the weights of another one acts differently"),
+        (BeginsAtRandom, "two modules that are made with the same seed differ"),
+        (LearnsTwice, "parameter net.bias is in 2 groups"),
+        (LearnsItsTarget, "parameter weight of a target network is learned"),
+        (NeverFollows, r"targets are not what they follow after update_targets\(1\)"),
+        (DrawsAnyNoise, "draw_noise gives other noise for the same stream"),
+        (DrawsDoubleNoise, "draw_noise gives another shape or dtype"),
+        (ActsElsewhere, "actions of action_dist do not have the shape of the action space"),
+        (BeginsInDouble, "the initial state is no float32 tensor"),
+        (ForgetsAnAxis, "state_out is not like state_in"),
+        (ForgetsItsState, "forward_train over a sequence gives other action_dist_inputs than acting step by step"),
+    ],
+)
+def test_refuses(module_class: type[Own], message: str) -> None:
+    with pytest.raises(BrokenContract, match=message) as caught:
+        check_module(module_class)
+    assert str(caught.value).startswith(f"{module_class.__name__} breaks ")

@@ -1,0 +1,168 @@
+"""`check_operator`: our operators keep the contract, and each rule names the operator that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.errors import ConfigError
+from runner.plans import (
+    ApplyGradients,
+    ComputeGradients,
+    ConcatBatches,
+    DebugPrint,
+    Experiences,
+    Operator,
+    Resources,
+    SelectExperiences,
+    StandardizeFields,
+    TrainOneStep,
+    Waiting,
+)
+from runner.testing import BrokenContract, check_operator
+from tests.plans.own_plans import EverySecond, OddSteps, ThreeResults, Unknown
+
+OURS: dict[str, Callable[[Resources], Operator]] = {
+    "ConcatBatches": lambda resources: ConcatBatches(resources, min_env_steps=10),
+    "SelectExperiences": lambda resources: SelectExperiences(resources, modules=["default_policy"]),
+    "StandardizeFields": lambda resources: StandardizeFields(resources, fields=["rewards"]),
+    "ComputeGradients": ComputeGradients,
+    "TrainOneStep": TrainOneStep,
+    "DebugPrint": DebugPrint,
+    "EverySecond": EverySecond,
+    "Unknown": Unknown,
+    "ThreeResults": ThreeResults,
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_operators(name: str) -> None:
+    check_operator(OURS[name])
+
+
+def test_items_that_are_not_made_have_to_be_given() -> None:
+    with pytest.raises(ConfigError, match="ApplyGradients takes items that check_operator does not make"):
+        check_operator(ApplyGradients)
+
+
+class Own(Operator):
+    """Gives items on; nothing is wrong with it."""
+
+    takes = ("Experiences",)
+    gives = ("Experiences",)
+
+    def __init__(self, resources: Resources) -> None:
+        super().__init__(resources)
+        self.num_seen = 0
+
+    def transform(self, item: Any) -> Iterable[Any]:
+        self.num_seen += 1
+        return [item]
+
+
+class NamesNoTuple(Own):
+    takes = ["Experiences"]  # type: ignore[assignment]  # noqa: RUF012
+
+
+class NamesNoItem(Own):
+    gives = ("Experience",)
+
+
+class TakesNothing(Own):
+    takes = ()
+
+
+class HasAStateOfObjects(Own):
+    def get_state(self) -> dict[str, Any]:
+        return {"seen": self}
+
+
+class ForgetsItsState(Own):
+    def get_state(self) -> dict[str, Any]:
+        return {"seen": np.random.default_rng().random()}
+
+
+class AsksAtOnce(Own):
+    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
+        return iter([item for one in items for item in self.transform(one)])
+
+
+class NeverEnds(Own):
+    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
+        for item in items:
+            while True:
+                yield item
+
+
+class DropsWaiting(Own):
+    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
+        return (item for item in items if not isinstance(item, Waiting))
+
+
+class CountsWaiting(Own):
+    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
+        for number, item in enumerate(items):
+            if isinstance(item, Waiting) or number % 3:
+                yield item
+
+
+class GivesNumbers(Own):
+    def transform(self, item: Any) -> Iterable[Any]:
+        return [item.num_env_steps]
+
+
+class WritesIntoItems(Own):
+    def transform(self, item: Experiences) -> Iterable[Any]:
+        for block in item.rollout.blocks.values():
+            block.columns["rewards"][:] = 0.0  # type: ignore[index]
+        return [item]
+
+
+class DrawsFromElsewhere(Own):
+    def transform(self, item: Any) -> Iterable[Any]:
+        return [replace(item, ends_iteration=True, origins=())] if np.random.default_rng().random() < 0.5 else [item]
+
+
+class CountsInSecret(Own):
+    def transform(self, item: Any) -> Iterable[Any]:
+        self.num_seen += 1
+        return [item] if self.num_seen % 2 else []
+
+
+class Fails(Own):
+    def transform(self, item: Any) -> Iterable[Any]:
+        raise KeyError("goal")
+
+
+@pytest.mark.parametrize(
+    ("operator_class", "message"),
+    [
+        (NamesNoTuple, "takes is no tuple of names"),
+        (NamesNoItem, "gives names no item"),
+        (TakesNothing, "an operator that takes no items is no Source"),
+        (HasAStateOfObjects, "state/seen: HasAStateOfObjects cannot be part of a checkpoint"),
+        (ForgetsItsState, "get_state after set_state gives another state"),
+        (AsksAtOnce, "the operator takes items before anybody asks for one"),
+        (NeverEnds, "the flow does not end when its items do"),
+        (DropsWaiting, "the operator does not give on each Waiting"),
+        (CountsWaiting, "the operator gives other items when some are waited for"),
+        (GivesNumbers, "the operator gives int, which it does not declare"),
+        (WritesIntoItems, "the operator writes into its items: rollout of item 0 is another one afterwards"),
+        (DrawsFromElsewhere, "two new operators give different items for the same ones"),
+        (CountsInSecret, "an operator with the state after 1 items does not go on as the one it is of"),
+        (Fails, "KeyError: 'goal'"),
+        (OddSteps, "gives names no item"),
+    ],
+)
+def test_refuses(operator_class: type[Operator], message: str) -> None:
+    with pytest.raises(BrokenContract, match=message) as caught:
+        check_operator(operator_class)
+    assert str(caught.value).startswith(f"{operator_class.__name__} breaks ")
+
+
+def test_an_operator_of_users() -> None:
+    check_operator(Own)
