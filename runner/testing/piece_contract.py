@@ -75,6 +75,8 @@ class _PieceContract:
         """Yield the rules; what needs a pipeline is not asked of a piece that has no place in one."""
         yield self.takes_all_keywords
         yield self.declares_columns
+        if list(self.takes_all_keywords()):
+            return
         try:
             self._stage()
         except ConfigError as error:

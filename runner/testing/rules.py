@@ -53,16 +53,15 @@ def problems_of(rule: Rule) -> Iterator[Problem]:
     except RunFailure as error:
         yield error.problem
     except Exception as error:  # a part of a user may raise anything
-        where = _newest_line(error)
-        if where is None:  # nothing but this package was running
-            raise
-        yield Problem(f"{type(error).__name__}: {error}", where)
+        yield Problem(f"{type(error).__name__}: {error}", _newest_line(error))
 
 
-def _newest_line(error: Exception) -> str | None:
-    """Return the newest line of an error outside of this package."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+def _newest_line(error: Exception) -> str:
+    """Return the newest line of an error outside of this package; where a call itself fails there is none."""
+    frames = traceback.extract_tb(error.__traceback__)
+    outside = [frame for frame in frames if not frame.filename.startswith(_HERE)]
+    frame = (outside or frames)[-1]
+    return f"{frame.filename}:{frame.lineno}"
 
 
 # -- states ------------------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ class NpzFormat(FileFormat):
         assert files is not None
         for path in files.paths:
             try:
-                with np.load(path, allow_pickle=False) as arrays:
+                with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                     columns = {name: arrays[name] for name in arrays}
             except Exception as error:
                 raise data_error(f"the file cannot be read: {error}", Place(self.place_of(path))) from error
