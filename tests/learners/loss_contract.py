@@ -42,11 +42,12 @@ class LossContract:
         """A new loss for `config`."""
         raise NotImplementedError
 
-    @pytest.mark.parametrize("name", ["discrete", "continuous"])
-    def test_contract(self, name: str) -> None:
-        if name not in self.action_spaces:
-            return
-        space = {"discrete": DISCRETE, "continuous": CONTINUOUS}[name]
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """Run the contract for each action space."""
+        spaces = {"discrete": DISCRETE, "continuous": CONTINUOUS}
+        metafunc.parametrize("space", [spaces[name] for name in self.action_spaces], ids=self.action_spaces)
+
+    def test_contract(self, space: gym.Space[Any]) -> None:
         make_module = None if self.make_module is None else lambda: self.make_module(space)
         check_loss(
             lambda _: self.make_loss(),
