@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
+import pytest
+
 from runner.config.offline import OfflineConfig
-from runner.offline.formats.recorded_format import RecordedFormat
+from runner.episodes.columns import concat_blocks
+from runner.offline.files.data_error import DataError
+from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.reading.source import open_source
+from runner.offline.writing.conversion import convert
 from runner.testing import check_reader
+from tests.offline.blocks import assert_same
 
 
 class FormatContract:
@@ -28,3 +35,27 @@ class FormatContract:
         check_reader(self.format_class, path)
         source = open_source(OfflineConfig(input_=str(path)))
         assert source.description().format == self.format_class.name
+        whole = concat_blocks(list(source.blocks()))
+        assert_same(concat_blocks(list(source.blocks())), whole)
+        assert_same(concat_blocks(list(pickle.loads(pickle.dumps(source)).blocks())), whole)
+        assert_same(concat_blocks([source.decode(table) for table in source.tables()]), whole)
+
+    def test_flags_that_say_something_else_are_told(self, tmp_path: Path) -> None:
+        wrong: dict[Row | None, tuple[dict[str, object], str]] = {
+            Row.EPISODE: ({"input_read_sample_batches": True}, "these data are no SampleBatches"),
+            Row.STEP: ({"input_read_episodes": True}, "the rows of these data are no episodes"),
+            Row.BATCH: ({"input_read_episodes": True}, "the rows of these data are no episodes"),
+            None: ({"input_read_schema": {"obs": "x"}}, "have no columns to be named"),
+        }
+        options, what = wrong[self.format_class.row]
+        with pytest.raises(DataError, match=what):
+            open_source(OfflineConfig(input_=str(self.make(tmp_path / "data")), **options))  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize("write_episodes", [True, False])
+    def test_conversion_counts_what_it_writes(self, tmp_path: Path, write_episodes: bool) -> None:
+        path = str(self.make(tmp_path / "data"))
+        whole = concat_blocks(list(open_source(OfflineConfig(input_=path)).blocks()))
+        output = str(tmp_path / "out")
+        report = convert(OfflineConfig(input_=path, output=output, output_write_episodes=write_episodes))
+        assert (report.format, report.written.episodes) == (self.format_class.name, len(whole))
+        assert report.written.steps == whole.num_rows
