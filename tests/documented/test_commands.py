@@ -7,6 +7,7 @@ such as a run dir of the reader's, is prepared once. Commands that wait for a si
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -50,6 +51,7 @@ NOT_RUN = {
     "register": "tests/policy/test_registry.py runs it, with its gates",
     "theirs/": "reads a table of the reader's",
     "# a window": "opens a window",
+    "--watch": "tests/report/test_watch.py runs it",
 }
 ZOO = (
     "LunarLander-v3:\n  n_envs: 2\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n  n_steps: 64\n  batch_size: 64\n"
@@ -76,12 +78,12 @@ def commands_of(page: str) -> list[str]:
 
 
 def write_files_of(page: str, folder: Path) -> None:
-    """Write the code blocks that begin with a comment that is a path, `# my_conf/experiment/mine.yaml`."""
+    """Write the code blocks with a comment that names their file, `# my_conf/experiment/mine.yaml: what it is`."""
     for _, text in fences_of(page):
-        path = text.partition("\n")[0].removeprefix("# ")
-        if path.endswith((".yaml", ".py")) and " " not in path:
-            (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            (folder / path).write_text(text, encoding="utf-8")
+        named = re.search(r"^# (\w+/[\w/]+\.yaml)", text, re.MULTILINE)
+        if named is not None:
+            (folder / named[1]).parent.mkdir(parents=True, exist_ok=True)
+            (folder / named[1]).write_text(text, encoding="utf-8")
 
 
 def why_not_run(command: str) -> str | None:
