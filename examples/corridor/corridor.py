@@ -40,7 +40,7 @@ class NoveltyBonus(ConnectorPiece):
     Only the learner sees the bonus; episodes, and with them the reported returns, keep what the environment gave.
     """
 
-    reads = ("rewards",)
+    reads = ("rewards", "loss_mask")
     writes = ("rewards",)
 
     def __init__(self, scale: float, num_places: int) -> None:

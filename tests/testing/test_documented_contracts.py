@@ -1,4 +1,4 @@
-"""The examples of docs/contracts.md run, and its error is what is raised."""
+"""The examples of docs/contracts.md and of the pages on parts of one's own run, and its error is what is raised."""
 
 from __future__ import annotations
 
@@ -24,6 +24,16 @@ def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     Path("recorded").mkdir()
     make_table(tmp_path / "recorded" / "table")
     exec(compile(example, "contracts.md", "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize("page", ["algorithm", "callback", "module", "piece"])
+def test_parts_of_ones_own_keep_the_contracts(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page has its example's folder, from which the check is run."""
+    text = (ROOT / "docs" / "own" / f"{page}.md").read_text()
+    [folder] = set(re.findall(r"^cd (examples/\w+)$", text, re.M))
+    [check] = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "runner.testing" in block]
+    monkeypatch.syspath_prepend(ROOT / folder)
+    exec(compile(check, f"{page}.md", "exec"), {"__name__": "example"})
 
 
 def test_every_check_is_documented_and_exported() -> None:
