@@ -13,10 +13,11 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import median
 from typing import Any
 
+from learning_table import HEAD as TABLE_HEAD
 from learning_table import Interval, Run, read_runs, rliable_interval, with_rows
+from learning_table import row_of as table_row
 
 RESULTS, PAGE, POLICIES = Path("docs/zoo.jsonl"), Path("docs/zoo.md"), Path("zoo")
 LARGEST_POLICY = 1_000_000  # bytes
@@ -44,9 +45,9 @@ OTHERS = {
     "sac_pendulum": f"-157±89 at 20,000 ({_ZOO}); -250 within 20,000 ({_RLLIB})",
     "tqc_pendulum": f"-151±88 at 20,000 ({_ZOO}); -200 within 200,000 ({_RLLIB})",
 }
-_COLUMNS = ("experiment", "target", "reached by", "return, IQM", "env steps, IQM", "env steps, median", "worst")
-_COLUMNS += ("seconds, median", "configuration", "others")
-HEAD = (f"| {' | '.join(_COLUMNS)} |", f"|{' --- |' * len(_COLUMNS)}")
+HEAD = tuple(
+    f"{line} {more}" for line, more in zip(TABLE_HEAD, ("configuration | others |", "--- | --- |"), strict=True)
+)
 
 
 def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]:
@@ -88,23 +89,9 @@ def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]
 
 
 def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
-    """Return the row of an experiment."""
-    target, limit = runs[0]["target"], runs[0]["max_env_steps"]
-    reached = [run for run in runs if run["episode_return_mean"] >= target and run["num_env_steps"] <= limit]
-    steps = [float(run["num_env_steps"]) for run in runs]
-    cells = (
-        f"`{experiment}`",
-        f"{target:g} within {limit:,}",
-        f"{len(reached)} of {len(runs)}",
-        "{:.4g} [{:.4g}, {:.4g}]".format(*interval([run["episode_return_mean"] for run in runs])),
-        "{:,.0f} [{:,.0f}, {:,.0f}]".format(*interval(steps)),
-        f"{median(steps):,.0f}",
-        f"{max(steps):,.0f}",
-        f"{median(run['seconds'] for run in runs):.0f}",
-        f"`{runs[0]['configuration']}`",
-        OTHERS.get(experiment, ""),
-    )
-    return f"| {' | '.join(cells)} |"
+    """Return the row of an experiment: the learning table's, what was composed, and others' figures."""
+    row = table_row(experiment, runs, interval)
+    return f"{row} `{runs[0]['configuration']}` | {OTHERS.get(experiment, '')} |"
 
 
 def write_page(runs: Mapping[str, Sequence[Run]]) -> None:
