@@ -82,7 +82,7 @@ def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]
     policy = POLICIES / f"{experiment}.onnx"
     POLICIES.mkdir(exist_ok=True)
     middle = sweep / str(by_return[num_seeds // 2])
-    subprocess.run([*command, "export", str(middle), "--format", "onnx", str(policy)], check=True)
+    subprocess.run([*command, "export", str(middle), "--format", "onnx", "--force", str(policy)], check=True)
     if policy.stat().st_size > LARGEST_POLICY:
         policy.unlink()
     return runs

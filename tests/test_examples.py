@@ -84,7 +84,7 @@ def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     assert own["env_runners/episode_return_mean"] == ours["env_runners/episode_return_mean"]
 
 
-def test_a_module_of_residual_blocks_learns_and_exports(tmp_path: Path) -> None:
+def test_a_module_of_residual_blocks_trains_and_exports(tmp_path: Path) -> None:
     folder, run_dir = ROOT / "examples" / "own_module", tmp_path / "run"
     short = ["stop.training_iteration=1", "tracking=none", "evaluation.evaluation_interval=null"]
     arguments = ["+experiment=residual_cartpole", "--config-dir", "my_conf", *short, f"hydra.run.dir={run_dir}"]

@@ -16,6 +16,7 @@ class Falls(Callback):
 
     reports: ClassVar = {
         "fell": ("mean", "share of the episodes that end because the pole leans too far"),
+        "survived": ("mean", "share of the episodes in which the pole does not fall"),
         "largest_angle": ("mean", "largest angle of the pole in an episode, in degrees"),
     }
 
@@ -27,5 +28,7 @@ class Falls(Callback):
         custom_data["largest"] = max(angle, custom_data.get("largest", 0.0))
 
     def on_episode_end(self, *, episode: Any, custom_data: dict[str, Any], metrics: Any, **kwargs: Any) -> None:
-        metrics.report("fell", episode.is_terminated and abs(episode.get_observations(-1)[ANGLE]) > self._limit)
+        fell = episode.is_terminated and abs(episode.get_observations(-1)[ANGLE]) > self._limit
+        metrics.report("fell", fell)
+        metrics.report("survived", not fell)
         metrics.report("largest_angle", np.rad2deg(custom_data["largest"]))

@@ -48,5 +48,5 @@ class ResidualModule(RLModule):
         return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features).squeeze(-1)}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute what actions are drawn from; without this method, `forward_train` does, and a value for nobody."""
+        """Compute what actions are drawn from; without this method, `forward_train` does, and values too."""
         return {"action_dist_inputs": self.pi(self.body(batch["obs"]))}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,7 @@ def main(argv: Sequence[str]) -> int:
     options, rest = take_options(argv, (_OUTPUT, _EPISODES, _CONFIG_DIR), (TRUST,))
     words = [text for text in rest if "=" not in text]
     if len(words) != 1:
-        what = f"{words[1]} is one word too many" if words else "RUN_DIR or POLICY.onnx is missing"
+        what = f"{words[1]} is one word too many" if words else "RUN_DIR, POLICY.onnx or zoo:NAME is missing"
         raise UsageError(f"{what}\n   allowed  python -m runner play RUN_DIR [{_OUTPUT} FILE] [{_EPISODES} 1]")
     output = Path(options[_OUTPUT]) if _OUTPUT in options else None
     num_episodes = _number(options.get(_EPISODES, "1"))
@@ -41,6 +41,8 @@ def main(argv: Sequence[str]) -> int:
         raise UserError(Problem("the file cannot be written: this is a folder", str(output)).render_alone())
     overrides = [text for text in rest if "=" in text]
     if words[0].startswith(_ZOO):
+        _refuse(options, _CONFIG_DIR, "the zoo's experiments are ours")
+        _refuse(options, TRUST, "the zoo's policies are ours")
         experiment = words[0].removeprefix(_ZOO)
         in_its_environment = [f"+experiment={experiment}", *overrides]
         returns = list(_play_file(_policy_in_zoo(experiment), in_its_environment, None, output, num_episodes))
@@ -48,8 +50,7 @@ def main(argv: Sequence[str]) -> int:
         folder = Path(options[_CONFIG_DIR]) if _CONFIG_DIR in options else None
         returns = list(_play_file(Path(words[0]), overrides, folder, output, num_episodes))
     else:
-        if _CONFIG_DIR in options:
-            raise UsageError(f"{_CONFIG_DIR} is for a policy file: a run has its configuration")
+        _refuse(options, _CONFIG_DIR, "a run has its configuration")
         trust = [TRUST] if TRUST in options else []
         returns = _play_run([words[0], *overrides, *trust], output, num_episodes)
     shown = ", ".join(f"{value:g}" for value in returns)
@@ -57,6 +58,11 @@ def main(argv: Sequence[str]) -> int:
     if output is not None:
         print(f"  video  {output}, {output.stat().st_size:,} bytes")
     return 0
+
+
+def _refuse(options: Mapping[str, str], option: str, why: str) -> None:
+    if option in options:
+        raise UsageError(f"{option} has no effect here: {why}")
 
 
 def _policy_in_zoo(experiment: str) -> Path:

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from runner.config.demands import find_demands
+
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Plain texts that YAML reads as something else.
 _NO_TEXT = re.compile(r"null|true|false|yes|no|on|off|y|n|[-+.]?(inf|nan)", re.IGNORECASE)
@@ -38,9 +40,15 @@ class Imported:
         given = {name: value for name, value in values.items() if value is not None}
         self.values.setdefault(block, {}).update(given)
 
+    @property
+    def demands(self) -> list[str]:
+        """What the experiment asks for beyond computing, such as classes that training imports."""
+        return [one_line(f"{one.verb} {one.key} {one.value}") for one in find_demands(self.values)]
+
     def to_yaml(self) -> str:
         """Return the text of the experiment's file."""
         lines = ["# @package _global_", f"# Imported from {one_line(self.source)}."]
+        lines += [f"# Training {demand}: read it first." for demand in self.demands]
         lines += [f"# No counterpart: {one_line(key)} ({one_line(reason)})." for key, reason in self.missing.items()]
         chosen = ", ".join(f"override /{group}: {option}" for group, option in self.options.items())
         lines.append(f"defaults: [{chosen}]")

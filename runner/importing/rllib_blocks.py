@@ -99,10 +99,10 @@ def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
         *parts, of_policy = spec if isinstance(spec, list) and len(spec) == 4 else (spec, None)
         if any(part is not None for part in parts):
             config.leave_out(f"policies.{name}", parts, "a module class of its own goes into multi_agent.modules")
-        _take_overrides(config, counterpart, name, of_policy or {}, f"policies.{name}")
+        _take_overrides(config, counterpart, name, of_policy, f"policies.{name}")
     for name, values in overrides.items() if isinstance(overrides, dict) else ():
         key = f"algorithm_config_overrides_per_module.{name}"
-        if name in specs and isinstance(values, dict):
+        if name in specs:
             _take_overrides(config, counterpart, name, values, key)
         else:
             config.leave_out(key, values)
@@ -110,6 +110,8 @@ def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
 
 def _take_overrides(config: RLlibConfig, counterpart: Counterpart, policy: str, values: Any, key: str) -> None:
     """Take over what differs for a policy: fields of the algorithm that modules do not share."""
+    if values and not isinstance(values, dict):  # an AlgorithmConfig's text
+        config.leave_out(key, values)
     schema = counterpart.schema
     own = [name for name in schema.__dataclass_fields__ if name not in (*schema.of_run, "optimizer", "schema", "loss")]
     for given, value in values.items() if isinstance(values, dict) else ():
@@ -168,7 +170,10 @@ def _take_offline(config: RLlibConfig, counterpart: Counterpart) -> None:
     if counterpart.is_offline:
         _prepare_recorded(config)
     guessed = ("input_read_method", "input_read_episodes")  # told by the files
-    config.copy_fields("offline", OfflineConfig, {"input_": "input"}, unless_default=guessed)
+    code = ["offline_data_class", "prelearner_class"]
+    if "." in str(config.values.get("input_read_method")):  # a function
+        code.append("input_read_method")
+    config.copy_fields("offline", OfflineConfig, {"input_": "input"}, not_copied=code, unless_default=guessed)
 
 
 def _prepare_recorded(config: RLlibConfig) -> None:

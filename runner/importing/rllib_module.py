@@ -67,8 +67,9 @@ def _read_old(config: RLlibConfig, new_defaults: dict[str, Any]) -> dict[str, An
     policy, q = "policy_model_config", "q_model_config"
     if policy in config.defaults:
         defaults |= config.defaults[policy]
-        model = {**defaults, **config.take_block("model"), **config.defaults[policy], **config.take_block(policy)}
-        if config.values[q] == {**config.defaults[policy], **(config.given.get(policy) or {})}:
+        of_policy = config.take_block(policy)
+        model = {**defaults, **config.take_block("model"), **config.defaults[policy], **of_policy}
+        if config.values[q] == {**config.defaults[policy], **of_policy}:
             config.take(q)
     else:
         model = {**defaults, **config.take_block("model")}

@@ -327,3 +327,34 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert "does not say its algorithm" in run_main("import", "rllib", file).err
     assert "nearest  rllib" in run_main("import", "rlib", file).err
     assert "takes no --algorithm" in run_main("import", "sb3-zoo", "a.yml", "--env", "a", "--algorithm", "PPO").err
+
+
+def test_what_training_will_import_is_told(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    """Whoever made the file may have named any function: a reader sees it before training calls it."""
+    values = {"env": "<class 'pandas.read_pickle'>", "env_config": {"filepath_or_buffer": "x.pkl"}}
+    imported = import_rllib(write(tmp_path, values), "PPO")
+    told = 'imports env._target_ "pandas.read_pickle"'
+    assert f"# Training {told}: read it first." in imported.to_yaml().splitlines()
+    written = run_main("import", "rllib", "config.json", "--algorithm", "PPO", "--output", "mine.yaml")
+    assert f"  read it first   training {told}" in written.out.splitlines()
+
+
+@pytest.mark.parametrize("key", ["input_read_method", "offline_data_class", "prelearner_class"])
+def test_functions_and_classes_that_read_data_are_left_out(tmp_path: Path, key: str) -> None:
+    imported = import_rllib(write(tmp_path, {"env": "CartPole-v1", **RECORDED, key: "os.system"}), "BC")
+    assert '"os.system" is left out' in imported.missing[key]
+    assert "os.system" not in str(imported.values)
+
+
+def test_what_differs_for_a_policy_is_taken_or_told(tmp_path: Path) -> None:
+    of_policies = {"a": [None, None, None, "<AlgorithmConfig>"], "b": [None, None, None, {"lr": 0.1, "x": 1}]}
+    _, imported = partial(tmp_path, "PPO", env=f"<class '{SEVERAL}'>", policies=of_policies)
+    assert imported.values["multi_agent"]["algorithm_config_overrides_per_module"] == {"b": {"lr": 0.1}}
+    assert {"policies.a", "policies.b.x"} <= imported.missing.keys()
+    _, imported = partial(tmp_path, "PPO", env=f"<class '{SEVERAL}'>", policies={"a": None, "b": None})
+    assert not {"policies.a", "policies.b"} & imported.missing.keys()
+
+
+def test_a_model_that_is_text_is_left_out(tmp_path: Path) -> None:
+    _, imported = partial(tmp_path, "SAC", policy_model_config="x")
+    assert imported.missing["policy_model_config"] == '"x" is left out'

@@ -46,6 +46,14 @@ def failing_episodes(length: int) -> Iterator[SingleAgentEpisode]:
     raise OSError("the line is dead")
 
 
+def episodes_after_empty_ones(num_empty: int) -> Iterator[SingleAgentEpisode]:
+    """Episodes without a step, then one whose second reward is no number."""
+    yield from cartpole_episodes([0] * num_empty)
+    for episode in cartpole_episodes([3], start=num_empty):
+        episode.rewards[1] = float("nan")
+        yield episode
+
+
 def numbers(count: int) -> Iterator[int]:
     """What are no episodes."""
     yield from range(count)

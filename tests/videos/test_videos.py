@@ -216,7 +216,8 @@ def test_play_a_run_and_its_policy_file(
         ("policy.onnx", "env=pendulum"): "another observation space",
         ("policy.onnx",): "does not say its environment",
         ("nothing.onnx", "env=cartpole"): "the policy cannot be read",
-        ("run", "--config-dir", "conf"): "is for a policy file",
+        ("run", "--config-dir", "conf"): "a run has its configuration",
+        ("zoo:ppo_sb3_cartpole", "--trust"): "the zoo's policies are ours",
     }.items():
         outcome = run_main("play", *arguments, "--output", "x.gif")
         assert outcome.code == 2

@@ -48,8 +48,8 @@ class StreamFormat(FileFormat):
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         """See `RecordedFormat`."""
-        path, waiting, num_steps = str(self.target[TARGET]), list[SingleAgentEpisode](), 0
-        first = 0
+        path, num_steps = str(self.target[TARGET]), 0
+        waiting: dict[int, SingleAgentEpisode] = {}  # number -> episode; empty ones have none
         for number, episode in enumerate(self._episodes()):
             if not isinstance(episode, SingleAgentEpisode):
                 what, allowed = "this is no episode", "runner.episodes.SingleAgentEpisode"
@@ -57,13 +57,13 @@ class StreamFormat(FileFormat):
             if not len(episode):
                 counts.trajectories_dropped += 1
                 continue
-            waiting.append(episode)
+            waiting[number] = episode
             num_steps += len(episode)
             if num_steps >= _STEPS_OF_BLOCK:
-                yield self._block(waiting, Place(path, first, unit="episode"))
-                waiting, num_steps, first = [], 0, number + 1
+                yield self._block(waiting, path)
+                waiting, num_steps = {}, 0
         if waiting:
-            yield self._block(waiting, Place(path, first, unit="episode"))
+            yield self._block(waiting, path)
 
     def _episodes(self) -> Iterator[Any]:
         path = str(self.target[TARGET])
@@ -75,11 +75,17 @@ class StreamFormat(FileFormat):
         except Exception as error:  # of the user's function
             raise data_error(f"{path} failed: {type(error).__name__}: {first_line(error)}", Place(path)) from error
 
-    def _block(self, episodes: list[SingleAgentEpisode], place: Place) -> ColumnBlock:
+    def _block(self, episodes: Mapping[int, SingleAgentEpisode], path: str) -> ColumnBlock:
+        numbers = list(episodes)
         try:
-            block = block_from_episodes(episodes)
+            block = block_from_episodes(list(episodes.values()))
         except (ValueError, TypeError) as error:
+            place = Place(path, numbers[0], unit="episode")
             raise data_error(f"these episodes do not fit together: {first_line(error)}", place) from error
         ends = np.cumsum(block.lengths)
-        check_rewards(block.columns[REWARDS], lambda step: place.at(int(np.searchsorted(ends, step, side="right"))))
+
+        def place_of(step: int) -> Place:
+            return Place(path, numbers[int(np.searchsorted(ends, step, side="right"))], unit="episode")
+
+        check_rewards(block.columns[REWARDS], place_of)
         return self.selection.block(replace(block, columns=fit_to_spaces(dict(block.columns), self.spaces)))

@@ -59,6 +59,7 @@ def test_an_endless_stream_is_read_in_blocks() -> None:
         ({"function": "numbers", "count": 3}, "this is no episode"),
         ({"function": "failing_episodes", "length": 3}, "failing_episodes failed: OSError: the line is dead"),
         ({"function": "cartpole_episodes", "lengths": []}, "there is no complete step"),
+        ({"function": "episodes_after_empty_ones", "num_empty": 2}, "episode 2"),
         ({"function": "cartpole_episodes"}, "cartpole_episodes failed: TypeError"),
     ],
 )
@@ -153,7 +154,7 @@ def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
                 ENDLESS,
                 "offline.prelearner_class=tests.offline.training.test_training.OwnPreLearner",
             ],
-            "its own _map_to_episodes for rows, and the function of offline.input_ yields episodes",
+            "its own _map_to_episodes maps rows, and the function of offline.input_ yields episodes",
         ),
     ],
 )
