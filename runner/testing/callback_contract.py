@@ -29,7 +29,7 @@ _RUN = (
 )
 _NUM_ITERATIONS = 4
 _RESUMED_AFTER = 2  # iterations
-_FOUND: ContextVar[_Hearings] = ContextVar("hearings")
+_CURRENT_CHECK: ContextVar[_CallbackCheck] = ContextVar("callback check")
 
 
 def check_callback(make: Callable[[], Callback], overrides: Sequence[str] = ()) -> None:
@@ -54,7 +54,7 @@ def _rules(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[R
     if not list(problems_of(lambda: _unfit_for_runs(make))):
         yield lambda: _unbound_hooks(make)
         if not list(_unbound_hooks(make)):
-            yield lambda: _hear(make, overrides)
+            yield lambda: _faults_in_a_run(make, overrides)
 
 
 def _unfit_for_runs(make: Callable[[], Callback]) -> Iterator[Problem]:
@@ -80,36 +80,35 @@ def _unbound_hooks(make: Callable[[], Callback]) -> Iterator[Problem]:
             yield Problem(what, hook, str(signature), f"(self, *, {', '.join(names)}, **kwargs), or some of them")
 
 
-class _Hearings:
+class _CallbackCheck:
     """All instances of one check, and what they have done wrong."""
 
     def __init__(self, make: Callable[[], Callback]) -> None:
         self.make = make
         self.problems: list[Problem] = []
-        self.all: list[_Hearing] = []
 
 
-class _Hearing:
+class _CheckedInstance:
     """One instance, its metrics and its data of episodes.
 
     Attributes:
-        said: what it has reported since `forget`.
+        reported: hook, metric and value of all that it has reported, until it is cleared.
     """
 
     def __init__(self, callback: Callback) -> None:
         self.callback = callback
-        self.said: list[tuple[str, str, float]] = []
+        self.reported: list[tuple[str, str, float]] = []
         self.custom_data: dict[int, dict[str, Any]] = {}
         self._reduced = {name: ReducedValue(reduction) for name, (reduction, _) in callback.reports.items()}
 
-    def hear(self, hook: str, event: dict[str, Any]) -> tuple[Problem, ...]:
+    def call(self, hook: str, event: dict[str, Any]) -> tuple[Problem, ...]:
         """Call a hook with data and metrics of its own; a rule that an error breaks."""
         if "custom_data" in event:
             if hook == "on_episode_created":
                 self.custom_data[event["env_index"]] = {}
             event = event | {"custom_data": self.custom_data[event["env_index"]]}
         metrics = _Reporter(type(self.callback).__name__, "callbacks", self.callback.reports, self._reduced)
-        metrics.said, metrics.hook = self.said, hook
+        metrics.reported, metrics.hook = self.reported, hook
         getattr(self.callback, hook)(**event | {"metrics": metrics})
         return ()
 
@@ -117,25 +116,24 @@ class _Hearing:
 class _Reporter(PieceMetrics):
     """Metrics of a callback that note what is reported."""
 
-    said: list[tuple[str, str, float]]
+    reported: list[tuple[str, str, float]]
     hook: str
 
     def report(self, name: str, value: Any, weight: Any = 1.0) -> None:
         """See `PieceMetrics`."""
         super().report(name, value, weight)
-        self.said.append((self.hook, name, float(value)))
+        self.reported.append((self.hook, name, float(value)))
 
 
-class Hearer(Callback):
+class Listener(Callback):
     """Stands in a run for an instance of the callback that is checked, and for one that goes on from its state."""
 
     def __init__(self) -> None:
-        self._hearings = _FOUND.get()
-        self._first = _Hearing(self._hearings.make())
-        self._second: _Hearing | None = None
+        self._check = _CURRENT_CHECK.get()
+        self._first = _CheckedInstance(self._check.make())
+        self._second: _CheckedInstance | None = None
         self._created: dict[str, Any] | None = None
         self._num_rounds = 0
-        self._hearings.all.append(self._first)
 
     def hear(self, hook: str, event: dict[str, Any]) -> None:
         """Let both instances hear of an event, and look at what they do."""
@@ -143,12 +141,12 @@ class Hearer(Callback):
             self._created = event
         before = _rows_of(event)
         for one in (self._first, *([] if self._second is None else [self._second])):
-            self._hearings.problems += problems_of(partial(one.hear, hook, event))
+            self._check.problems += problems_of(partial(one.call, hook, event))
         if before is not None and not are_equal(before, _rows_of(event)):
             what = f"{hook} writes into its episode"
-            self._hearings.problems.append(Problem(what, hook, allowed="copies: the rows are what is trained on"))
+            self._check.problems.append(Problem(what, hook, allowed="copies: the rows are what is trained on"))
         if hook in ("on_sample_end", "on_train_result"):
-            self._hearings.problems += problems_of(self._end_round)
+            self._check.problems += problems_of(self._end_round)
 
     def _end_round(self) -> Iterator[Problem]:
         """Check states after an iteration; after some a second instance goes on from the state of the first one."""
@@ -157,36 +155,39 @@ class Hearer(Callback):
         state = through_checkpoint(self._first.callback.get_state(), name)
         data = through_checkpoint({str(n): one for n, one in self._first.custom_data.items()}, f"custom_data of {name}")
         if self._num_rounds == _RESUMED_AFTER:
-            self._second = _Hearing(self._hearings.make())
+            self._second = _CheckedInstance(self._check.make())
             if self._created is not None:
-                self._second.hear("on_environment_created", self._created)
+                self._second.call("on_environment_created", self._created)
             if state:
                 self._second.callback.set_state(copy.deepcopy(state))
             self._second.custom_data = {int(n): dict(one) for n, one in data.items()}
-            self._first.said.clear()
-            self._second.said.clear()
+            self._first.reported.clear()
+            self._second.reported.clear()
         if self._second is not None:
             second = self._second.callback.get_state()
             if not are_equal(second, state):
                 what = "an instance that goes on from the state of another one has another state"
                 yield Problem(what, "get_state, set_state", str(second), str(state))
-            elif self._second.said != self._first.said:
+            elif self._second.reported != self._first.reported:
                 what = "an instance that goes on from the state of another one reports other values"
                 allowed = "a get_state of all that later events depend on"
                 yield Problem(
-                    what, "get_state, set_state", str(self._second.said[-1:]), f"{self._first.said[-1:]}; {allowed}"
+                    what,
+                    "get_state, set_state",
+                    str(self._second.reported[-1:]),
+                    f"{self._first.reported[-1:]}; {allowed}",
                 )
 
 
 def _passing_on(hook: str) -> Any:
-    def pass_on(self: Hearer, **event: Any) -> None:
+    def pass_on(self: Listener, **event: Any) -> None:
         self.hear(hook, event)
 
     return pass_on
 
 
 for _hook in HOOKS:
-    setattr(Hearer, _hook, _passing_on(_hook))
+    setattr(Listener, _hook, _passing_on(_hook))
 
 
 def _rows_of(event: dict[str, Any]) -> Any:
@@ -200,23 +201,23 @@ def _rows_of(event: dict[str, Any]) -> Any:
     return [nested.map_leaves(np.array, part) for part in parts]
 
 
-def _hear(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[Problem]:
+def _faults_in_a_run(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[Problem]:
     """In a run no hook raises an error, states are plain and enough to go on from, and episodes stay as they are."""
-    hearings = _Hearings(make)
-    token = _FOUND.set(hearings)
-    block = "callbacks=[{_target_: " + f"{Hearer.__module__}.{Hearer.__name__}" + "}]"
+    check = _CallbackCheck(make)
+    token = _CURRENT_CHECK.set(check)
+    block = "callbacks=[{_target_: " + f"{Listener.__module__}.{Listener.__name__}" + "}]"
     try:
         with Trainer(build_experiment_config(compose_experiment([*_RUN, *overrides, block]))) as trainer:
             for _ in range(_NUM_ITERATIONS):
                 trainer.train()
-            _tell_the_rest(trainer.callbacks)
+            _call_remaining_hooks(trainer.callbacks)
     finally:
-        _FOUND.reset(token)
-    yield from dict.fromkeys(hearings.problems)
+        _CURRENT_CHECK.reset(token)
+    yield from dict.fromkeys(check.problems)
 
 
-def _tell_the_rest(callbacks: Callbacks) -> None:
-    """Tell of what runs have beside iterations."""
+def _call_remaining_hooks(callbacks: Callbacks) -> None:
+    """Call the hooks of what runs have beside iterations."""
     with tempfile.TemporaryDirectory() as folder:
         callbacks.call("on_checkpoint_saved", path=Path(folder))
         callbacks.call("on_checkpoint_loaded")

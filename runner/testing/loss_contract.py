@@ -96,8 +96,13 @@ class _LossContract:
         loss.before_update(0)
         return loss
 
+    def _rows(self, module: RLModule, loss: Loss) -> dict[str, Any]:
+        """Return random rows with the columns in `reads` alone, as in a run; a column of a piece of one's own is 0."""
+        rows = make_batch(module, _NUM_ROWS)
+        return {column: rows[column] if column in rows else torch.zeros(_NUM_ROWS) for column in loss.reads}
+
     def _batch(self, module: RLModule, loss: Loss) -> dict[str, Any]:
-        return with_noise(make_batch(module, _NUM_ROWS), loss, module)
+        return with_noise(self._rows(module, loss), loss, module)
 
     def _call(self, is_reporting: bool = True) -> tuple[RLModule, Loss, LossMetrics]:
         module, loss = self._make_module(), self._loss()
@@ -108,9 +113,7 @@ class _LossContract:
     def declares_what_it_reads(self) -> Iterator[Problem]:
         """Every column that it reads is in `reads`; batches of a run have no others."""
         module, loss = self._make_module(), self._loss()
-        columns = make_batch(module, _NUM_ROWS)
-        for column in [column for column in loss.reads if column not in columns]:
-            columns[column] = torch.zeros(_NUM_ROWS)  # of a piece of one's own
+        columns = make_batch(module, _NUM_ROWS) | self._rows(module, loss)
         batch = ReadColumns(columns | loss.draw_noise(module, columns))
         loss(module, batch)
         for column in sorted((batch.read & columns.keys()) - set(loss.reads)):
@@ -146,6 +149,10 @@ class _LossContract:
                 yield Problem(
                     what, "coefficients", name, "fields of `metrics`, and `coefficients` of the configuration"
                 )
+        for name in metrics.rows:
+            if f"learners/default_policy/{name}" in known:
+                what = f"{name} is given for rows, and named as a metric of the run, too"
+                yield Problem(what, "rows", name, "another name for what is reported as one number")
 
     def reaches_every_parameter(self) -> Iterator[Problem]:
         """The gradient of each learned parameter is finite and not 0; of all others there is none."""
@@ -212,8 +219,8 @@ class _LossContract:
 
     def stays_on_its_device(self) -> Iterator[Problem]:
         """It mixes no devices and reads no value back: torch's device without values fails where it would."""
-        batch = make_batch(self._make_module(), _NUM_ROWS)
-        columns = {name: nested.map_leaves(_without_values, column) for name, column in batch.items()}
+        rows = self._rows(self._make_module(), self._loss())
+        columns = {name: nested.map_leaves(_without_values, column) for name, column in rows.items()}
         with torch.device("meta"):
             module, loss = self._make_module().to("meta"), self._loss()
         try:
@@ -249,7 +256,7 @@ class _LossContract:
         # Traced only: how torch makes code of a graph is nothing that a loss could get wrong.
         with mock.patch.object(torch, "compile", functools.partial(torch.compile, backend="aot_eager")):
             eager, compiled = self._learner(), self._learner(is_compiled=True)
-            batch = make_batch(eager.module, _NUM_ROWS)
+            batch = self._rows(eager.module, self._loss())
             for num_env_steps in (0, 100):
                 expected, update = eager.update(batch, num_env_steps), compiled.update(batch, num_env_steps)
                 for name, value in expected.metrics.items():
@@ -276,7 +283,9 @@ class _LossContract:
             module = make_module()
             loss = self._loss()
             learner = Learner(module, loss, self._config, np.random.default_rng(0))
-            gradients.append(learner.gradients(make_sequences(module, padding), 0).vector)
+            sequences = make_sequences(module, padding)
+            own = {column: torch.zeros(sequences["loss_mask"].shape) for column in loss.reads}
+            gradients.append(learner.gradients(own | sequences, 0).vector)
         if not np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5):
             what = "padded steps of sequences change the gradient"
             yield Problem(what, "__call__", allowed="outputs_at_steps, or at_steps, of the module for env steps alone")

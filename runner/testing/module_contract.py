@@ -49,7 +49,12 @@ class _ModuleContract:
     def rules(self) -> Iterator[Rule]:
         """Yield the rules; what modules with memory promise is asked of them alone."""
         yield from (self.declares_columns, self.acts, self.learns, self.values_states)
-        yield from (self.computes_each_row_by_itself, self.repeats_itself, self.leaves_inputs_alone)
+        yield from (
+            self.sees_observations,
+            self.computes_each_row_by_itself,
+            self.repeats_itself,
+            self.leaves_inputs_alone,
+        )
         yield from (self.keeps_all_in_its_weights, self.is_made_from_its_seed, self.groups_parameters)
         yield from (self.follows_targets, self.draws_its_noise, self.fits_its_action_space)
         if self.module.is_stateful:
@@ -126,7 +131,7 @@ class _ModuleContract:
             yield Problem("no output of forward_train has a gradient", "forward_train", allowed="outputs of parameters")
         batch = self._acting()
         of_both = [forward(batch).get("action_dist_inputs") for forward in (self.module.forward_train, self._explore)]
-        if None not in [None if one is None else True for one in of_both] and not are_close(*of_both):
+        if all(one is not None for one in of_both) and not are_close(*of_both):
             what = "forward_train gives other action_dist_inputs than forward_exploration on the same rows"
             yield Problem(what, "forward_train", allowed="equal ones: a loss compares both")
 
@@ -154,6 +159,22 @@ class _ModuleContract:
         if values.shape != expected.shape or not are_close(values, expected):
             what = "compute_values gives other values than `vf_preds` of forward_train"
             yield Problem(what, "compute_values", outline(values), f"{outline(expected)}, the same values")
+
+    def sees_observations(self) -> Iterator[Problem]:
+        """What `forward_train` gives depends on the observation; weights are moved, as a head may begin with zeros."""
+        module, generator = self._made(0), torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
+        batch = self._learning()
+        others = nested.map_leaves(lambda leaf: leaf.roll(1, 0), batch["obs"])
+        if are_equal(batch["obs"], others):  # a space of one item
+            return
+        outputs, of_others = module.forward_train(batch), module.forward_train(batch | {"obs": others})
+        for column in ("action_dist_inputs", "vf_preds"):
+            if column in outputs and torch.equal(outputs[column], of_others[column]):
+                what = f"forward_train gives the same {column} for other observations"
+                yield Problem(what, "forward_train", allowed="outputs of `obs`")
 
     def computes_each_row_by_itself(self) -> Iterator[Problem]:
         """A row of a batch gives what it gives alone."""
@@ -274,16 +295,25 @@ class _ModuleContract:
     def remembers_step_by_step(self) -> Iterator[Problem]:
         """A pass over sequences gives what acting gives step by step."""
         batch = self._learning()
-        at_once = self.module.forward_train(batch)["action_dist_inputs"]
+        at_once = self.module.forward_train(batch)
+        has_values = "vf_preds" in self.module.train_outputs
         state = batch["state_in"]
         for t in range(_STEPS):
             step = {c: _steps(value, t) for c, value in batch.items() if c != "state_in"} | {"state_in": state}
             outputs = self.module.forward_exploration(step)
-            if not are_close(outputs["action_dist_inputs"], at_once[:, t : t + 1]):
-                what = "forward_train over a sequence gives other action_dist_inputs than acting step by step"
+            by_step = [("action_dist_inputs", outputs["action_dist_inputs"], "acting")]
+            if has_values:
+                by_step += [
+                    ("vf_preds", self.module.compute_values(step), "compute_values"),
+                    ("vf_preds", self.module.forward_train(step)["vf_preds"], "forward_train"),
+                ]
+            misfits = [one for one in by_step if not are_close(one[1], _steps(at_once[one[0]], t))]
+            for column, _, way in misfits:
+                what = f"forward_train over a sequence gives other {column} than {way} step by step"
                 yield Problem(
                     what, "forward_train", f"first at step {t}", "the same: `state_out` is the next `state_in`"
                 )
+            if misfits:
                 return
             state = outputs["state_out"]
 

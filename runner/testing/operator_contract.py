@@ -193,8 +193,8 @@ class _OperatorContract:
         if num_waiting != len(items):
             what = "the operator does not give on each Waiting"
             yield Problem(what, "flow", f"{num_waiting} of {len(items)}", "each one, so that other plans go on")
-        others = [_told(one) for one in given if not isinstance(one, Waiting)]
-        if not are_equal(others, [_told(one) for one in self._all(self._items)]):
+        others = [_comparable_fields(one) for one in given if not isinstance(one, Waiting)]
+        if not are_equal(others, [_comparable_fields(one) for one in self._all(self._items)]):
             yield Problem("the operator gives other items when some are waited for", "flow", allowed="the same items")
 
     def gives_what_it_declares(self) -> Iterator[Problem]:
@@ -208,34 +208,34 @@ class _OperatorContract:
     def leaves_items_alone(self) -> Iterator[Problem]:
         """Items that it has taken are as before: other plans may hold them."""
         items = self._items
-        kept = [copy.deepcopy(_told(item)) for item in items]
+        kept = [copy.deepcopy(_comparable_fields(item)) for item in items]
         self._all(items)
         for number, (item, before) in enumerate(zip(items, kept, strict=True)):
-            key = find_difference(_told(item), before)
+            key = find_difference(_comparable_fields(item), before)
             if key is not None:
                 what = f"the operator writes into its items: {key} of item {number} is another one afterwards"
                 yield Problem(what, "transform", allowed="items of its own, made by dataclasses.replace")
 
     def repeats_itself(self) -> Iterator[Problem]:
         """A new operator gives the same for the same items."""
-        first, second = ([_told(item) for item in self._all(self._items)] for _ in range(2))
+        first, second = ([_comparable_fields(item) for item in self._all(self._items)] for _ in range(2))
         if not are_equal(first, second):
             what = "two new operators give different items for the same ones"
             yield Problem(what, "transform", allowed="randomness from runner.streams.random_stream(seed, name)")
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
         """After each of its items, a new operator with its state gives what would have come."""
-        expected = [_told(item) for item in self._all(self._items)]
+        expected = [_comparable_fields(item) for item in self._all(self._items)]
         for number in range(1, len(expected)):
             items = self._items
             source, _, flow = self._run(items)
-            given = [_told(next(flow.items)) for _ in range(number)]
+            given = [_comparable_fields(next(flow.items)) for _ in range(number)]
             state = through_checkpoint(source.resources.get_state(), self.name)
             resources = self._make_resources()
             _, _, others = self._run(items[source.num_asked :], resources)
             resources.learners.set_state(state[LEARNERS])
             resources.set_state(state)
-            given += [_told(item) for item in islice(others.items, _MOST_ITEMS)]
+            given += [_comparable_fields(item) for item in islice(others.items, _MOST_ITEMS)]
             if not are_equal(given, expected):
                 what = f"an operator with the state after {number} items does not go on as the one it is of"
                 allowed = "a get_state of all that later items depend on, counters and random streams"
@@ -243,12 +243,12 @@ class _OperatorContract:
                 return
 
 
-def _told(item: Any) -> dict[str, Any]:
-    """Return what an item says of itself but for seconds, to be compared; of one of another kind its type."""
+def _comparable_fields(item: Any) -> dict[str, Any]:
+    """Return the fields of an item but for seconds, to be compared; of another kind of object type and text."""
     if not isinstance(item, Item):
         return {"kind": type(item).__name__, "value": str(item)}
-    told: dict[str, Any] = _without_seconds(item_to_state(item))
-    return told
+    fields: dict[str, Any] = _without_seconds(item_to_state(item))
+    return fields
 
 
 def _without_seconds(value: Any) -> Any:

@@ -14,9 +14,10 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.piece_reports import find_report_fault
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.piece import ConnectorPiece
-from runner.testing.piece_stage import Place, Stage, make_stage, place_of, play, rows_of
-from runner.testing.rules import are_equal, check_rules, find_difference, through_checkpoint
+from runner.episodes.spaces import blank_item
+from runner.pipelines.piece import OBS, ConnectorPiece
+from runner.testing.piece_stage import Place, Stage, arrays_of, make_stage, place_of, play, rows_of
+from runner.testing.rules import are_equal, check_rules, find_difference, outline, through_checkpoint
 from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space
 
 _KEYWORDS = (
@@ -84,6 +85,7 @@ class _PieceContract:
             yield lambda: problems
             return
         yield from (self.writes_what_it_declares, self.keeps_rows, self.completes_fragments, self.infers_spaces)
+        yield self.gives_observations_of_its_space
         yield from (self.draws_from_its_stream, self.leaves_episodes_alone, self.acts_without_exploration)
         yield from (self.goes_on_from_its_state, self.merges_states, self.reports_what_it_declares)
 
@@ -164,15 +166,27 @@ class _PieceContract:
                 yield Problem(what, "complete_fragment", str(num_rows), str(num_steps))
 
     def infers_spaces(self) -> Iterator[Problem]:
-        """It maps spaces to spaces, the same ones each time, and observations are of the space that it says."""
+        """It maps spaces to spaces, the same ones each time."""
         stage = self._stage()
-        piece = stage.piece
+        piece, (spaces, _) = stage.piece, stage.spaces
         for infer in (piece.recompute_output_observation_space, piece.recompute_output_action_space):
-            space = infer(*stage.pipeline.input_spaces)
+            space = infer(*spaces)
             if not isinstance(space, gym.Space):
                 yield Problem("a space is none", infer.__name__, repr(space), "a gymnasium.Space")
-            elif infer(*stage.pipeline.input_spaces) != space:
+            elif infer(*spaces) != space:
                 yield Problem("the second call returns another space", infer.__name__, allowed="the same each time")
+
+    def gives_observations_of_its_space(self) -> Iterator[Problem]:
+        """Rows of `obs` after it have the structure, shapes and dtype kinds of its output space."""
+        stage = self._stage()
+        _, (space, _) = stage.spaces
+        _, after, _ = stage.around()
+        if not isinstance(space, gym.Space) or OBS not in after:
+            return
+        obs = arrays_of(after[OBS])
+        if not _are_rows_of(space, obs):
+            what = "observations after the piece are not of the space that it says"
+            yield Problem(what, "recompute_output_observation_space", outline(obs), f"rows of {space}")
 
     def draws_from_its_stream(self) -> Iterator[Problem]:
         """Two pieces with the same streams and input write the same."""
@@ -272,6 +286,19 @@ class _PieceContract:
             yield Problem(
                 f"reporting changes column {column}", "__call__", allowed="the same columns with metrics=None"
             )
+
+
+def _are_rows_of(space: Space, rows: Any) -> bool:
+    """Return whether rows are nested like the items of a space, with their shapes and kinds of dtypes."""
+
+    def fits(blank: Any, leaf: Any) -> bool:
+        is_known = blank is not None  # of a Text, for example, arrays may be anything
+        return not is_known or (leaf.shape[1:], leaf.dtype.kind) == (np.shape(blank), np.asarray(blank).dtype.kind)
+
+    try:
+        return all(nested.leaves(nested.map_leaves(fits, blank_item(space), rows)))
+    except ValueError:  # another structure
+        return False
 
 
 def _difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:

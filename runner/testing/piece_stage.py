@@ -142,6 +142,16 @@ class Stage:
             batch = self._call(piece, batch, episodes)
         return by_column(batch)
 
+    @property
+    def spaces(self) -> tuple[tuple[Space, Space], tuple[Space, Space]]:
+        """Observation and action space before the piece, and after it."""
+        before = self.pipeline.input_spaces
+        for other, after in zip(self.pipeline, self.pipeline.spaces_after, strict=True):
+            if other is self.piece:
+                return before, after
+            before = after
+        raise LookupError(f"{type(self.piece).__name__} is not in its pipeline")
+
     def completed_columns(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of a fragment before and after `complete_fragment`."""
         columns = {name: copy.deepcopy(column) for name, column in self.columns.items()}
@@ -224,12 +234,19 @@ def play(observation_space: Space, action_space: Space, num_lookback: int) -> Pl
     return Played(module, rows, block, given)
 
 
-def rows_of(column: Any) -> np.ndarray[Any, Any]:
-    """Return the rows of a column as one array, also of one that is still items of episodes."""
+def arrays_of(column: Any) -> Any:
+    """Return the rows of a column as arrays (rows, ...), nested like its items, also of one that is still items."""
     if type(column) is Items:
-        column = [item for items in column.values() for item in items]
-    if isinstance(column, (dict, tuple)):
-        return np.concatenate([np.asarray(leaf).reshape(len(leaf), -1) for leaf in nested.leaves(column)], axis=1)
+        return column.stacked()
     if isinstance(column, list):
-        return np.stack([np.asarray(item) for item in column])
-    return np.asarray(column)
+        return nested.stack([nested.map_leaves(np.asarray, item) for item in column])
+    return nested.map_leaves(np.asarray, column)
+
+
+def rows_of(column: Any) -> np.ndarray[Any, Any]:
+    """Return the rows of a column as one array; nested ones (rows, D), one leaf beside the other."""
+    arrays = arrays_of(column)
+    if isinstance(arrays, (dict, tuple)):
+        return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in nested.leaves(arrays)], axis=1)
+    array: np.ndarray[Any, Any] = arrays
+    return array

@@ -51,6 +51,13 @@ class Relative(SingleAgentObservationPreprocessor):
     def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:
         return np.append(observation, episode.t).astype(np.float32)
 
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        low, high = (
+            np.append(bound, limit).astype(np.float32)
+            for bound, limit in ((input_observation_space.low, 0), (input_observation_space.high, np.inf))
+        )
+        return gym.spaces.Box(low, high)
+
 
 class Nested(MultiAgentObservationPreprocessor):
     """A dict of what was one array."""

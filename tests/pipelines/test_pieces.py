@@ -30,6 +30,7 @@ from runner.pipelines import (
     MonteCarloReturns,
     NormalizeAndClipActions,
     NumpyToTensor,
+    ObservationPiece,
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
@@ -182,6 +183,43 @@ def test_pieces_of_users(case: PieceCase) -> None:
     check_piece(*case)
 
 
+NESTED = gym.spaces.Dict(
+    {"place": gym.spaces.Box(-1, 1, (2,)), "parts": gym.spaces.Tuple([gym.spaces.Discrete(4)] * 2)}
+)
+
+
+class DoublesAPart(ObservationPiece):
+    """Doubles the width of a part of nested observations, and says so if asked to."""
+
+    def __init__(self, is_said: bool) -> None:
+        self._is_said = is_said
+
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        parts = dict(input_observation_space.spaces)
+        return gym.spaces.Dict(parts | ({"place": gym.spaces.Box(-1, 1, (4,))} if self._is_said else {}))
+
+    def transform(self, obs: Any, batch: dict[str, Any], episodes: Any) -> Any:
+        return obs | {"place": np.concatenate([obs["place"], obs["place"]], -1)}
+
+
+@pytest.mark.parametrize("pipeline", ["env_to_module", "learner"])
+def test_pieces_of_nested_observations(pipeline: str) -> None:
+    check_piece(lambda: DoublesAPart(is_said=True), pipeline, observation_space=NESTED)
+    with pytest.raises(
+        AssertionError, match=r"DoublesAPart breaks 1 rule.*\n\n1\. observations after the piece are not"
+    ):
+        check_piece(lambda: DoublesAPart(is_said=False), pipeline, observation_space=NESTED)
+
+
+def test_spaces_of_a_piece_behind_one_that_maps_them() -> None:
+    flatten = {
+        "insert_after": "AddObservationsFromEpisodesToBatch",
+        "piece": {"_target_": "runner.pipelines.FlattenObservations"},
+    }
+    place = ("insert_after", "FlattenObservations", [flatten])
+    check_piece(MeanStdFilter, "env_to_module", *place, observation_space=NESTED)
+
+
 # -- the contract notices what is wrong --------------------------------------------------------------------------------
 
 
@@ -260,6 +298,26 @@ class HasNoSpace(CountsRows):
         return "any"
 
 
+class DoublesTheWidth(ObservationPiece):
+    def transform(self, obs: Any, batch: dict[str, Any], episodes: Any) -> Any:
+        return np.concatenate([obs, obs], -1)
+
+
+class RoundsObservations(ObservationPiece):
+    def transform(self, obs: Any, batch: dict[str, Any], episodes: Any) -> Any:
+        return obs.astype(np.int64)
+
+
+class NestsObservations(ObservationPiece):
+    def transform(self, obs: Any, batch: dict[str, Any], episodes: Any) -> Any:
+        return {"place": obs}
+
+
+class MapsItsSpaceOnly(CountsRows):
+    def recompute_output_observation_space(self, *spaces: Any) -> Any:
+        return gym.spaces.Box(-1.0, 1.0, (6,), np.float32)
+
+
 class HasSpacesAtRandom(CountsRows):
     num_calls = 0
 
@@ -328,6 +386,10 @@ class ReadsTooMuch(ConnectorPiece):
         (DeclaresAList, "reads is no tuple of column names"),
         (KeepsWhatItDrops, "column obs is declared in `drops` and still there"),
         (HasNoSpace, "a space is none"),
+        (DoublesTheWidth, "(?s)not of the space that it says.*got      shape \\(3, 6\\) and dtype float32\n"),
+        (RoundsObservations, "(?s)not of the space that it says.*and dtype int64\n"),
+        (NestsObservations, "(?s)not of the space that it says.*{'place': "),
+        (MapsItsSpaceOnly, "(?s)not of the space that it says.*rows of Box\\(-1.0, 1.0, \\(6,\\), float32\\)"),
         (HasSpacesAtRandom, "the second call returns another space"),
         (CompletesInSecret, "complete_fragment adds other columns than `writes_per_fragment` declares"),
         (CannotBeReset, "RuntimeError: no reset"),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 
-from runner.config.algorithms import A2CConfig, LossMetrics
+from runner.config.algorithms import A2CConfig, A2CMetrics, LossMetrics
 from runner.learners.a2c import A2CLoss
 from runner.learners.loss import Loss
 from runner.testing import BrokenContract, check_loss
@@ -33,6 +33,40 @@ class Changed(A2CLoss):
 class ReadsInSecret(Changed):
     def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
         return replace(metrics, total_loss=metrics.total_loss + batch["rewards"].mean())
+
+
+class ReadsMoreInSilence(A2CLoss):
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        if not is_reporting:
+            _ = batch["rewards"]
+        return super().__call__(module, batch, is_reporting)
+
+
+class ReadsAColumnOfItsOwn(Changed):
+    """Nothing is wrong with it."""
+
+    reads = (*A2CLoss.reads, "novelty")
+
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return replace(metrics, total_loss=metrics.total_loss + batch["novelty"].mean())
+
+
+@dataclass(frozen=True)
+class MetricsWithRows(A2CMetrics):
+    error: Any = None
+
+    rows: ClassVar[tuple[str, ...]] = ("error",)
+
+
+@dataclass(frozen=True)
+class NamesRowsAsMetrics(A2CConfig):
+    metrics: ClassVar[type[LossMetrics]] = MetricsWithRows
+    coefficients: ClassVar[tuple[str, ...]] = ("curr_entropy_coeff", "error")
+
+
+class GivesErrors(Changed):
+    def changed(self, metrics: Any, module: Any, batch: Any, is_reporting: bool) -> Any:
+        return MetricsWithRows(**vars(metrics), error=batch["advantages"].detach())
 
 
 @dataclass(frozen=True)
@@ -155,14 +189,16 @@ class LearnsFromPadding(Changed):
         return replace(metrics, total_loss=metrics.total_loss + everywhere.mean())
 
 
-def test_a_loss_that_adapts() -> None:
-    check_loss(Adapts, A2CConfig())
+@pytest.mark.parametrize("loss_class", [Adapts, ReadsAColumnOfItsOwn])
+def test_losses_of_users(loss_class: type[Loss]) -> None:
+    check_loss(loss_class, A2CConfig())
 
 
 @pytest.mark.parametrize(
     ("loss_class", "message"),
     [
         (ReadsInSecret, "`reads` lacks column rewards, which the loss reads"),
+        (ReadsMoreInSilence, "KeyError: 'rewards'"),
         (GivesAnotherRecord, "`metrics` of A2CConfig names another record than the loss returns"),
         (GivesRows, r"vf_loss is no tensor of shape \(\)"),
         (IsNotFinite, "vf_loss is not finite on finite rows"),
@@ -187,6 +223,14 @@ def test_refuses(loss_class: type[Loss], message: str) -> None:
     with pytest.raises(BrokenContract, match=message) as caught:
         check_loss(loss_class, A2CConfig())
     assert str(caught.value).startswith(f"{loss_class.__name__} breaks ")
+
+
+def test_rows_that_are_named_as_a_metric() -> None:
+    message = (
+        "GivesErrors breaks 1 rule of its contract\n\n1. error is given for rows, and named as a metric of the run, too"
+    )
+    with pytest.raises(BrokenContract, match=message):
+        check_loss(GivesErrors, NamesRowsAsMetrics())
 
 
 def test_gradients_that_should_not_be() -> None:

@@ -71,11 +71,6 @@ class Remembers(Own):
         return {**super().forward_exploration(batch), "state_out": {"sum": sums[:, -1]}}
 
 
-@pytest.mark.parametrize("module_class", [Own, Remembers])
-def test_modules_of_users(module_class: type[Own]) -> None:
-    check_module(module_class)
-
-
 class NamesNoTuple(Own):
     outputs = ["action_dist_inputs"]  # type: ignore[assignment]  # noqa: RUF012
 
@@ -134,6 +129,30 @@ class ActsOtherwise(Own):
 class ValuesOtherwise(Own):
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         return 2 * super().compute_values(batch)
+
+
+class IgnoresObservations(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        return super().forward_train({"obs": 0 * batch["obs"]})
+
+
+class ValuesAllAlike(Own):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = super().forward_train(batch)
+        return outputs | {"vf_preds": 0 * outputs["vf_preds"] + self.net.bias[3]}
+
+
+class RemembersItsMemoryOnly(Remembers):
+    def sums(self, batch: Mapping[str, Any]) -> Tensor:
+        return batch["state_in"]["sum"][:, None] + 0 * batch["obs"]
+
+
+class BeginsWithZeros(Own):
+    """Nothing is wrong with it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.net.weight)
 
 
 class NormalisesOverRows(Own):
@@ -227,9 +246,26 @@ class ForgetsAnAxis(Remembers):
         return outputs | {"state_out": {"sum": self.sums(batch)}}
 
 
+class ValuesWithoutMemory(Remembers):
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        values = self.net(batch["obs"].cumsum(1))[..., 3]
+        return super().forward_train(batch) | {"vf_preds": values}
+
+
+class ValuesSingleStepsOtherwise(Remembers):
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        values = super().compute_values(batch)
+        return values if values.shape[1] > 1 else values + 1
+
+
 class ForgetsItsState(Remembers):
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return super().forward_exploration(batch) | {"state_out": {"sum": batch["state_in"]["sum"] * 1}}
+
+
+@pytest.mark.parametrize("module_class", [Own, Remembers, BeginsWithZeros])
+def test_modules_of_users(module_class: type[Own]) -> None:
+    check_module(module_class)
 
 
 @pytest.mark.parametrize(
@@ -247,6 +283,9 @@ class ForgetsItsState(Remembers):
         (LearnsNothing, "no output of forward_train has a gradient"),
         (ActsOtherwise, "forward_train gives other action_dist_inputs than forward_exploration"),
         (ValuesOtherwise, "compute_values gives other values than `vf_preds` of forward_train"),
+        (IgnoresObservations, "forward_train gives the same action_dist_inputs for other observations"),
+        (ValuesAllAlike, "forward_train gives the same vf_preds for other observations"),
+        (RemembersItsMemoryOnly, "forward_train gives the same action_dist_inputs for other observations"),
         (NormalisesOverRows, "forward_inference gives another action_dist_inputs for a row alone"),
         (DrawsFromTorch, "forward_train draws random numbers of the process"),
         (CountsCalls, "forward_train gives other outputs for the same batch"),
@@ -261,6 +300,8 @@ class ForgetsItsState(Remembers):
         (ActsElsewhere, "actions of action_dist do not have the shape of the action space"),
         (BeginsInDouble, "the initial state is no float32 tensor"),
         (ForgetsAnAxis, "state_out is not like state_in"),
+        (ValuesWithoutMemory, "forward_train over a sequence gives other vf_preds than forward_train step by step"),
+        (ValuesSingleStepsOtherwise, "over a sequence gives other vf_preds than compute_values step by step"),
         (ForgetsItsState, "forward_train over a sequence gives other action_dist_inputs than acting step by step"),
     ],
 )

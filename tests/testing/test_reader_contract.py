@@ -100,6 +100,17 @@ class ReadsAtRandom(NpzFormat):
         return super().block_of({**columns, "rewards": noise}, name)
 
 
+class ReadsFloatsInCopies(NpzFormat):
+    is_copied = False
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state, is_copied=True)
+
+    def block_of(self, columns: Mapping[str, Any], name: str) -> ColumnBlock:
+        actions = columns["actions"].astype(np.float64 if self.is_copied else np.int64)
+        return super().block_of({**columns, "actions": actions}, name)
+
+
 class ReadsEverything(NpzFormat):
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         for block in super().blocks(files, tables, counts):
@@ -146,6 +157,7 @@ class ReadsOneEpisode(NpzFormat):
         (SameIds, "two whole episodes have one id"),
         (EndsTwice, "an episode is terminated and truncated"),
         (ReadsAtRandom, "a second stream gives another column rewards"),
+        (ReadsFloatsInCopies, "a source that was pickled gives another dtype of column actions"),
         (ReadsEverything, "a source that is narrowed gives other columns"),
         (SkipsBrokenFiles, "files that are cut off are read"),
         (NamesNoFile, "the error about a damaged file does not name it"),
