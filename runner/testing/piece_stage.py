@@ -235,7 +235,7 @@ def play(observation_space: Space, action_space: Space, num_lookback: int) -> Pl
 
 
 def arrays_of(column: Any) -> Any:
-    """Return the rows of a column as arrays (rows, ...), nested like its items, also of one that is still items."""
+    """Return the rows of observations as arrays (rows, ...), nested as they are, also of ones that are still items."""
     if type(column) is Items:
         return column.stacked()
     if isinstance(column, list):
@@ -244,9 +244,11 @@ def arrays_of(column: Any) -> Any:
 
 
 def rows_of(column: Any) -> np.ndarray[Any, Any]:
-    """Return the rows of a column as one array; nested ones (rows, D), one leaf beside the other."""
-    arrays = arrays_of(column)
-    if isinstance(arrays, (dict, tuple)):
-        return np.concatenate([leaf.reshape(len(leaf), -1) for leaf in nested.leaves(arrays)], axis=1)
-    array: np.ndarray[Any, Any] = arrays
-    return array
+    """Return the rows of a column as one array, to be compared, also of one that is still items of episodes."""
+    if type(column) is Items:
+        column = [item for items in column.values() for item in items]
+    if isinstance(column, (dict, tuple)):
+        return np.concatenate([np.asarray(leaf).reshape(len(leaf), -1) for leaf in nested.leaves(column)], axis=1)
+    if isinstance(column, list):
+        return np.stack([np.asarray(item) for item in column])
+    return np.asarray(column)
