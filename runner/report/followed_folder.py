@@ -142,8 +142,15 @@ class FollowedFolder:
             known = {"html": content.html, "specs": content.specs, "is_going_on": page.is_going_on}
             body = json.dumps({**known, "title": f"{page.title} - {page.kind}"}, allow_nan=False).encode()
         except (RunnerError, OSError) as error:
-            body = json.dumps({"problem": str(error)}).encode()
+            body = _problem(str(error))
+        except Exception as error:  # a mistake in the report itself: the page tells it, and may get over it
+            what = f"The page cannot be made: {type(error).__name__}: {error}."
+            body = _problem(f"{what} `python -m runner report {self._folder}` shows where in the code.")
         return Update(f'"{hashlib.sha256(body).hexdigest()}"', body)
+
+
+def _problem(text: str) -> bytes:
+    return json.dumps({"problem": text}).encode()
 
 
 def _stat(files: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:

@@ -8,7 +8,7 @@ live.id = "live";
 live.role = "status";
 document.body.prepend(live);
 
-let tag = ""; // of the newest content
+let tag = ""; // of the content that is shown; "" until all of it is
 let shown = new Map(); // id of an element -> its HTML as it came
 let lastChange = "";
 let isGoingOn = false;
@@ -29,7 +29,7 @@ function sayState() {
 }
 
 // Makes the children of an element those of another one; each has an id.
-function takeIn(parent, fresh, changed) {
+function replaceChildren(parent, fresh, changed) {
   const kept = new Set([...fresh.children].map((node) => node.id));
   for (const node of [...parent.children]) {
     if (!kept.has(node.id)) {
@@ -51,7 +51,7 @@ function merge(before, next, changed) {
     return before;
   }
   if (next.matches("section, .small")) {
-    takeIn(before, next, changed);
+    replaceChildren(before, next, changed);
     return before;
   }
   const { scrollTop, scrollLeft } = before;
@@ -80,23 +80,41 @@ function keepOrder(before, next) {
   }
 }
 
+async function fetchVideo(file) {
+  const reply = await fetch(file);
+  if (!reply.ok) {
+    throw new Error(await reply.text());
+  }
+  return reply.blob();
+}
+
+// Says below a video why it is not shown; "": it is.
+function sayBelow(video, problem) {
+  const caption = video.closest("figure").querySelector("figcaption");
+  const note = caption.querySelector("span") ?? caption.appendChild(document.createElement("span"));
+  note.textContent = problem;
+}
+
 // A video goes on until the new one has come whole; then that one plays, if the old one did.
 async function load(video) {
   const file = video.dataset.file;
   if (video.dataset.loaded === file) {
     return;
   }
-  video.dataset.loaded = file;
-  const reply = await fetch(file);
-  if (!reply.ok) {
-    video.closest("figure").querySelector("figcaption").textContent = `${file} is not shown: ${await reply.text()}`;
+  let content;
+  try {
+    content = await fetchVideo(file);
+  } catch (error) {
+    sayBelow(video, ` ${file} is not shown: ${error.message}`);
     return;
   }
   const [wasPlaying, before] = [!video.paused, video.src];
-  video.src = URL.createObjectURL(await reply.blob());
+  video.src = URL.createObjectURL(content);
+  video.dataset.loaded = file;
   URL.revokeObjectURL(before);
+  sayBelow(video, "");
   if (wasPlaying) {
-    await video.play();
+    video.play().catch(() => {}); // the browser may refuse it: the reader can start it
   }
 }
 
@@ -106,16 +124,17 @@ function isSameChart(one, other) {
 }
 
 // A chart of the same definition takes in its points: what the reader has chosen in it stays chosen.
-async function refreshChart(key, before) {
-  const spec = charts.specs[key];
-  const view = drawn.get(key)?.view;
+async function refreshChart(key, spec) {
+  const [before, view] = [charts.specs[key], drawn.get(key)?.view];
   if (!view || !before || !isSameChart(before, spec)) {
+    charts.specs[key] = spec;
     await drawChart(key);
   } else if (JSON.stringify(before.datasets) !== JSON.stringify(spec.datasets)) {
     for (const [name, rows] of Object.entries(spec.datasets)) {
       view.data(name, structuredClone(rows));
     }
     await view.runAsync();
+    charts.specs[key] = spec;
   }
 }
 
@@ -127,44 +146,58 @@ async function show(content) {
   }
   const now = new Map([...fresh.querySelectorAll("[id]")].map((node) => [node.id, node.outerHTML]));
   const changed = new Set([...now.keys()].filter((id) => shown.get(id) !== now.get(id)));
+  shown = new Map(); // where this fails, all of the next content counts as changed
+  replaceChildren(document.querySelector("main"), fresh, changed);
   shown = now;
-  takeIn(document.querySelector("main"), fresh, changed);
-  const before = charts.specs;
-  charts.specs = content.specs;
-  for (const key of drawn.keys()) {
-    if (!(key in charts.specs)) {
-      drawn.get(key).finalize();
+  for (const key of Object.keys(charts.specs)) {
+    if (!(key in content.specs)) {
+      drawn.get(key)?.finalize();
       drawn.delete(key);
+      delete charts.specs[key];
     }
   }
-  for (const key of Object.keys(charts.specs)) {
-    await refreshChart(key, before[key]);
+  for (const [key, spec] of Object.entries(content.specs)) {
+    await refreshChart(key, spec);
   }
-  await Promise.all([...document.querySelectorAll("video")].map(load));
+  document.title = content.title;
+  isGoingOn = content.is_going_on;
+  lastChange = new Date().toLocaleTimeString();
+}
+
+// Returns what the server has, with its tag; null: nothing new.
+async function askServer() {
+  const headers = tag ? { "If-None-Match": tag } : {};
+  const reply = await fetch("update", { cache: "no-store", headers, signal: AbortSignal.timeout(PATIENCE_MS) });
+  if (reply.status === 304) {
+    return null;
+  }
+  if (!reply.ok) {
+    return { problem: `The server answers ${reply.status} ${reply.statusText}: this page no longer updates.` };
+  }
+  return { ...(await reply.json()), tag: reply.headers.get("ETag") };
 }
 
 async function refresh() {
-  const headers = tag ? { "If-None-Match": tag } : {};
-  const reply = await fetch("update", { cache: "no-store", headers, signal: AbortSignal.timeout(PATIENCE_MS) });
-  if (reply.status !== 304) {
-    if (!reply.ok) {
-      throw new Error(await reply.text());
-    }
-    const content = await reply.json();
-    tag = reply.headers.get("ETag");
-    if (content.problem) {
-      say("lost", content.problem);
-      return;
-    }
-    lastChange = new Date().toLocaleTimeString();
-    isGoingOn = content.is_going_on;
-    document.title = content.title;
+  let content;
+  try {
+    content = await askServer();
+  } catch (error) {
+    const since = lastChange ? ` The last change was at ${lastChange}.` : "";
+    say("lost", `The server has ended or does not answer: this page no longer updates.${since}`);
+    console.warn(error);
+    return;
+  }
+  if (content?.problem) {
+    say("lost", content.problem);
+    return;
+  }
+  if (content) {
+    tag = ""; // where drawing fails, all is asked for again
     await show(content);
-    document.documentElement.dataset.shown = tag;
+    tag = content.tag;
   }
-  if (shown.size) {
-    sayState();
-  }
+  sayState();
+  await Promise.all([...document.querySelectorAll("video")].map(load));
 }
 
 async function follow() {
@@ -175,9 +208,8 @@ async function follow() {
         await refresh();
       }
     } catch (error) {
-      const since = lastChange ? ` The last change was at ${lastChange}.` : "";
-      say("lost", `The server has ended or does not answer: this page no longer updates.${since}`);
-      console.warn(error);
+      say("lost", `This page cannot show what has changed: ${error}`);
+      console.error(error);
     }
     await new Promise((resolve) => setTimeout(resolve, POLL_MS));
   }

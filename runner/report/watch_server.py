@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socketserver
+import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Any
@@ -17,7 +19,7 @@ from runner.report.run_files import MOST_VIDEO_BYTES
 ADDRESS = "127.0.0.1"
 # Names of this machine, with any port: a tunnel may end at another one. A foreign web page whose name leads here (DNS
 # rebinding) has its own name in `Host`.
-_HOSTS = (ADDRESS, "localhost")
+_HOST = re.compile(rf"({re.escape(ADDRESS)}|localhost)(:[0-9]+)?")
 _SOURCES = "connect-src 'self'; media-src blob:"
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -61,6 +63,11 @@ class WatchServer(socketserver.ThreadingTCPServer):
             while not is_interrupted():
                 self.handle_request()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the stack trace of an error; nothing where the browser has gone: tabs are closed at any time."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
 
 class _Handler(BaseHTTPRequestHandler):
     server: WatchServer
@@ -69,10 +76,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer one request."""
-        if not _names_this_machine(self.headers.get("Host", "")):
+        if not _HOST.fullmatch(self.headers.get("Host", "")):
             self._send(HTTPStatus.FORBIDDEN, "text/plain", b"the page is for browsers of this machine")
             return
-        path = urlsplit(self.path).path
+        try:
+            path = urlsplit(self.path).path
+        except ValueError as error:
+            self._send(HTTPStatus.BAD_REQUEST, "text/plain; charset=utf-8", str(error).encode())
+            return
         if path == "/":
             self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.server.document)
         elif path == "/update":
@@ -111,10 +122,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, *_: Any) -> None:
         """Print no line for each request."""
-
-
-def _names_this_machine(host: str) -> bool:
-    try:
-        return urlsplit(f"//{host}").hostname in _HOSTS
-    except ValueError:
-        return False

@@ -6,6 +6,7 @@ import http.client
 import json
 import signal
 import socket
+import struct
 import subprocess
 import threading
 import time
@@ -20,6 +21,7 @@ import pytest
 from runner.locks import held
 from runner.report import followed_folder
 from runner.report.followed_folder import FollowedFolder, FollowedRun, FollowedSweep
+from runner.report.page import Page
 from runner.report.watch_server import WatchServer
 from runner.tracking import ProgressLog, write_result
 from tests.conftest import QUICK, WAIT_S, Outcome
@@ -33,9 +35,16 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextmanager
 def watched(folder: Path) -> Iterator[WatchServer]:
-    """A server in a thread of this process."""
+    """A server of a run's or a sweep's page."""
     followed = FollowedSweep(folder) if (folder / "sweep.json").exists() else FollowedRun(folder)
-    with WatchServer(FollowedFolder(folder, followed)) as server:
+    with serving(FollowedFolder(folder, followed)) as server:
+        yield server
+
+
+@contextmanager
+def serving(followed: FollowedFolder) -> Iterator[WatchServer]:
+    """A server in a thread of this process."""
+    with WatchServer(followed) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -152,6 +161,30 @@ def test_a_folder_that_is_gone_is_told_and_may_come_back(tmp_path: Path) -> None
         assert len(points_of(update_of(server), CURVES)) == 1
 
 
+def test_a_mistake_in_the_report_is_told_and_rendering_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """An error that nobody has foreseen: told like one that was, and not met again at each poll."""
+    num_pages = 0
+
+    class Broken(FollowedRun):
+        def page(self) -> Page:
+            nonlocal num_pages
+            num_pages += 1
+            raise KeyError("lr")
+
+    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 1e9)
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    with serving(FollowedFolder(run_dir, Broken(run_dir))) as server:
+        for number in (2, 3):
+            problem = update_of(server)["problem"]
+            assert problem.startswith("The page cannot be made: KeyError: 'lr'. `python -m runner report ")
+            with closing(ProgressLog(run_dir / "progress.jsonl")) as log:
+                log.append(progress_line(number))
+    assert num_pages == 1
+    assert capfd.readouterr().err == ""
+
+
 def test_rendering_leaves_time_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 1e9)
     monkeypatch.setattr(followed_folder, "_LONGEST_PAUSE_S", 2.0)
@@ -193,7 +226,7 @@ def test_only_the_page_and_videos_of_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/", "/update", "/videos/iteration_000001.mp4"])
 @pytest.mark.parametrize(("host", "status"), [
     ("127.0.0.1:1", 200), ("localhost:9000", 200), ("evil.example", 403), ("127.0.0.1.evil.example", 403),
-    ("evil.example:80@127.0.0.1", 200), ("", 403), ("[", 403),
+    ("evil.example:80@127.0.0.1", 403), ("127.0.0.1:80:80", 403), ("localhost:", 403), ("", 403), ("[", 403),
 ])  # fmt: skip
 def test_a_page_of_another_name_reads_nothing(host: str, status: int, path: str, tmp_path: Path) -> None:
     """A name of a stranger that leads to this machine is in `Host`: DNS rebinding."""
@@ -202,6 +235,35 @@ def test_a_page_of_another_name_reads_nothing(host: str, status: int, path: str,
     (run_dir / "videos" / "iteration_000001.mp4").write_bytes(b"pictures")
     with watched(run_dir) as server:
         assert ask(server, path, Host=host)[0] == status
+
+
+def test_a_url_that_is_none(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with watched(write_run(tmp_path / "r", [])) as server:
+        assert ask(server, "http://[", Host="localhost")[::2] == (400, b"Invalid IPv6 URL")
+    assert capfd.readouterr().err == ""
+
+
+def test_a_closed_tab_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its connection is reset while the server waits for the next request."""
+    with watched(write_run(tmp_path / "r", [])) as server:
+        before = threading.active_count()
+        with socket.create_connection(server.server_address, timeout=WAIT_S) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closes by a reset
+        wait_until(lambda: threading.active_count() == before)
+    assert capfd.readouterr().err == ""
+
+
+def test_other_errors_of_a_request_are_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    class Broken(FollowedFolder):
+        def find_video(self, name: str) -> Path | None:
+            raise RuntimeError(f"no {name} here")
+
+    run_dir = write_run(tmp_path / "r", [])
+    with serving(Broken(run_dir, FollowedRun(run_dir))) as server, pytest.raises(http.client.RemoteDisconnected):
+        ask(server, "/videos/one.mp4")
+    assert "RuntimeError: no one.mp4 here" in capfd.readouterr().err
 
 
 def test_other_addresses_of_the_machine_are_not_served(tmp_path: Path) -> None:

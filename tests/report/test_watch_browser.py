@@ -54,7 +54,7 @@ def num_points(page: BrowserPage) -> Any:
     return page.evaluate(f"drawn.get({json.dumps(CURVES)})?.view.data('points').length")
 
 
-IS_SHOWN = "document.documentElement.dataset.shown === tag"  # all of it
+IS_SHOWN = "tag !== ''"  # all of it
 LIVE = "document.getElementById('live').textContent"
 
 
@@ -130,3 +130,61 @@ def test_the_newest_video_plays(page: BrowserPage, tmp_path: Path) -> None:
         assert "iteration 2; 1 earlier" in page.evaluate("document.querySelector('video').parentNode.innerText")
         page.wait_for("!document.querySelector('video').paused && document.querySelector('video').currentTime > 0")
         assert page.complaints == []
+
+
+# -- what it says of errors -------------------------------------------------------------------------------------------
+
+
+def test_what_could_not_be_drawn_is_told_and_drawn_later(page: BrowserPage, tmp_path: Path) -> None:
+    """Nothing else has to change in the folder."""
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    with watched(run_dir) as server, held(run_dir), appending(run_dir) as log:
+        page.open(server.url)
+        page.wait_for(f"{fact('Iterations')} === '1' && {IS_SHOWN}")
+        for broken in ("merge", "refreshChart"):
+            number = num_points(page) + 1
+            page.evaluate(f"globalThis.whole = {broken}, {broken} = () => {{ throw new Error('out of ink'); }}, 0")
+            log.append(progress_line(number))
+            page.wait_for(f"{LIVE} === 'This page cannot show what has changed: Error: out of ink'")
+            page.evaluate(f"{broken} = whole, 0")
+            page.wait_for(f"{LIVE}.startsWith('Following.') && {IS_SHOWN}")
+            assert page.evaluate(fact("Iterations")) == str(number)
+            assert num_points(page) == number
+
+
+def test_a_folder_that_is_gone_stays_told(page: BrowserPage, tmp_path: Path) -> None:
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    with watched(run_dir) as server:
+        page.open(server.url)
+        page.wait_for(IS_SHOWN)
+        page.evaluate("""
+            globalThis.said = [];
+            new MutationObserver(() => said.push(live.textContent)).observe(live, {childList: true}); 0
+        """)
+        run_dir.rename(tmp_path / "elsewhere")
+        page.wait_for(f"{LIVE}.includes('not there any more')")
+        page.evaluate("new Promise((resolve) => setTimeout(resolve, 2.5 * POLL_MS))")
+        assert page.evaluate("said.length") == 1
+        (tmp_path / "elsewhere").rename(run_dir)
+        page.wait_for(f"{LIVE}.startsWith('No process is at work.')")
+        assert page.complaints == []
+
+
+def test_a_video_that_failed_is_asked_for_again(page: BrowserPage, tmp_path: Path) -> None:
+    """Only its caption tells it; a browser that does not let it play is no failure."""
+    run_dir = write_run(tmp_path / "r", [progress_line(1)])
+    video = run_dir / "videos" / "iteration_000001.mp4"
+    video.mkdir(parents=True)  # no file: refused
+    caption, source = "document.querySelector('video + figcaption').textContent", "document.querySelector('video').src"
+    with watched(run_dir) as server, held(run_dir):
+        page.open(server.url)
+        page.wait_for(f"document.querySelector('video') && {caption}.includes('mp4 is not shown: ')")
+        page.wait_for(f"{LIVE}.startsWith('Following.')")
+        page.evaluate("""
+            Object.defineProperty(HTMLMediaElement.prototype, "paused", { get: () => false });
+            HTMLMediaElement.prototype.play = () => Promise.reject(new DOMException("no click", "NotAllowedError")); 0
+        """)
+        video.rmdir()
+        video.write_bytes(b"pictures")
+        page.wait_for(f"{source}.startsWith('blob:')")
+        page.wait_for(f"!{caption}.includes('not shown') && {LIVE}.startsWith('Following.')")
