@@ -54,6 +54,7 @@ def test_documented_pieces(documented: str, piece: str) -> None:
 def test_documented_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parts, config = make_parts(VECTOR, spaces.Discrete(2))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "clients" / "python")  # what a simulator installs
     Path("policy.onnx").write_bytes(OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), {}))
     content = Path("policy.onnx").read_bytes()
     names: dict[str, Any] = {"content": content}

@@ -157,7 +157,7 @@ class ReadsOneEpisode(NpzFormat):
         (SameIds, "two whole episodes have one id"),
         (EndsTwice, "an episode is terminated and truncated"),
         (ReadsAtRandom, "a second stream gives another column rewards"),
-        (ReadsFloatsInCopies, "a source that was pickled gives another dtype of column actions"),
+        (ReadsFloatsInCopies, "a copy of the source gives another dtype of column actions"),
         (ReadsEverything, "a source that is narrowed gives other columns"),
         (SkipsBrokenFiles, "files that are cut off are read"),
         (NamesNoFile, "the error about a damaged file does not name it"),
