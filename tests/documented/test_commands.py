@@ -65,16 +65,21 @@ def fences_of(page: str) -> Iterator[tuple[str, str]]:
             yield token.info.strip(), token.content
 
 
-def commands_of(page: str) -> list[str]:
-    """The lines of the page's code blocks that a shell runs, continued ones joined, in the place of words stand-ins."""
-    found = []
+def blocks_of(page: str) -> list[list[str]]:
+    """The lines of each code block that a shell runs, continued ones joined, in the place of words stand-ins."""
+    blocks = []
     for language, text in fences_of(page):
         if language in ("", "bash", "sh"):
-            found += [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
-    commands = [command for command in found if command.startswith(("python ", "cd ", "PYTHONPATH="))]
-    for word, stand_in in STAND_INS.items():
-        commands = [command.replace(word, stand_in) for command in commands]
-    return [part for command in commands for part in command.split(" && ")]
+            lines = [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
+            commands = [line for line in lines if line.startswith(("python ", "cd ", "PYTHONPATH="))]
+            for word, stand_in in STAND_INS.items():
+                commands = [command.replace(word, stand_in) for command in commands]
+            blocks.append([part for command in commands for part in command.split(" && ")])
+    return blocks
+
+
+def commands_of(page: str) -> list[str]:
+    return [command for block in blocks_of(page) for command in block]
 
 
 def write_files_of(page: str, folder: Path) -> None:
@@ -166,16 +171,20 @@ def without_judgement(arguments: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
 def test_commands_of(page: str, folder: Path) -> None:
     write_files_of(page, folder)
-    here = folder
-    for command in commands_of(page):
-        if why_not_run(command):
-            continue
+    for block in blocks_of(page):
+        run_block(folder, [command for command in block if not why_not_run(command)])
+
+
+def run_block(here: Path, commands: Sequence[str]) -> None:
+    """Run commands one after the other; the next block begins in the first folder again."""
+    for command in commands:
         words = shlex.split(command.removeprefix("PYTHONPATH=. "), comments=True)
         if words[0] == "cd":
-            here = folder / words[1]
+            here = here / words[1]
         elif words[:3] == ["python", "-m", "runner"]:
             arguments, codes = reduced(words[3:])
-            make_room(here, arguments)
+            if arguments[0] != "validate":
+                make_room(here, arguments)
             run(here, ["-m", "runner", *arguments], codes)
         else:
             run(here, words[1:])
