@@ -15,9 +15,8 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.targets import Given, find_target_fault
 
 DEFAULT_BUFFER = "runner.replay.EpisodeReplayBuffer"
-# Options of Ray Data's map_batches and iter_batches that are left to the user.
-_MAP_OPTIONS = (
-    "concurrency",
+# What an actor of Ray may ask for.
+_RESOURCES = (
     "num_cpus",
     "num_gpus",
     "memory",
@@ -26,19 +25,17 @@ _MAP_OPTIONS = (
     "label_selector",
     "fallback_strategy",
     "runtime_env",
+)
+# Options of Ray Data's map_batches and iter_batches that are left to the user.
+_MAP_OPTIONS = (
+    "concurrency",
+    *_RESOURCES,
     "ray_remote_args",
     "zero_copy_batch",
 )
 # Options of Ray's actors: what `ray_remote_args` may hold.
 _REMOTE_OPTIONS = (
-    "num_cpus",
-    "num_gpus",
-    "memory",
-    "resources",
-    "accelerator_type",
-    "label_selector",
-    "fallback_strategy",
-    "runtime_env",
+    *_RESOURCES,
     "enable_task_events",
     "max_concurrency",
     "max_restarts",

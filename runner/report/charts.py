@@ -22,7 +22,7 @@ _remembered = lru_cache(maxsize=512)
 POINTS, OTHERS, TICKS = "points", "others", "ticks"
 DASHED = "dashed"
 MOST_COLOURS = 10
-_TEXT_WIDTH = 110  # of what stands behind a bar, in pixels
+_TEXT_WIDTH = 110  # pixels for the text behind a bar
 _FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
 _GREY = "#8d99a6"
 _COLOURS = (

@@ -191,7 +191,7 @@ for _hook in HOOKS:
 
 
 def _rows_of(event: dict[str, Any]) -> Any:
-    """Return a copy of what the episode of an event shows; None if it has none."""
+    """Copy the newest step of an event's episode; None without an episode."""
     episode = event.get("episode")
     if episode is None:
         return None
@@ -217,7 +217,7 @@ def _faults_in_a_run(make: Callable[[], Callback], overrides: Sequence[str]) -> 
 
 
 def _call_remaining_hooks(callbacks: Callbacks) -> None:
-    """Call the hooks of what runs have beside iterations."""
+    """Call the hooks of checkpoints, restarts, failures and the end of a run."""
     with tempfile.TemporaryDirectory() as folder:
         callbacks.call("on_checkpoint_saved", path=Path(folder))
         callbacks.call("on_checkpoint_loaded")

@@ -36,7 +36,7 @@ class GrowingColumns:
         self._forget()
 
     def _forget(self) -> None:
-        self._end = 0  # of what has been read, in bytes
+        self._end = 0  # bytes read so far
         self._last_line = b""
         self._num_lines = 0
         self._columns: dict[str, array[float]] = {}

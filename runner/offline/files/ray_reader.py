@@ -66,7 +66,7 @@ class RayReader:
             DataError: they cannot be read.
         """
         reader = copy.copy(self)
-        with self._told_errors():
+        with self._errors_of_data():
             reader._held = self._dataset.materialize().to_arrow_refs()
         return reader
 
@@ -83,7 +83,7 @@ class RayReader:
             yield table, place
 
     def _batches(self, size: int) -> Iterator[pa.Table]:
-        with self._told_errors():
+        with self._errors_of_data():
             yield from self._dataset.iter_batches(batch_size=size, batch_format="pyarrow", prefetch_batches=1)
 
     @staticmethod
@@ -96,7 +96,7 @@ class RayReader:
                 yield table.slice(start, _ROWS_PER_TABLE)
 
     @contextmanager
-    def _told_errors(self) -> Iterator[None]:
+    def _errors_of_data(self) -> Iterator[None]:
         from ray.exceptions import RayError
 
         method = self._config.input_read_method

@@ -75,7 +75,7 @@ class OfflineData:
     _monitor: PipelineMonitor | None = None
     _pass_over_rows: Iterator[tuple[Rows, bool]] | None = None
     _sampled: SampledBatches | None = None
-    _beginning: str | None = None  # of what was sampled before an interruption
+    _beginning: str | None = None  # digest of the first rows, before an interruption
 
     def __init__(self, config: ExperimentConfig, source: Source | None = None) -> None:
         self.config = config
