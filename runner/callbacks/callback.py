@@ -16,7 +16,9 @@ class Callback:
     it is `callbacks/<name>` in the run.
 
     The driver has an instance for the events of the run, and each env runner one of its own for the events of its
-    environments and episodes. What an instance keeps from event to event belongs into `get_state`.
+    environments and episodes; hooks there also get `is_evaluation`. What an instance keeps from event to event belongs
+    into `get_state`. With several agents an episode is a `MultiAgentEpisode` of views, and its return the sum over
+    all of them.
 
     Attributes:
         reports: metric -> (reduction, meaning), as for connector pieces: `mean`, `sum`, `max` or `last` over an
@@ -95,7 +97,8 @@ class Callback:
         """Hear that an env runner has sampled.
 
         Args:
-            episodes: column block of the sampled steps, and a sequence of their episodes as views.
+            episodes: column block of the sampled steps, and a sequence of their episodes as views; with several agents
+                a list of multi-agent episodes.
             env_runner_index: from 0.
             metrics, kwargs: see the class.
         """
@@ -148,4 +151,6 @@ EPISODE_HOOKS = (
     *("on_environment_created", "on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end"),
     "on_sample_end",
 )
+# What is heard of episodes that simulators send.
+EXTERNAL_HOOKS = ("on_episode_end", "on_sample_end")
 HOOKS = tuple(name for name in vars(Callback) if name.startswith("on_"))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from runner.callbacks.callback import EPISODE_HOOKS, HOOKS, Callback
+from runner.callbacks.callback import EPISODE_HOOKS, EXTERNAL_HOOKS, HOOKS, Callback
 from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
@@ -119,12 +119,8 @@ class Callbacks:
         return places
 
 
-def build_callbacks(config: ExperimentConfig, has_agents: bool = False) -> Callbacks:
+def build_callbacks(config: ExperimentConfig) -> Callbacks:
     """Make the callbacks of a configuration.
-
-    Args:
-        config: of the run.
-        has_agents: whether the environment has several agents.
 
     Raises:
         ConfigError: a path names no callback, its constructor fails, or the run has no episodes that it could hear of.
@@ -139,16 +135,19 @@ def build_callbacks(config: ExperimentConfig, has_agents: bool = False) -> Callb
         except Exception as error:  # the user's code may raise anything
             raise ConfigError([Problem(f"{path} cannot be made: {error}", key, repr(arguments))]) from error
     callbacks = Callbacks(made)
-    kinds = {
-        "several agents": has_agents,
-        "simulators that connect": config.env.is_external,
-        "recorded data alone": ENV_RUNNERS not in needs_of(config),
-    }
-    got = [kind for kind, is_so in kinds.items() if is_so]
-    if got and callbacks.hears(*EPISODE_HOOKS):
-        what = "callbacks hear of episodes of one agent whose environment is stepped here"
-        raise ConfigError([Problem(what, "callbacks", got[0], f"callbacks without {', '.join(EPISODE_HOOKS)}")])
+    is_evaluated = config.evaluation.evaluation_interval is not None
+    if ENV_RUNNERS not in needs_of(config) and not is_evaluated:
+        _refuse(callbacks, EPISODE_HOOKS, "recorded data alone, without evaluation")
+    elif config.env.is_external and not is_evaluated:
+        _refuse(callbacks, set(EPISODE_HOOKS) - set(EXTERNAL_HOOKS), "simulators that connect")
     return callbacks
+
+
+def _refuse(callbacks: Callbacks, hooks: Collection[str], run: str) -> None:
+    heard = [hook for hook in HOOKS if hook in hooks and callbacks.hears(hook)]
+    if heard:
+        what = "no env runner of this run has the events that callbacks want to hear"
+        raise ConfigError([Problem(what, "callbacks", f"{', '.join(heard)}, with {run}")])
 
 
 def _faults(callback: Callback, key: str) -> list[Problem]:

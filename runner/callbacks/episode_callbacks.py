@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.callbacks.callbacks import Callbacks
-from runner.episodes.columns import ColumnBlock
+from runner.episodes import multi_agent_episodes
+from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
 from runner.pipelines.piece_metrics import ConnectorMetrics
-from runner.rows.lock_step_rows import LockStepRows
+
+
+class HeardEpisodes(Protocol):
+    """The episodes of N sub-environments; as a sequence, views of them that are made on demand."""
+
+    @property
+    def awaits_reset(self) -> npt.NDArray[np.bool_]:
+        """Whether (N,) the episode has ended."""
+
+    def __getitem__(self, n: int) -> Any:
+        """Return a view of one."""
+
+    def episode_return(self, n: int) -> float:
+        """Return the undiscounted sum of its rewards so far."""
 
 
 class EpisodeCallbacks:
@@ -36,41 +50,66 @@ class EpisodeCallbacks:
         # Of each sub-environment and callback; None: it has not heard that the episode was created.
         self._own: list[list[dict[str, Any] | None]] = [[None] * len(callbacks) for _ in range(num_envs)]
         self._are_reset = np.zeros(num_envs, np.bool_)  # in the newest vector step
+        self._heard_envs = np.ones(num_envs, np.bool_)
+        self._first_state = copy.deepcopy(callbacks.get_state())
         callbacks.call("on_environment_created", env=env, env_runner_index=env_runner_index)
+
+    def begin_evaluation(self, quotas: npt.NDArray[np.int64]) -> None:
+        """Forget what was kept since the start, and tell of sub-environments with a quota (N,) of episodes only."""
+        self._callbacks.set_state(copy.deepcopy(self._first_state))
+        self._callbacks.take_metrics()
+        self.tell_of(quotas)
+
+    def tell_of(self, num_remaining: npt.NDArray[np.int64]) -> None:
+        """Tell only of sub-environments that have episodes (N,) left to run."""
+        self._heard_envs = num_remaining > 0
+
+    def end_evaluation(self) -> ConnectorMetrics:
+        """Tell of all sub-environments again; return metric of the run -> what was reported in the evaluation."""
+        self._heard_envs = np.ones(len(self._own), np.bool_)
+        return self._callbacks.take_metrics()
 
     def before_first_reset(self) -> None:
         """All sub-environments are about to be reset."""
         self._create(np.ones(len(self._own), np.bool_))
 
-    def before_step(self, rows: LockStepRows) -> None:
+    def before_step(self, episodes: HeardEpisodes) -> None:
         """The next vector step resets the sub-environments whose episodes have ended."""
-        self._create(rows.awaits_reset)
+        self._create(episodes.awaits_reset)
 
     def _create(self, are_reset: npt.NDArray[np.bool_]) -> None:
         self._are_reset = are_reset
-        for n in _numbers(are_reset):
+        for n in self._numbers(are_reset):
             self._own[n] = [{"custom_data": {}} for _ in range(len(self._callbacks))]
             self._call("on_episode_created", n)
 
-    def after_reset(self, rows: LockStepRows) -> None:
+    def after_reset(self, episodes: HeardEpisodes) -> None:
         """Sub-environments show the first observations of their episodes."""
-        for n in _numbers(self._are_reset) if self._hears_start else ():
-            self._call("on_episode_start", n, episode=rows[n])
+        for n in self._numbers(self._are_reset) if self._hears_start else ():
+            self._call("on_episode_start", n, episode=episodes[n])
 
-    def after_step(self, rows: LockStepRows) -> None:
+    def after_step(self, episodes: HeardEpisodes) -> None:
         """A vector step is written to the rows."""
-        self.after_reset(rows)
-        for n in _numbers(~self._are_reset) if self._hears_step else ():
-            self._call("on_episode_step", n, episode=rows[n])
-        for n in _numbers(rows.awaits_reset) if self._hears_end else ():
-            self._call("on_episode_end", n, episode=rows[n], episode_return=rows.episode_return(n))
+        self.after_reset(episodes)
+        for n in self._numbers(~self._are_reset) if self._hears_step else ():
+            self._call("on_episode_step", n, episode=episodes[n])
+        for n in self._numbers(episodes.awaits_reset) if self._hears_end else ():
+            self._call("on_episode_end", n, episode=episodes[n], episode_return=episodes.episode_return(n))
+
+    def _numbers(self, are_meant: npt.NDArray[np.bool_]) -> Sequence[int]:
+        """Return the numbers of the sub-environments that are meant; hardly ever is one."""
+        if not np.count_nonzero(are_meant):
+            return ()
+        numbers: list[int] = np.flatnonzero(are_meant & self._heard_envs).tolist()
+        return numbers
 
     def _call(self, hook: str, n: int, **event: Any) -> None:
         self._callbacks.call(hook, self._own[n], **event, env_index=n, rl_module=self._rl_module)
 
-    def after_sample(self, episodes: ColumnBlock) -> None:
+    def after_sample(self, rollout: Rollout) -> None:
         """The env runner has sampled."""
-        self._callbacks.call("on_sample_end", episodes=episodes, env_runner_index=self._index)
+        if self._callbacks.hears("on_sample_end"):
+            self._callbacks.call("on_sample_end", episodes=episodes_of(rollout), env_runner_index=self._index)
 
     def take_metrics(self) -> ConnectorMetrics:
         """See `Callbacks.take_metrics`."""
@@ -89,6 +128,7 @@ class EpisodeCallbacks:
         ]
 
 
-def _numbers(are_meant: npt.NDArray[np.bool_]) -> Sequence[int]:
-    """Return the numbers of the sub-environments that are meant; hardly ever is one."""
-    return np.flatnonzero(are_meant).tolist() if np.count_nonzero(are_meant) else ()
+def episodes_of(rollout: Rollout) -> Sequence[Any]:
+    """Return the episodes of a rollout: a column block, or with several agents a list of multi-agent episodes."""
+    block = rollout.blocks.get(DEFAULT_MODULE_ID)
+    return multi_agent_episodes(rollout) if block is None or block.agents is not None else block

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
@@ -13,12 +13,19 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
 from runner.config.targets import find_target_fault
 
-PREFIX = "callbacks/"
+PREFIX, EVALUATION = "callbacks/", "evaluation/"
 
 
 def callback_metric(name: str) -> str:
     """Return the name that a metric of a callback has in the run."""
     return PREFIX + name
+
+
+def with_evaluation(names: Mapping[str, str], config: ExperimentConfig) -> dict[str, str]:
+    """Return metric -> meaning, with each also under `evaluation/` where there are evaluations."""
+    if config.evaluation.evaluation_interval is None:
+        return dict(names)
+    return dict(names) | {f"{EVALUATION}{name}": f"{meaning}, in evaluations" for name, meaning in names.items()}
 
 
 def find_callback_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
@@ -44,12 +51,13 @@ def callback_metrics(config: ExperimentConfig) -> dict[str, str]:
         except UnknowableError:
             continue
         names |= {callback_metric(name): meaning_of(reports, name) for name in reports}
-    return names
+    return with_evaluation(names, config)
 
 
 def may_be_of_callback(name: str, config: ExperimentConfig) -> bool:
     """Return whether a metric may be one of a callback whose source does not tell."""
-    if not name.startswith(PREFIX):
+    evaluated = EVALUATION if config.evaluation.evaluation_interval is not None else ""
+    if not name.removeprefix(evaluated).startswith(PREFIX):
         return False
     for block in config.callbacks:
         try:

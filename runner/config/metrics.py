@@ -9,7 +9,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.callback_checks import callback_metrics, may_be_of_callback
 from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.errors import ConfigError, Problem, nearest_match
-from runner.config.info_metrics import info_metrics
+from runner.config.info_metrics import info_metrics, may_be_of_agent
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import offline_evaluation_metrics
@@ -152,7 +152,7 @@ def producible_metrics(
             ids = {"agent": agents, "module": [module_id]}
             for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
-    names |= info_metrics(config, prefixes)
+    names |= info_metrics(config, prefixes, agents_by_module)
     module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
     of_pieces = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
@@ -186,6 +186,8 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
         return False
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
     starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
+    if may_be_of_agent(kind, config):
+        return True
     of_learners = {name for algorithm in config.algorithms.values() for name in _learner_metrics(algorithm)}
     is_learners = name.startswith("learners/") and name.rpartition("/")[2] in of_learners
     return kind.startswith(starts) or (is_learners and not is_mapping_complete(config))
@@ -206,7 +208,7 @@ def check_metric_names(
         of_callbacks: the same of its callbacks.
 
     Raises:
-        ConfigError: no part of the run produces a metric, or metrics are asked of infos of several agents.
+        ConfigError: no part of the run produces a metric.
     """
     known = producible_metrics(config, agents_by_module, reported) | dict(of_callbacks)
     named = [(f"stop.{name}", name) for name in config.stop]
@@ -216,8 +218,5 @@ def check_metric_names(
         for key, name in named
         if name not in known
     ]
-    if config.metrics and agents_by_module:
-        what = "metrics are made of infos of environments with one agent"
-        problems.append(Problem(what, "metrics", "several agents", "metrics: {}"))
     if problems:
         raise ConfigError(problems)

@@ -120,7 +120,7 @@ class SingleAgentEnvRunner:
         rollout = Rollout({DEFAULT_MODULE_ID: fragment.block}, fragment.block.num_rows)
         reported = taken_metrics({DEFAULT_MODULE_ID: (self.env_to_module, self.module_to_env)})
         if self.callbacks is not None:
-            self.callbacks.after_sample(fragment.block)
+            self.callbacks.after_sample(rollout)
             reported |= self.callbacks.take_metrics()
         return Sample(
             rollout,
@@ -143,6 +143,8 @@ class SingleAgentEnvRunner:
         self._take_over(weights, shared_state, num_env_steps_sampled)
         quotas = episode_quotas(num_episodes, self.env.num_envs)
         remaining = quotas.copy()
+        if self.callbacks is not None:
+            self.callbacks.begin_evaluation(quotas)
         self._give_streams()
         self._to_module = None
         buffer = self._buffer
@@ -150,6 +152,8 @@ class SingleAgentEnvRunner:
         with self._acting:
             self._start_if_needed(explore)
             while (remaining > 0).any():
+                if self.callbacks is not None:
+                    self.callbacks.tell_of(remaining)
                 self._step(explore)
                 remaining -= buffer.awaits_reset
                 if buffer.t == EVALUATION_FRAGMENT or (buffer.t and not (remaining > 0).any()):
@@ -157,7 +161,8 @@ class SingleAgentEnvRunner:
                     if self.recorder is not None:
                         self.recorder.add(raw_block(fragment), fragment.episode_numbers < quotas[fragment.env_of])
                     parts.append(fragment.finished)
-        return _first_of_each(parts, quotas)
+        counted = _first_of_each(parts, quotas)
+        return counted if self.callbacks is None else replace(counted, reported=(self.callbacks.end_evaluation(),))
 
     def _cut_checked(self, with_outputs_per_fragment: bool = True) -> EnvFragment:
         """Return the fragment so far, checked; without `action_logp`, which says nothing, where actions were greedy."""

@@ -13,13 +13,13 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure, show_value
 from runner.config.info_metrics import InfoMetric
-from runner.rows.infos import Infos
+from runner.rows.infos import Infos, info_of
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 
 # What an episode has so far, and a step's number; where one of them is NaN, the other one counts.
-_JOINED: Mapping[str, Callable[[Floats, Floats], Floats]] = {
+JOINED: Mapping[str, Callable[[Any, Any], Any]] = {
     "episode_sum": np.add,
     "episode_mean": np.add,
     "episode_min": np.minimum,
@@ -41,7 +41,7 @@ class EpisodeInfos:
 
     def clear(self) -> None:
         """Forget all episodes."""
-        joined = [metric.name for metric in self._metrics if metric.at in _JOINED]
+        joined = [metric.name for metric in self._metrics if metric.at in JOINED]
         self._so_far = {name: np.full(self._num_envs, np.nan) for name in joined}
         self._num_steps = {name: np.zeros(self._num_envs) for name in joined}
         self._ended: dict[str, list[Floats]] = {metric.name: [] for metric in self._metrics}
@@ -59,10 +59,11 @@ class EpisodeInfos:
         """
         has_ended = np.count_nonzero(is_done) > 0
         for metric in self._metrics:
-            name, joined = metric.name, _JOINED.get(metric.at)
+            name, joined = metric.name, JOINED.get(metric.at)
             if joined is None:
                 if has_ended:
-                    self._ended[name].append(self._numbers(infos, metric, is_done)[is_done])
+                    of_ended = self._numbers(infos, metric, is_done)[is_done]
+                    self._ended[name].append(self._of_group(of_ended, infos, metric, is_done))
                 continue
             numbers = self._numbers(infos, metric, is_step)
             so_far, num_steps = self._so_far[name], self._num_steps[name]
@@ -73,7 +74,7 @@ class EpisodeInfos:
                 of_ended = so_far[is_done]
                 if metric.at == "episode_mean":
                     of_ended = of_ended / np.maximum(num_steps[is_done], 1)
-                self._ended[name].append(of_ended)
+                self._ended[name].append(self._of_group(of_ended, infos, metric, is_done))
                 so_far[is_done], num_steps[is_done] = np.nan, 0
 
     def take(self) -> dict[str, Floats]:
@@ -92,12 +93,16 @@ class EpisodeInfos:
             self._read_columns(infos, metric, is_asked.copy(), numbers)
         else:
             for env in np.flatnonzero(is_asked).tolist():
-                value: Any = infos[env]
-                for key in metric.path:
-                    value = value.get(key) if isinstance(value, Mapping) else None
-                if value is not None:
-                    numbers[env] = _number(value, metric, env)
+                numbers[env] = number_in(infos[env], metric, f"sub-environment {env}")
         return numbers
+
+    @staticmethod
+    def _of_group(numbers: Floats, infos: Infos, metric: InfoMetric, is_done: Bools) -> Floats:
+        """Return the numbers of episodes that have just ended, NaN for the ones outside of the metric's group."""
+        if metric.group is None:
+            return numbers
+        ended = np.flatnonzero(is_done).tolist()
+        return np.where([is_of_group(info_of(infos, env), metric) for env in ended], numbers, np.nan)
 
     @staticmethod
     def _read_columns(infos: Mapping[str, Any], metric: InfoMetric, is_valid: Bools, numbers: Floats) -> None:
@@ -112,7 +117,8 @@ class EpisodeInfos:
             numbers[is_valid] = values[is_valid]
         else:
             for env in np.flatnonzero(is_valid).tolist():
-                numbers[env] = _number(values if isinstance(values, Mapping) else values[env], metric, env)
+                value = values if isinstance(values, Mapping) else values[env]
+                numbers[env] = _number(value, metric, f"sub-environment {env}")
 
     # -- state -----------------------------------------------------------------------------------------------------
 
@@ -130,14 +136,40 @@ class EpisodeInfos:
             self._so_far[name][:], self._num_steps[name][:] = state["so_far"][name], state["num_steps"][name]
 
 
-def _number(value: Any, metric: InfoMetric, env: int) -> float:
+def number_in(info: Mapping[str, Any], metric: InfoMetric, place: str) -> float:
+    """Return the number that a metric takes out of one info; NaN: it has none.
+
+    Raises:
+        RunFailure: it has something else there.
+    """
+    value = _value_in(info, metric.path)
+    return np.nan if value is None else _number(value, metric, place)
+
+
+def is_of_group(info: Mapping[str, Any], metric: InfoMetric) -> bool:
+    """Return whether an episode with this last info is of the metric's group."""
+    if metric.group is None:
+        return True
+    path, wanted = metric.group
+    value = _value_in(info, path)
+    return bool(value.item() == wanted if isinstance(value, (np.generic, np.ndarray)) else value == wanted)
+
+
+def _value_in(info: Mapping[str, Any], path: Sequence[str]) -> Any:
+    value: Any = info
+    for key in path:
+        value = value.get(key) if isinstance(value, Mapping) else None
+    return value
+
+
+def _number(value: Any, metric: InfoMetric, place: str) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if not isinstance(value, (bool, int, float, np.bool_, np.integer, np.floating)):
         what = f"the info of a step has no number for metrics.{metric.name}"
         problem = Problem(
             what,
-            f"sub-environment {env}, info {'/'.join(metric.path)}",
+            f"{place}, info {'/'.join(metric.path)}",
             show_value(value),
             "a number, or true or false",
         )

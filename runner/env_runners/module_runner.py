@@ -49,7 +49,7 @@ class ModuleRunner:
         num_lookback: int,
         observation_check: str,
     ) -> None:
-        env, first = envs.envs[0], acting.agents[0]
+        env, first = envs.environments[0], acting.agents[0]
         space = env.observation_spaces[first]
         self.module_id = module_id
         self.acting = acting

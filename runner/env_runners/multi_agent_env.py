@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium as gym
@@ -31,8 +32,10 @@ class MultiAgentEnv:
     Attributes:
         possible_agents: ids of all agents there can ever be.
         observation_spaces, action_spaces: agent id -> space.
+        metadata: as gymnasium has it: `render_fps`, the pictures a second of a video.
     """
 
+    metadata: Mapping[str, Any] = MappingProxyType({})
     possible_agents: Sequence[str] = ()
     observation_spaces: Mapping[str, Space]
     action_spaces: Mapping[str, Space]
@@ -52,6 +55,10 @@ class MultiAgentEnv:
             the episode; so does the end of the last agent.
         """
         raise NotImplementedError(f"{type(self).__name__} has no step")
+
+    def render(self) -> Any:
+        """Return a picture (height, width, 3) of uint8 if made with `render_mode="rgb_array"`, for videos."""
+        raise NotImplementedError(f"{type(self).__name__} has no render")
 
     def close(self) -> None:
         """Free what the environment holds."""

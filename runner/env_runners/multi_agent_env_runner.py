@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ import torch
 from torch import nn
 
 from runner.config.errors import Problem, RunFailure
+from runner.env_runners.agent_episodes import AgentEpisodes
+from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_runner import EVALUATION_FRAGMENT, episode_quotas
 from runner.env_runners.module_runner import ActingModule, ModuleRunner
 from runner.env_runners.multi_agent_env import AgentDict
@@ -25,6 +28,7 @@ from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
+    from runner.callbacks import EpisodeCallbacks
     from runner.offline.writing.recorder import Recorded
 
 
@@ -39,6 +43,11 @@ class MultiAgentEnvRunner:
         num_lookback: past steps that chunks can see.
         observation_check: of the `env` block.
         together: evaluates the modules; its weights travel as one vector. None: each by itself, with its weights.
+
+    Attributes:
+        module: of all agents, which evaluates theirs.
+        callbacks: that hear of env episodes; None: none does.
+        infos: takes numbers of finished episodes out of infos; None: no metric asks for any.
     """
 
     def __init__(
@@ -53,7 +62,7 @@ class MultiAgentEnvRunner:
     ) -> None:
         self.env = env
         by_id = {module_id: acting.module for module_id, acting in modules.items()}
-        self._together = MultiRLModule(by_id) if together is None else together
+        self.module = MultiRLModule(by_id) if together is None else together
         networks: Mapping[str, nn.Module] = by_id if together is None else {ALL_MODULES: together}
         self._weights = {key: FlatParameters(network) for key, network in networks.items()}
         self._seed_name = seed_name
@@ -66,6 +75,9 @@ class MultiAgentEnvRunner:
         }
         self._all_rows = {module_id: runner.rows for module_id, runner in self._modules.items()}
         self._agents = RunningAgents(env, {module_id: acting.agents for module_id, acting in modules.items()})
+        self._episodes = AgentEpisodes(env, self._agents, self._all_rows, f"{seed}-{prefix}")
+        self.callbacks: EpisodeCallbacks | None = None
+        self.infos: AgentInfos | None = None
         self._has_started = False
         self._finished: list[FinishedEpisode] = []
         self._outside: list[OutsideObservations] = []
@@ -103,11 +115,15 @@ class MultiAgentEnvRunner:
         states = {module_id: runner.acting.env_to_module.get_state() for module_id, runner in self._modules.items()}
         finished, self._finished = self._finished, []
         rollout = Rollout({module_id: block for module_id, block in blocks.items() if len(block)}, num_steps)
+        reported = taken_metrics({module_id: self.pipelines_of(module_id) for module_id in self._modules})
+        if self.callbacks is not None:
+            self.callbacks.after_sample(rollout)
+            reported |= self.callbacks.take_metrics()
         return Sample(
             rollout,
             self._summary(finished),
             states,
-            connector_metrics=taken_metrics({module_id: self.pipelines_of(module_id) for module_id in self._modules}),
+            connector_metrics=reported,
             weights_seq_no=weights_seq_no,
         )
 
@@ -127,17 +143,26 @@ class MultiAgentEnvRunner:
         self._has_started = False
         self._finished = []
         num_vector_steps = 0
+        remaining = quotas
+        if self.callbacks is not None:
+            self.callbacks.begin_evaluation(quotas)
+        if self.infos is not None:
+            self.infos.clear()
         with torch.inference_mode():
             self._start_if_needed(explore)
-            while (np.bincount([e.env for e in self._finished], minlength=self.env.num_envs) < quotas).any():
+            while (remaining > 0).any():
+                if self.callbacks is not None:
+                    self.callbacks.tell_of(remaining)
                 self._step(explore)
+                remaining = quotas - np.bincount([e.env for e in self._finished], minlength=self.env.num_envs)
                 num_vector_steps += 1
                 if num_vector_steps % EVALUATION_FRAGMENT == 0:
                     self._cut()
             self._cut()
         finished, self._finished = self._finished, []
         by_env = [[episode for episode in finished if episode.env == n] for n in range(self.env.num_envs)]
-        return self._summary([episode for n, episodes in enumerate(by_env) for episode in episodes[: quotas[n]]])
+        counted = self._summary([episode for n, episodes in enumerate(by_env) for episode in episodes[: quotas[n]]])
+        return counted if self.callbacks is None else replace(counted, reported=(self.callbacks.end_evaluation(),))
 
     def _cut(self) -> dict[str, ColumnBlock]:
         """Return the fragment of each module."""
@@ -160,6 +185,7 @@ class MultiAgentEnvRunner:
             {agent: np.array(returns) for agent, returns in by_agent.items()},
             {module_id: np.array(returns) for module_id, returns in by_module.items()},
             outside,
+            {} if self.infos is None else self.infos.numbers_of(finished),
         )
 
     def _start_if_needed(self, explore: bool) -> None:
@@ -169,24 +195,33 @@ class MultiAgentEnvRunner:
         self._agents.restart()
         for runner in self._modules.values():
             runner.rows.clear()
+        if self.callbacks is not None:
+            self.callbacks.before_first_reset()
         self._take_in(self.env.reset(self._seed_name), explore)
+        if self.callbacks is not None:
+            self.callbacks.after_reset(self._episodes)
 
     def _step(self, explore: bool) -> int:
         """Take one vector step; return how many sub-environments made an env step (the others were reset)."""
         actions: list[AgentDict] = [{} for _ in range(self.env.num_envs)]
         batches = {id_: runner.to_module for id_, runner in self._modules.items() if runner.to_module is not None}
-        together = self._together
-        forward = together.forward_exploration if explore else together.forward_inference
+        forward = self.module.forward_exploration if explore else self.module.forward_inference
         outputs = forward(batches) if batches else {}
         for module_id in batches:
             self._modules[module_id].act(outputs[module_id], explore, self._all_rows, actions)
+        if self.callbacks is not None:
+            self.callbacks.before_step(self._episodes)
         steps = self.env.step(actions)
         self._take_in(steps, explore)
+        if self.callbacks is not None:  # pieces may have written the newest observations anew
+            self.callbacks.after_step(self._episodes)
         return sum(not step.is_reset for step in steps)
 
     def _take_in(self, steps: Sequence[EnvStep], explore: bool) -> None:
         """Write what the sub-environments returned to the rows, and make the batches of the next forward passes."""
         observed, ended = self._agents.sort_in(steps)
+        if self.infos is not None:
+            ended = self.infos.add_steps(steps, ended)
         self._finished += ended
         for module_id, runner in self._modules.items():
             runner.rows.slots = runner.write(observed[module_id], self._agents.env_t, self._agents.numbers)
@@ -228,6 +263,8 @@ class MultiAgentEnvRunner:
             "env": self.env.get_state(),
             "modules": {module_id: runner.get_state() for module_id, runner in self._modules.items()},
             **self._agents.get_state(),
+            **({} if self.callbacks is None else {"callbacks": self.callbacks.get_state()}),
+            **({} if self.infos is None else {"infos": self.infos.get_state()}),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -239,6 +276,10 @@ class MultiAgentEnvRunner:
         for module_id, module_state in state["modules"].items():
             self._modules[module_id].set_state(module_state)
         self._agents.set_state(state)
+        if self.callbacks is not None and "callbacks" in state:
+            self.callbacks.set_state(state["callbacks"])
+        if self.infos is not None and "infos" in state:
+            self.infos.set_state(state["infos"])
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around a module."""

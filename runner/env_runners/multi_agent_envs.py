@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.streams import integer_seed
@@ -31,11 +34,11 @@ class MultiAgentEnvironments:
     """
 
     def __init__(self, make_env: Callable[[], MultiAgentEnv], num_envs: int, seed: int) -> None:
-        self.envs = [make_env() for _ in range(num_envs)]
+        self.environments = [make_env() for _ in range(num_envs)]
         self.num_envs = num_envs
         self._seed = seed
         self._seed_name: tuple[int | str, ...] = ("unused",)
-        self._has_own_state = hasattr(self.envs[0], "get_state") and hasattr(self.envs[0], "set_state")
+        self._has_own_state = hasattr(self.environments[0], "get_state") and hasattr(self.environments[0], "set_state")
         self._episode_numbers = [0] * num_envs
         self._num_steps = [0] * num_envs
         self._is_done = [True] * num_envs
@@ -73,6 +76,11 @@ class MultiAgentEnvironments:
         self._is_done[n] = bool(step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS))
         return step
 
+    @property
+    def is_done(self) -> npt.NDArray[np.bool_]:
+        """Whether (N,) the episode is over, and the next step resets the sub-environment."""
+        return np.array(self._is_done, np.bool_)
+
     def end_episode(self, n: int) -> None:
         """Note that the last agent of sub-environment n has finished: it is reset in the next step."""
         self._is_done[n] = True
@@ -82,7 +90,7 @@ class MultiAgentEnvironments:
         return f"sub-environment {n}, episode {self._episode_numbers[n]}, step {self._num_steps[n]}"
 
     def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
-        env = self.envs[n]
+        env = self.environments[n]
         try:
             result = getattr(env, method)(*args, **kwargs)
         except Exception as error:  # a user's environment may raise anything
@@ -103,7 +111,7 @@ class MultiAgentEnvironments:
             "num_steps": list(self._num_steps),
             "is_done": list(self._is_done),
         }
-        for n, env in enumerate(self.envs):
+        for n, env in enumerate(self.environments):
             stateful: Any = env
             state[f"env_{n}"] = stateful.get_state() if self._has_own_state else list(self._actions[n])
         return state
@@ -112,7 +120,7 @@ class MultiAgentEnvironments:
         """Bring every sub-environment back to where it was."""
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
-        for n, env in enumerate(self.envs):
+        for n, env in enumerate(self.environments):
             self._restart_one(n)
             stateful: Any = env
             if self._has_own_state:
@@ -126,7 +134,7 @@ class MultiAgentEnvironments:
 
     def close(self) -> None:
         """Close every environment."""
-        for env in self.envs:
+        for env in self.environments:
             env.close()
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure, nearest_match
@@ -13,11 +13,17 @@ from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 
 @dataclass(frozen=True)
 class FinishedEpisode:
-    """An env episode that ended. `returns`: agent id -> its return."""
+    """An env episode that ended.
+
+    Attributes:
+        returns: agent id -> its return.
+        infos: agent id -> metric -> number out of its infos; NaN: none.
+    """
 
     env: int
     length: int
     returns: Mapping[str, float]
+    infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
 
 class Observed:
@@ -57,6 +63,16 @@ class RunningAgents:
         self._returns: list[dict[str, float]] = [{} for _ in range(env.num_envs)]
         self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
+
+    def episode_return(self, n: int) -> float:
+        """Return the sum of the returns so far of all agents of a sub-environment's episode."""
+        return sum(self._returns[n].values())
+
+    def observed_in(self, n: int) -> Iterator[tuple[str, str, int]]:
+        """Yield the agents that were observed in a sub-environment's episode: agent, its module, its slot there."""
+        for agent in sorted(self._running[n] | self._has_ended[n]):
+            module_id, place, num_agents = self._place_of[agent]
+            yield agent, module_id, n * num_agents + place
 
     def module_of(self, agent: str) -> str:
         """Return the id of the module that acts for an agent."""

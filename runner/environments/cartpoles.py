@@ -15,8 +15,8 @@ _CARTPOLE = "CartPole-v1"
 Observation = npt.NDArray[np.float32]
 
 
-def _make_cartpole() -> gym.Env[Observation, Any]:
-    return gym.make(_CARTPOLE, disable_env_checker=True)
+def _make_cartpole(render_mode: str | None = None) -> gym.Env[Observation, Any]:
+    return gym.make(_CARTPOLE, disable_env_checker=True, render_mode=render_mode)
 
 
 class StatelessCartPole(CartPoleVectorEnv):
@@ -117,11 +117,12 @@ class MultiAgentCartPole(MultiAgentEnv):
 
     Args:
         num_agents: agents `agent_0`, `agent_1`, ...
+        render_mode: gymnasium's, of each pole.
     """
 
-    def __init__(self, num_agents: int = 2) -> None:
+    def __init__(self, num_agents: int = 2, render_mode: str | None = None) -> None:
         self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
-        self._envs = {agent: _make_cartpole() for agent in self.possible_agents}
+        self._envs = {agent: _make_cartpole(render_mode) for agent in self.possible_agents}
         self._running: list[str] = []
         self.observation_spaces = {agent: env.observation_space for agent, env in self._envs.items()}
         self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
@@ -144,6 +145,10 @@ class MultiAgentCartPole(MultiAgentEnv):
             )
         self._running = [agent for agent in self._running if not (terminateds[agent] or truncateds[agent])]
         return obs, rewards, terminateds, truncateds, {}
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of all poles, one above the other."""
+        return np.concatenate([np.asarray(env.render()) for env in self._envs.values()])
 
     def close(self) -> None:
         """Close the poles."""

@@ -34,6 +34,7 @@ class PettingZooEnv(MultiAgentEnv):
         if self._is_parallel and not hasattr(module, "parallel_env"):
             raise ValueError(f"{name} has no parallel form, use kind: turn_based")
         self._env: Any = (module.parallel_env if self._is_parallel else module.env)(**others)
+        self.metadata = {"render_fps": self._env.metadata.get("render_fps")}
         self.possible_agents = list(self._env.possible_agents)
         self.observation_spaces = {agent: self._env.observation_space(agent) for agent in self.possible_agents}
         self.action_spaces = {agent: self._env.action_space(agent) for agent in self.possible_agents}
@@ -74,6 +75,10 @@ class PettingZooEnv(MultiAgentEnv):
         terminateds["__all__"] = not env.agents and not any(truncateds.values())
         truncateds["__all__"] = not env.agents and any(truncateds.values())
         return obs, rewards, terminateds, truncateds, infos
+
+    def render(self) -> Any:
+        """Return what the environment draws, a picture with `render_mode: rgb_array`."""
+        return self._env.render()
 
     def close(self) -> None:
         """Close the environment."""

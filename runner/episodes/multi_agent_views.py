@@ -12,7 +12,8 @@ from runner.episodes.multi_agent_episode import MultiAgentEpisode
 from runner.episodes.multi_agent_fields import ALL, AgentID
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
-_AgentChunks = dict[AgentID, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]  # with the env step of each observation
+# Agent -> its chunk, and the env step of each of its observations.
+AgentChunks = dict[AgentID, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]
 
 
 def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
@@ -25,15 +26,15 @@ def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
     Raises:
         ValueError: a block does not say whose rows it has; runs with one agent have `rollout.blocks[...]` itself.
     """
-    by_episode: dict[str, _AgentChunks] = {}
+    by_episode: dict[str, AgentChunks] = {}
     for module_id, block in rollout.blocks.items():
         if block.agents is None:
             raise ValueError(f"the block of module {module_id!r} is of one agent; iterate over it for its episodes")
         _sort_in(block, by_episode)
-    return [_around(id_, agents) for id_, agents in by_episode.items()]
+    return [episode_around(id_, agents) for id_, agents in by_episode.items()]
 
 
-def _sort_in(block: ColumnBlock, by_episode: dict[str, _AgentChunks]) -> None:
+def _sort_in(block: ColumnBlock, by_episode: dict[str, AgentChunks]) -> None:
     assert block.agents is not None
     ends = block.first_obs_rows + block.lengths + 1
     env_t = np.split(block.agents.env_t, ends[:-1])
@@ -48,18 +49,19 @@ def _sort_in(block: ColumnBlock, by_episode: dict[str, _AgentChunks]) -> None:
             agents[agent] = episode, times
 
 
-def _around(id_: str, agents: _AgentChunks) -> MultiAgentEpisode:
+def episode_around(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
+    """Return the env episode around chunks of its agents; it is done if all of them are."""
     episodes = {agent: episode for agent, (episode, _) in agents.items()}
     times = {agent: env_t for agent, (_, env_t) in agents.items()}
     have_ended = all(episode.is_done for episode in episodes.values())
     is_terminated = all(episode.is_terminated for episode in episodes.values())
+    begun = [env_t[episodes[agent].observations.lookback] for agent, env_t in times.items()]
     return MultiAgentEpisode.from_agent_episodes(
         id_,
         agent_episodes=episodes,
         env_t_of_obs=times,
-        env_t_started=int(min(env_t[0] for env_t in times.values())),
-        env_t=int(max(env_t[-1] for env_t in times.values())),
+        env_t_started=int(min(begun, default=0)),
+        env_t=int(max((env_t[-1] for env_t in times.values()), default=0)),
         terminateds={ALL: is_terminated},
         truncateds={ALL: have_ended and not is_terminated},
-        len_lookback_buffer=0,
     )

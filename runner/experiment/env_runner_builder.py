@@ -11,6 +11,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
 from runner.config.schemas import ExperimentConfig
+from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.episode_infos import EpisodeInfos
@@ -19,7 +20,6 @@ from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
-from runner.env_runners.vector_envs import SubEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.peers import Alone
 from runner.module_parts import (
@@ -33,7 +33,6 @@ from runner.module_parts import (
     on_device,
     plan_modules,
 )
-from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.plans.operators.rollouts import env_steps_per_round
 
@@ -94,8 +93,14 @@ def build_env_runner(
         envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
         acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
         joined = {"together": parts[next(iter(parts))].together} if config.multi_agent.multi_rl_module else {}
-        several: EnvRunner = _runner_class(config, MultiAgentEnvRunner)(envs, acting_modules, *settings, **joined)
-        return several
+        several: Any = _runner_class(config, MultiAgentEnvRunner)(envs, acting_modules, *settings, **joined)
+        agents = {module_id: acting.agents for module_id, acting in acting_modules.items()}
+        if config.metrics:
+            module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
+            several.infos = AgentInfos(read_info_metrics(config, agents), module_of, num_envs)
+        several.callbacks = _episode_callbacks(config, role, index, envs.environments, num_envs, several.module)
+        of_agents: EnvRunner = several
+        return of_agents
     acting = parts[DEFAULT_MODULE_ID]
     env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
     runner: Any = _runner_class(config, SingleAgentEnvRunner)(
@@ -103,8 +108,7 @@ def build_env_runner(
     )
     if config.metrics:
         runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
-    if not is_evaluation:
-        runner.callbacks = _episode_callbacks(config, index, env, acting.module)
+    runner.callbacks = _episode_callbacks(config, role, index, env.environments, num_envs, acting.module)
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}")
     single: EnvRunner = runner
@@ -112,13 +116,14 @@ def build_env_runner(
 
 
 def _episode_callbacks(
-    config: ExperimentConfig, index: int, env: SubEnvironments, module: RLModule
+    config: ExperimentConfig, role: str, index: int, env: Any, num_envs: int, module: Any
 ) -> EpisodeCallbacks | None:
     """Make this env runner's own instances of the callbacks; None if none of them hears of episodes."""
     callbacks = build_callbacks(config)
     if not callbacks.hears(*EPISODE_HOOKS):
         return None
-    return EpisodeCallbacks(callbacks, env.environments, index, env.num_envs, module)
+    callbacks.context["is_evaluation"] = role == EVALUATION
+    return EpisodeCallbacks(callbacks, env, index, num_envs, module)
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:

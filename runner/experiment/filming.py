@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.callbacks import Callbacks, EpisodeCallbacks
-from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
-from runner.module_parts import ModulePlan, has_several_agents
+from runner.module_parts import ModulePlan
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.videos import Camera, VideoFile, check_installed, render_mode
 
@@ -28,20 +28,19 @@ class Filmer:
         is_window: a window shows the episodes, and nothing is filmed.
 
     Raises:
-        ConfigError: the environment has several agents, or cannot be made with a render mode.
+        ConfigError: the environment cannot be made with a render mode.
         RunFailure: it renders no pictures.
         UserError: a package that writes videos is not installed.
     """
 
     def __init__(self, config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_window: bool = False) -> None:
-        if has_several_agents(plans):
-            what = "an environment with several agents cannot be filmed yet"
-            raise ConfigError([Problem(what, "evaluation.video", config.env.name, "an environment with one agent")])
         self._explore = config.evaluation.explore
         if not is_window:
             check_installed()
         rendering = _rendering(config, render_mode(is_window))
-        self._runner = cast(SingleAgentEnvRunner, build_env_runner(rendering, plans, EVALUATION, 0, 0))
+        self._runner = cast(
+            SingleAgentEnvRunner | MultiAgentEnvRunner, build_env_runner(rendering, plans, EVALUATION, 0, 0)
+        )
         self._camera = Camera()
         if not is_window:
             self._mount_camera()

@@ -12,6 +12,7 @@ from typing import TypeVar
 import torch
 
 from runner.callbacks import Callbacks, build_callbacks
+from runner.config.callback_checks import with_evaluation
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS
@@ -101,8 +102,9 @@ class _Rehearsal:
         agents = {
             module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
         }
-        callbacks = self._try("callbacks", lambda: build_callbacks(self._given, bool(agents))) or Callbacks()
-        reported, of_callbacks = reported_metrics(config, parts), callbacks.reported_metrics
+        callbacks = self._try("callbacks", lambda: build_callbacks(self._given)) or Callbacks()
+        reported = reported_metrics(config, parts)
+        of_callbacks = with_evaluation(callbacks.reported_metrics, config)
         self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         return parts

@@ -12,10 +12,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.callbacks import Callbacks, build_callbacks
+from runner.callbacks import build_callbacks
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
+from runner.config.callback_checks import with_evaluation
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem, RunFailure
 from runner.config.info_metrics import read_info_metrics
@@ -39,6 +40,7 @@ from runner.interrupts import Interrupted
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModulePlan, build_parts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.piece_metrics import merged_metrics
 from runner.plans import Result, RunMetrics, make_plan
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -93,14 +95,9 @@ class Trainer:
         check_local_gpus(config)
         self._parts = build_parts(config)
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
-        agents = {
-            module_id: module_parts.plan.agents
-            for module_id, module_parts in self._parts.items()
-            if module_parts.plan.agents
-        }
-        self.callbacks = self._build_callbacks(has_agents=bool(agents))
-        of_callbacks = self.callbacks.reported_metrics
-        check_metric_names(config, agents, reported_metrics(config, self._parts), of_callbacks)
+        self.callbacks = build_callbacks(config)
+        self.callbacks.context["trainer"] = self
+        self._check_metrics()
         self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
@@ -121,11 +118,13 @@ class Trainer:
             self.close()
             raise
 
-    def _build_callbacks(self, has_agents: bool) -> Callbacks:
-        """Make the driver's callbacks."""
-        callbacks = build_callbacks(self.config, has_agents)
-        callbacks.context["trainer"] = self
-        return callbacks
+    def _check_metrics(self) -> None:
+        """Find the metrics out of infos, and check the names of all that are asked for."""
+        agents = {plan.module_id: plan.agents for plan in self.plans if plan.agents}
+        self._of_infos = read_info_metrics(self.config, agents)
+        of_pieces = reported_metrics(self.config, self._parts)
+        of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
+        check_metric_names(self.config, agents, of_pieces, of_callbacks)
 
     def _build(self, config: ExperimentConfig, recorded: Source | None) -> None:
         """Build the parts that may be in other processes."""
@@ -134,7 +133,7 @@ class Trainer:
         if RECORDED_DATA in needs and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
             self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
-        self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside, read_info_metrics(config))
+        self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside, self._of_infos)
         is_recording = self._recorded_role == TRAINING
         self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
         self.resources.callbacks = self.callbacks
@@ -258,8 +257,8 @@ class Trainer:
         if self._has_warned_of_infos or not numbers:
             return
         self._has_warned_of_infos = True
-        for metric in read_info_metrics(self.config):
-            if np.isnan(np.asarray(numbers.get(metric.name, ()), np.float64)).all():
+        for metric in self._of_infos:
+            if not metric.is_part and np.isnan(np.asarray(numbers.get(metric.name, ()), np.float64)).all():
                 self._warn(f"{metric.name}: no info of the finished episodes has {'/'.join(metric.path)}")
 
     def _tell_result(self, result: Result) -> None:
@@ -297,7 +296,8 @@ class Trainer:
         )
         self._metrics.warn_of(episodes.outside)
         self._warn_of_missing_infos(episodes.infos)
-        result |= reduced_infos("evaluation/env_runners", read_info_metrics(self.config), episodes.infos)
+        result |= reduced_infos("evaluation/env_runners", self._of_infos, episodes.infos)
+        result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         result |= {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
         self.callbacks.call("on_evaluate_end", result=result)

@@ -236,21 +236,26 @@ def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) ->
 def reduced_infos(
     prefix: str, metrics: Sequence[InfoMetric], numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]]
 ) -> Result:
-    """Compute metrics out of infos from the numbers of episodes, NaN left out; None without numbers."""
-    result: Result = {}
-    for metric in metrics:
-        values = np.asarray(numbers.get(metric.name, ()), np.float64)
-        values = values[~np.isnan(values)]
-        name = f"{prefix}/{metric.name.removeprefix(PREFIX)}"
-        result[name] = float(_reduction(metric.reduce)(values)) if len(values) else None
-    return result
+    """Compute metrics out of infos from the numbers of episodes; None without numbers."""
+    return {
+        f"{prefix}/{metric.name.removeprefix(PREFIX)}": _reduced(
+            metric, np.asarray(numbers.get(metric.name, ()), np.float64)
+        )
+        for metric in metrics
+    }
 
 
-def _reduction(name: str) -> Callable[[npt.NDArray[np.float64]], Any]:
-    if name.startswith("p"):
-        return lambda values: np.percentile(values, int(name[1:]))
-    found: Callable[[npt.NDArray[np.float64]], Any] = getattr(np, name)
-    return found
+def _reduced(metric: InfoMetric, numbers: npt.NDArray[np.float64]) -> float | None:
+    """Return the metric of episodes with these numbers, NaN left out; None: there are none."""
+    known = numbers[~np.isnan(numbers)]
+    if not len(known):
+        return None
+    if metric.bin is not None:
+        low, high = metric.bin
+        return float(np.mean((known >= low) & (known < high)))
+    if metric.reduce.startswith("p"):
+        return float(np.percentile(known, int(metric.reduce[1:])))
+    return float(getattr(np, metric.reduce)(known))
 
 
 def episode_metrics(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.callbacks import ReceivedCallbacks, build_callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
@@ -129,6 +130,7 @@ class ExternalEnvRunner:
         self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._open_recordings = OpenRecordings() if is_recording else None
+        self._callbacks = ReceivedCallbacks(build_callbacks(config), index)
         self._published: Weights | None = None
         self._weights: Weights = {
             module_id: FlatParameters(parts.module).to_numpy() for module_id, parts in self._acting_parts.items()
@@ -224,8 +226,10 @@ class ExternalEnvRunner:
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
-        finished = replace(self._env_episodes.finished_in(sampled), outside=self._outside(sampled))
-        reported = batch.connector_metrics
+        whole = self._env_episodes.whole_in(sampled)
+        finished = replace(self._env_episodes.finished(whole), outside=self._outside(sampled))
+        self._callbacks.after_sample(rollout, returns_of(whole))
+        reported = batch.connector_metrics | self._callbacks.take_metrics()
         return Sample(rollout, finished, shared_state, counts, batch.learned, to_record, connector_metrics=reported)
 
     def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
@@ -288,6 +292,7 @@ class ExternalEnvRunner:
             "env_episodes": self._env_episodes.get_state(),
             "counts": asdict(self._service.counts_of_sampled()),
             "recorded_in_part": [] if self._open_recordings is None else self._open_recordings.ids,
+            "callbacks": self._callbacks.get_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -333,6 +338,7 @@ class ExternalEnvRunner:
             clients[episode.client].open.restore(episode)
             restored[episode.id] = episode
         self._env_episodes.set_state(state["env_episodes"], restored)
+        self._callbacks.set_state(state.get("callbacks", []))
         if self._open_recordings is not None:
             self._open_recordings.go_on(state.get("recorded_in_part", []), restored)
         agents = self._env_episodes.agents
@@ -498,8 +504,8 @@ class EnvEpisodes:
         # Env episode -> the episodes of its agents, and the `id()` of each that has not ended.
         self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
 
-    def finished_in(self, sampled: Sequence[SampledChunks]) -> FinishedEpisodes:
-        """Return the env episodes that end with these chunks, without incomplete ones."""
+    def whole_in(self, sampled: Sequence[SampledChunks]) -> list[list[OpenEpisode]]:
+        """Return the env episodes that end with these chunks, without incomplete ones: each agent's episode."""
         ended: list[OpenEpisode] = []
         for one in sampled:
             is_done = one.block.is_terminated | one.block.is_truncated
@@ -509,12 +515,17 @@ class EnvEpisodes:
                 if done:
                     ended.append(episode)
         if None in self._module_of:
-            return _finished([[episode] for episode in ended if episode.is_whole])
+            return [[episode] for episode in ended if episode.is_whole]
         self._forget_lost()
         env_ids = dict.fromkeys(episode.env_id or "" for episode in ended)
         over = [env_id for env_id in env_ids if env_id in self._going_on and not self._going_on[env_id][1]]
         groups = [self._going_on.pop(env_id)[0] for env_id in over]
-        whole = [group for group in groups if all(episode.is_whole for episode in group)]
+        return [group for group in groups if all(episode.is_whole for episode in group)]
+
+    def finished(self, whole: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
+        """Return returns and lengths of env episodes, and with several agents each agent's own."""
+        if None in self._module_of:
+            return _finished(whole)
         by_agent, by_module = self._returns_by_agent_and_module(whole)
         return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
 
@@ -571,6 +582,11 @@ class EnvEpisodes:
             by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
         as_arrays = [{key: np.array(values) for key, values in returns.items()} for returns in (by_agent, by_module)]
         return as_arrays[0], as_arrays[1]
+
+
+def returns_of(whole: Sequence[Sequence[OpenEpisode]]) -> dict[str, float]:
+    """Return id -> return of env episodes."""
+    return {group[0].env_id or group[0].id: sum(episode.return_ for episode in group) for group in whole}
 
 
 def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:

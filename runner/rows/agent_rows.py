@@ -7,10 +7,15 @@ from typing import Any
 
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import Agents
-from runner.rows.array_namespace import NUMPY, ArrayNamespace
+from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
 from runner.rows.chunks import Chunks, flat_rows
 from runner.rows.running_episodes import RunningAgents
 from runner.rows.slot_rows import ENV_T, SlotRows
+
+
+def env_episode_id(prefix: str, env: int, number: int) -> str:
+    """Return the id of an env episode: a sub-environment's episode of this number."""
+    return f"{prefix}-{env}-{number}"
 
 
 class AgentRows(SlotRows, RunningAgents):
@@ -51,6 +56,15 @@ class AgentRows(SlotRows, RunningAgents):
         episode.multi_agent_episode_id = self._env_episode_id(slot, self._number_now(slot))
         return episode
 
+    def observed_at(self, slot: int) -> Array:
+        """Return the env time step of each observation of `running_episode(slot)`, lookback included."""
+        first = max(int(self._episode_start[slot]), 0)
+        return self._arrays.labels[ENV_T][first : self._row_of(slot) + 1, slot]
+
+    def holds(self, slot: int, number: int) -> bool:
+        """Return whether a slot has rows of the env episode with this number."""
+        return bool(self._is_used[slot]) and self._number_now(slot) == number
+
     def agent_of(self, slot: int) -> str:
         """Return the agent of a slot."""
         return self.agents[slot % len(self.agents)]
@@ -60,7 +74,7 @@ class AgentRows(SlotRows, RunningAgents):
         return slot // len(self.agents)
 
     def _env_episode_id(self, slot: int, number: int) -> str:
-        return f"{self._id_prefix}-{self.env_of(slot)}-{number}"
+        return env_episode_id(self._id_prefix, self.env_of(slot), number)
 
     def _episode_id(self, slot: int, number: int) -> str:
         return f"{self._env_episode_id(slot, number)}-{self.agent_of(slot)}"

@@ -35,7 +35,8 @@ class FinishedEpisodes:
 
     With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
     returns) hold each agent's own. `outside` counts observations of all steps, also of episodes that have not ended.
-    `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none.
+    `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none; with several agents there is one for
+    each agent's episode. `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
     """
 
     returns: npt.NDArray[np.float64]
@@ -45,6 +46,7 @@ class FinishedEpisodes:
     by_module: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     outside: OutsideObservations = NONE_OUTSIDE
     infos: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    reported: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -57,6 +59,7 @@ class FinishedEpisodes:
             _joined([part.by_module for part in parts]),
             OutsideObservations.total([part.outside for part in parts]),
             _joined([part.infos for part in parts]),
+            tuple(reported for part in parts for reported in part.reported),
         )
 
 

@@ -30,7 +30,7 @@ class RowInfos:
     def at(self, row: int, slot: int) -> dict[str, Any]:
         """Return the info of a slot's observation in a row; empty if there came none."""
         if row in self.of_row:
-            return _info_of(self.of_row[row], slot)
+            return info_of(self.of_row[row], slot)
         return dict(self.of_slot.get((row, slot), {}))
 
     def move_newest(self, newest_row: Callable[[int], int], to_row: int) -> None:
@@ -59,7 +59,7 @@ class ChunkInfos:
         return [{} for _ in range(num_before)] + infos
 
 
-def _info_of(infos: Infos, env: int) -> dict[str, Any]:
+def info_of(infos: Infos, env: int) -> dict[str, Any]:
     """Return the info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key`
     holds)."""
     if not isinstance(infos, Mapping):
@@ -71,5 +71,5 @@ def _info_of(infos: Infos, env: int) -> dict[str, Any]:
             continue
         if is_valid is not None and not is_valid[env]:
             continue
-        info[key] = _info_of(values, env) if isinstance(values, Mapping) else values[env]
+        info[key] = info_of(values, env) if isinstance(values, Mapping) else values[env]
     return info

@@ -20,7 +20,7 @@ class Camera(Callback):
     """Takes a picture of one sub-environment after each reset and step, for each of its videos.
 
     Attributes:
-        env: the environment, or a `VectorEnv` of one.
+        env: the environment, with one agent or several, or a `VectorEnv` of one.
         videos: that get the pictures.
     """
 
@@ -61,7 +61,7 @@ def render_mode(is_window: bool) -> str:
 
 def fps_of(env: Any) -> float:
     """Return the pictures a second that an environment asks for, or 30."""
-    return float(env.metadata.get("render_fps") or _DEFAULT_FPS)
+    return float(getattr(env, "metadata", {}).get("render_fps") or _DEFAULT_FPS)
 
 
 def frame_of(env: Any) -> Frame:
@@ -70,7 +70,7 @@ def frame_of(env: Any) -> Frame:
     Raises:
         RunFailure: it renders something else than a picture.
     """
-    name = type(env.unwrapped).__name__
+    name = type(getattr(env, "unwrapped", env)).__name__
     try:
         frame = env.render()
     except Exception as error:  # a user's environment may raise anything

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from runner.callbacks import HOOKS, Callback
+from runner.environments import MultiAgentCartPole
 
 
 class Listener(Callback):
@@ -133,3 +134,100 @@ class Undeclared(Callback):
 
     def on_episode_end(self, *, metrics: Any, **kwargs: Any) -> None:
         metrics.report("is_succes", 1.0)
+
+
+class AgentReturns(Callback):
+    """Sums the rewards of all agents step by step, and compares with what the run says."""
+
+    reports: ClassVar = {"error": ("max", "largest difference from the return"), "ends": ("sum", "episodes")}
+
+    def on_episode_created(self, *, custom_data: dict[str, Any], **kwargs: Any) -> None:
+        custom_data["rewards"] = 0.0
+
+    def on_episode_step(self, *, episode: Any, custom_data: dict[str, Any], **kwargs: Any) -> None:
+        for agent, own in episode.agent_episodes.items():
+            if episode._obs_env_t[agent][-1] == episode.env_t:
+                custom_data["rewards"] += own.get_rewards(-1)
+
+    def on_episode_end(
+        self, *, episode_return: float, custom_data: dict[str, Any], metrics: Any, **kwargs: Any
+    ) -> None:
+        metrics.report("error", abs(custom_data["rewards"] - episode_return))
+        metrics.report("ends", 1)
+
+
+class SampledSteps(Callback):
+    """Counts the steps and rewards of all agents in samples."""
+
+    reports: ClassVar = {"agent_steps": ("sum", "steps of all agents"), "rewards": ("sum", "their rewards")}
+
+    def on_sample_end(self, *, episodes: Any, metrics: Any, **kwargs: Any) -> None:
+        for episode in episodes:
+            for own in episode.agent_episodes.values():
+                metrics.report("agent_steps", len(own))
+                metrics.report("rewards", own.get_return())
+
+
+class CountingCartPoles(MultiAgentCartPole):
+    """Infos say how many steps an agent has made, and a kind, 1 or 2."""
+
+    def reset(self, **kwargs: Any) -> Any:
+        obs, infos = super().reset(**kwargs)
+        self._num_steps = dict.fromkeys(obs, 0)
+        return obs, infos
+
+    def step(self, actions: Any) -> Any:
+        obs, *rest, _ = super().step(actions)
+        for agent in obs:
+            self._num_steps[agent] += 1
+        return obs, *rest, {agent: {"step": self._num_steps[agent], "kind": 1 + (agent == "agent_1")} for agent in obs}
+
+
+class Ordinals(Callback):
+    """Numbers the episodes that have ended."""
+
+    reports: ClassVar = {"ordinal": ("last", "episodes so far")}
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def on_episode_end(self, *, metrics: Any, **kwargs: Any) -> None:
+        self._number += 1
+        metrics.report("ordinal", self._number)
+
+    def get_state(self) -> dict[str, Any]:
+        return {"number": self._number}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._number = int(state["number"])
+
+
+class Ends(Callback):
+    """Reports what is heard of episodes that simulators send."""
+
+    reports: ClassVar = {
+        "ends": ("sum", "episodes that have ended"),
+        "returns": ("sum", "their returns"),
+        "newest_steps": ("sum", "env steps of them in this sample"),
+        "sampled_steps": ("sum", "env steps of samples"),
+        "number": ("last", "episodes so far"),
+    }
+
+    def __init__(self) -> None:
+        self._number = 0
+
+    def on_episode_end(self, *, episode: Any, episode_return: float, metrics: Any, **kwargs: Any) -> None:
+        self._number += 1
+        assert episode.is_done
+        reported = {"ends": 1, "returns": episode_return, "newest_steps": len(episode), "number": self._number}
+        for name, value in reported.items():
+            metrics.report(name, value)
+
+    def on_sample_end(self, *, episodes: Any, metrics: Any, **kwargs: Any) -> None:
+        metrics.report("sampled_steps", sum(len(episode) for episode in episodes))
+
+    def get_state(self) -> dict[str, Any]:
+        return {"number": self._number}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        self._number = int(state["number"])

@@ -78,7 +78,8 @@ def test_episodes_are_created_started_stepped_and_ended(
         result = [trainer.train() for _ in range(3)][-1]
     num_steps = num_ends = 0
     for n in range(trainer.config.env_runners.num_envs_per_env_runner):
-        events = [(hook, event) for hook, event in heard if event.get("env_index") == n]
+        of_env = [(hook, event) for hook, event in heard if event.get("env_index") == n]
+        events = [(hook, event) for hook, event in of_env if not event["is_evaluation"]]
         t, custom_data, id_ = 0, None, None
         for position, (hook, event) in enumerate(events):
             before = events[position - 1][0] if position else "on_episode_end"
@@ -117,6 +118,27 @@ def test_metrics_are_those_of_the_run(run: Sequence[str]) -> None:
                 total += (result[OWN_RETURN] or 0.0) * (result[EPISODES] or 0)
     episodes = result["num_episodes_lifetime"] or 0
     assert total / episodes == pytest.approx(result["env_runners/episode_return_mean"])
+
+
+def test_evaluations_are_heard_by_instances_of_their_own(heard: list[tuple[str, dict[str, Any]]]) -> None:
+    """Only the episodes that count, and each evaluation begins as the first one."""
+    blocks = f"callbacks=[{{_target_: {OWN}.Listener}}, {{_target_: {OWN}.Returns}}, {{_target_: {OWN}.Ordinals}}]"
+    with trainer_of(*PPO, blocks, "evaluation.num_envs_per_env_runner=3") as trainer:
+        result = [trainer.train() for _ in range(4)][-1]
+    assert result["evaluation/callbacks/own_return"] == result["evaluation/env_runners/episode_return_mean"]
+    assert (result["evaluation/callbacks/episodes"], result["evaluation/callbacks/iterations"]) == (2, None)
+    assert result["evaluation/callbacks/ordinal"] == 2
+    assert result["callbacks/ordinal"] == result["num_episodes_lifetime"]
+    of_evaluation = [hook for hook, event in heard if event.get("is_evaluation")]
+    assert of_evaluation.count("on_episode_created") == of_evaluation.count("on_episode_end") == 2 * 2
+
+
+def test_a_metric_of_evaluations_is_one_of_the_run() -> None:
+    stop = "stop.evaluation.callbacks.own_return=20"
+    config = build_experiment_config(compose_experiment([*PPO, RETURNS, stop]))
+    assert config.stop["evaluation/callbacks/own_return"] == 20
+    with pytest.raises(ConfigError, match="evaluation/callbacks/own_return"):
+        trainer_of(*PPO, RETURNS, "evaluation.evaluation_interval=null", stop)
 
 
 def test_hooks_see_the_newest_observation() -> None:
@@ -281,7 +303,10 @@ def test_an_undeclared_metric() -> None:
             "LastReturn.reports.'own_return'. is .*but one before it declares",
         ),
         ((RETURNS, "stop.callbacks.own_retrun=3"), r"own_retrun(.*\n)*.*callbacks/own_return"),
-        ((RETURNS, "+experiment=ppo_multi_agent_cartpole"), "callbacks hear of episodes of one agent"),
+        (
+            (RETURNS, "+experiment=ppo_external_cartpole"),
+            "no env runner of this run(.*\n)*.*on_episode_created, on_episode_step, with simulators that connect",
+        ),
     ],
 )
 def test_mistakes(overrides: Sequence[str], message: str) -> None:

@@ -326,10 +326,10 @@ def make_coded_run(
     )
     modules = {}
     for module_id in ("m0", "m1"):
-        agents = tuple(agent for agent in envs.envs[0].possible_agents if module_of(agent) == module_id)
+        agents = tuple(agent for agent in envs.environments[0].possible_agents if module_of(agent) == module_id)
         if not agents:
             continue
-        spaces = envs.envs[0].observation_spaces[agents[0]], envs.envs[0].action_spaces[agents[0]]
+        spaces = envs.environments[0].observation_spaces[agents[0]], envs.environments[0].action_spaces[agents[0]]
         to_module = env_to_module_pipeline(*spaces, CPU, [], make_piece)
         to_env = module_to_env_pipeline(*spaces, True, False, [], make_piece, has_several_agents=True)
         for piece in env_to_module:
@@ -339,4 +339,4 @@ def make_coded_run(
         modules[module_id] = ActingModule(CodedAgentsModule(*spaces, ModuleConfig()), agents, to_module, to_env)
     runner = MultiAgentEnvRunner(envs, modules, seed_name, 0, lookback, observation_check)
     weights = {module_id: FlatParameters(acting.module).to_numpy() for module_id, acting in modules.items()}
-    return CodedRun(runner, envs.envs, log, weights)  # type: ignore[arg-type]
+    return CodedRun(runner, envs.environments, log, weights)  # type: ignore[arg-type]

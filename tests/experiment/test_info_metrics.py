@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from runner.config.compose import compose_experiment
@@ -52,6 +53,34 @@ def test_a_resumed_run_reports_the_same(tmp_path: Path, num_runners: int) -> Non
     assert expected[-1]["env_runners/summed"] == expected[-1]["env_runners/episode_len_mean"]
 
 
+def test_episodes_are_grouped_by_another_info() -> None:
+    """Length groups returns here: every episode of one length returns it."""
+    grouped = "metrics={env_runners/recorded: {info: episode/r, by: {episode/l: [11, 12, 13, 14, 15, 16, 17]}}}"
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, WITH_INFOS, grouped]) as trainer:
+        results = [trainer.train() for _ in range(4)]
+    numbers = {length: results[-1][f"env_runners/recorded/{length}"] for length in range(11, 18)}
+    known = {length: number for length, number in numbers.items() if number is not None}
+    assert len(known) > 2
+    assert known == {length: length for length in known}
+    with pytest.raises(ConfigError, match="nearest  env_runners/recorded/11"):
+        build_experiment_config(
+            compose_experiment(["+experiment=ppo_cartpole", WITH_INFOS, grouped, "stop.env_runners.recorded.111=3"])
+        )
+
+
+def test_a_histogram_is_the_shares_of_its_bins() -> None:
+    binned = "metrics={env_runners/recorded: {info: episode/r, histogram: [15, 20.5, 600]}}"
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, WITH_INFOS, binned]) as trainer:
+        results = [trainer.train() for _ in range(4)]
+        returns = np.array(trainer._metrics._returns)
+    names = ["below_15", "15_to_20.5", "20.5_to_600", "from_600"]
+    counts, _ = np.histogram(returns, [-np.inf, 15, 20.5, 600, np.inf])
+    shares = [results[-1][f"env_runners/recorded/{name}"] for name in names]
+    assert shares == pytest.approx(counts / len(returns))
+    assert (counts[:3] > 0).all()
+    assert shares[3] == 0.0
+
+
 def test_a_key_that_no_info_has_is_told(run_main: Callable[..., Outcome]) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole", *QUICK, "metrics={env_runners/won: {info: won}}", "hydra.run.dir=run",
@@ -79,7 +108,14 @@ def test_a_key_that_no_info_has_is_told_by_an_evaluation_alone() -> None:
         ("{3: {info: won}}", "begins with env_runners/"),
         ("{env_runners/won: {info: won, at: episode_ends}}", "nearest  episode_end"),
         ("{env_runners/won: {info: won, reduce: p100}}", "p1 to p99"),
-        ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce"),
+        ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce, by, histogram"),
+        ("{env_runners/won: {info: won, histogram: [3, 1]}}", "ascending numbers"),
+        ("{env_runners/won: {info: won, histogram: [a]}}", "ascending numbers"),
+        ("{env_runners/won: {info: won, histogram: 3}}", "ascending numbers"),
+        ("{env_runners/won: {info: won, by: [task]}}", "{task: [easy, hard]}"),
+        ("{env_runners/won: {info: won, by: {task: []}}}", "{task: [easy, hard]}"),
+        ("{env_runners/won: {info: won, by: {task: [a/b]}}}", "letters, digits"),
+        ("{env_runners/won: {info: won, by: {task: [1, 2], level: [2]}}}", "2 is there twice"),
     ],
 )
 def test_mistakes_are_told(metrics: str, message: str) -> None:
@@ -93,8 +129,6 @@ def test_a_misspelt_metric_in_stop_is_an_error() -> None:
         build_experiment_config(compose_experiment([*RUN, "stop.env_runners.recordet=3"], None))
 
 
-def test_several_agents_and_simulators_are_refused() -> None:
+def test_simulators_are_refused() -> None:
     with pytest.raises(ConfigError, match="simulators that connect"):
         build_experiment_config(compose_experiment(["+experiment=ppo_external_cartpole", METRICS], None))
-    with pytest.raises(ConfigError, match="several agents"):
-        Trainer.from_experiment("ppo_multi_agent_cartpole", [METRICS])

@@ -1,0 +1,106 @@
+"""Numbers of finished episodes of several agents, out of the infos of their steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.info_metrics import InfoMetric
+from runner.env_runners.episode_infos import JOINED, is_of_group, number_in
+from runner.env_runners.multi_agent_envs import EnvStep
+from runner.env_runners.running_agents import FinishedEpisode
+
+# What an agent's episode has so far: its number, and how many steps it is of.
+_SoFar = tuple[float, int]
+_NOTHING: _SoFar = (np.nan, 0)
+
+
+class AgentInfos:
+    """Takes a number of each agent's episode out of its infos: the last one, or one of all its steps.
+
+    Args:
+        metrics: which numbers; those of an agent or a module alone count its episodes.
+        module_of: agent id -> the id of its module.
+        num_envs: N.
+    """
+
+    def __init__(self, metrics: Sequence[InfoMetric], module_of: Mapping[str, str], num_envs: int) -> None:
+        self._metrics, self._module_of, self._num_envs = metrics, module_of, num_envs
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget all episodes."""
+        # Of each sub-environment: agent id -> metric -> so far.
+        self._so_far: list[dict[str, dict[str, _SoFar]]] = [{} for _ in range(self._num_envs)]
+
+    def add_steps(self, steps: Sequence[EnvStep], ended: Sequence[FinishedEpisode]) -> list[FinishedEpisode]:
+        """Take in what the sub-environments returned; returns the env episodes that ended with their numbers.
+
+        Raises:
+            RunFailure: an info has something else than a number.
+        """
+        for env, step in enumerate(steps):
+            if step.is_reset:
+                self._so_far[env] = {}
+                continue
+            for agent in step.obs:
+                self._add(env, agent, step.infos.get(agent) or {})
+        return [replace(episode, infos=self._numbers_in(episode.env)) for episode in ended]
+
+    def _add(self, env: int, agent: str, info: Mapping[str, Any]) -> None:
+        so_far = self._so_far[env].setdefault(agent, {})
+        place = f"sub-environment {env}, agent {agent}"
+        for metric in self._metrics:
+            if metric.counts(agent, self._module_of[agent]):
+                so_far[metric.name] = _joined(metric, so_far.get(metric.name, _NOTHING), info, place)
+
+    def _numbers_in(self, env: int) -> dict[str, dict[str, float]]:
+        is_mean = {metric.name: metric.at == "episode_mean" for metric in self._metrics}
+        return {
+            agent: {name: number / max(count, 1) if is_mean[name] else number for name, (number, count) in own.items()}
+            for agent, own in self._so_far[env].items()
+        }
+
+    def numbers_of(self, finished: Sequence[FinishedEpisode]) -> dict[str, npt.NDArray[np.float64]]:
+        """Return metric -> the numbers of all agents' episodes in env episodes, NaN where one has none."""
+        numbers: dict[str, list[float]] = {metric.name: [] for metric in self._metrics}
+        for episode in finished:
+            for own in episode.infos.values():
+                for name, number in own.items():
+                    numbers[name].append(number)
+        return {name: np.array(values, np.float64) for name, values in numbers.items()}
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> list[dict[str, dict[str, list[float]]]]:
+        """Return what running episodes have so far, as plain values."""
+        return [
+            {agent: {name: list(so_far) for name, so_far in own.items()} for agent, own in episodes.items()}
+            for episodes in self._so_far
+        ]
+
+    def set_state(self, state: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> None:
+        """Go on from a state of `get_state`; metrics that it does not have begin with the next step."""
+        known = {metric.name for metric in self._metrics}
+        self._so_far = [
+            {
+                agent: {name: (float(number), int(count)) for name, (number, count) in own.items() if name in known}
+                for agent, own in episodes.items()
+            }
+            for episodes in state
+        ]
+
+
+def _joined(metric: InfoMetric, so_far: _SoFar, info: Mapping[str, Any], place: str) -> _SoFar:
+    """Return what an episode has after one more step."""
+    number, (before, count) = number_in(info, metric, place), so_far
+    join = JOINED.get(metric.at)
+    if join is None:
+        return (number if is_of_group(info, metric) else np.nan), 1
+    if np.isnan(number):
+        return so_far
+    return (number if np.isnan(before) else float(join(before, number))), count + 1

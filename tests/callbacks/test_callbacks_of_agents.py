@@ -1,0 +1,219 @@
+"""Callbacks and infos of several agents: against a naive loop over a coded environment, and in runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner import Trainer
+from runner.callbacks import Callback, Callbacks, EpisodeCallbacks
+from runner.config.errors import RunFailure
+from runner.config.info_metrics import OF_EPISODE, InfoMetric
+from runner.env_runners.agent_infos import AgentInfos
+from tests.conftest import without_times
+from tests.env_runners.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
+
+OWN = "tests.callbacks.own_callbacks"
+MULTI_AGENT = (
+    *("algorithm.train_batch_size_per_learner=120", "algorithm.minibatch_size=60", "algorithm.num_epochs=1"),
+    *("module.fcnet_hiddens=[8]", "env_runners.num_envs_per_env_runner=2", "tracking=none"),
+)
+coded_runs = given(
+    seed=st.integers(0, 10_000),
+    num_envs=st.integers(1, 3),
+    num_agents=st.integers(1, 5),
+    fragments=st.lists(st.integers(1, 12), min_size=1, max_size=6),
+    lookback=st.integers(0, 3),
+)
+some_runs = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+class Witness(Callback):
+    """Notes what it hears: hook, sub-environment, and what the episode shows."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, int, Any]] = []
+
+    def on_episode_created(self, *, env_index: int, custom_data: dict[str, Any], **kwargs: Any) -> None:
+        assert custom_data == {}
+        self.heard.append(("created", env_index, None))
+
+    def on_episode_start(self, *, env_index: int, episode: Any, **kwargs: Any) -> None:
+        self.heard.append(("start", env_index, _shown(episode)))
+
+    def on_episode_step(self, *, env_index: int, episode: Any, **kwargs: Any) -> None:
+        self.heard.append(("step", env_index, _shown(episode)))
+
+    def on_episode_end(self, *, env_index: int, episode: Any, episode_return: float, **kwargs: Any) -> None:
+        self.heard.append(("end", env_index, (episode.id_, episode.is_done, episode_return)))
+
+
+def _shown(episode: Any) -> dict[str, Any]:
+    """Agent -> its episode's id, env steps and codes of the observations, and actions, lookback included."""
+    shown = {}
+    for agent, own in episode.agent_episodes.items():
+        rows = range(-own.observations.lookback, len(own) + 1)
+        obs = [own.get_observations(row, neg_index_as_lookback=True) for row in rows]
+        actions = [own.get_actions(row, neg_index_as_lookback=True) for row in rows[:-1]]
+        times = episode._obs_env_t[agent]
+        shown[agent] = (own.id_, own.t_started + len(own), list(times), [code_of(one) for one in obs], actions)
+    return shown
+
+
+@coded_runs
+@some_runs
+def test_views_show_what_a_naive_loop_collects(
+    seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int
+) -> None:
+    coded, witness = make_coded_run(seed, num_envs, num_agents, lookback), Witness()
+    callbacks = Callbacks([witness])
+    coded.runner.callbacks = EpisodeCallbacks(callbacks, coded.envs, 0, num_envs, coded.runner.module)
+    for num_steps in fragments:
+        coded.runner.sample(num_steps, True, coded.weights, {})
+    for n, episodes in enumerate(coded.naive()):
+        heard = iter([(hook, what) for hook, env, what in witness.heard if env == n])
+        for k, expected in enumerate(episodes):
+            assert next(heard) == ("created", None)
+            for env_t in range(expected.length + 1):
+                hook, shown = next(heard)
+                assert hook == ("step" if env_t else "start")
+                _check_shown(shown, expected, env_t)
+            if expected.is_over:
+                hook, (id_, is_done, episode_return) = next(heard)
+                assert (hook, id_) == ("end", f"0-env_runner-0-{n}-{k}")
+                assert is_done
+                assert episode_return == pytest.approx(sum(expected.returns.values()))
+        assert next(heard, None) is None
+
+
+def _check_shown(shown: dict[str, Any], expected: Any, env_t: int) -> None:
+    """What a view shows at an env step are the newest rows of each agent; none that goes on is missing."""
+    for agent, own in expected.agents.items():
+        num_seen = sum(time <= env_t for time in own.env_t)
+        ended = own.env_t[-1] if own.terminated or own.truncated else None
+        if num_seen and (ended is None or ended >= env_t):
+            assert agent in shown
+        if agent not in shown:
+            continue
+        id_, t, times, codes, actions = shown[agent]
+        assert (id_, t) == (own.id_, num_seen - 1)
+        newest = slice(num_seen - len(times), num_seen)
+        assert times == own.env_t[newest]
+        assert codes == [code_of(obs) for obs in own.obs[newest]]
+        assert len(actions) == len(times) - 1
+        assert all(agent in expected.agents for agent in shown)
+
+
+# -- infos -------------------------------------------------------------------------------------------------------------
+
+
+class NumberedAgentsEnv(CodedAgentsEnv):
+    """Infos have a number: the env step plus the agent's, and a task; only some infos."""
+
+    def _infos(self, planned: Any) -> dict[str, Any]:
+        return {f"a{a}": info for a in planned.seen if (info := numbered_info(self.k, self.e, a))}
+
+
+def numbered_info(k: int, e: int, a: int) -> dict[str, Any]:
+    return {"task": "odd" if k % 2 else "even", "x": e + a} if (k + e + a) % 3 else {}
+
+
+OF_ALL = [InfoMetric(f"env_runners/{at}", ("x",), at) for at in OF_EPISODE]
+OF_ONE = InfoMetric("env_runners/agent_x/a0", ("x",), "episode_sum", owner=("agent", "a0"))
+OF_MODULE = InfoMetric("env_runners/module_x/m1", ("x",), "episode_max", owner=("module", "m1"))
+OF_GROUP = InfoMetric("env_runners/x/odd", ("x",), "episode_end", group=(("task",), "odd"))
+METRICS = [*OF_ALL, OF_ONE, OF_MODULE, OF_GROUP]
+PLAIN: dict[str, Any] = {"sum": sum, "mean": np.mean, "min": min, "max": max}
+
+
+@coded_runs
+@some_runs
+def test_numbers_out_of_infos_are_those_of_a_plain_loop(
+    seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int
+) -> None:
+    coded = make_coded_run(seed, num_envs, num_agents, lookback, make_env=NumberedAgentsEnv)
+    agents = {f"a{a}": module_of(f"a{a}") for a in range(num_agents)}
+    found: dict[str, list[float]] = {metric.name: [] for metric in METRICS}
+    coded.runner.infos = AgentInfos(METRICS, agents, num_envs)
+    for num_steps in fragments:
+        sample = coded.runner.sample(num_steps, True, coded.weights, {})
+        for name, numbers in sample.finished.infos.items():
+            found[name] += numbers[~np.isnan(numbers)].tolist()
+        state, coded.runner.infos = coded.runner.infos.get_state(), AgentInfos(METRICS, agents, num_envs)
+        coded.runner.infos.set_state(state)  # as a resumed run does
+    expected: dict[str, list[float]] = {metric.name: [] for metric in METRICS}
+    for n, episodes in enumerate(coded.naive()):
+        for k, episode in enumerate(episodes):
+            for agent in agents if episode.is_over else ():
+                _expect(plan_of(seed, num_agents, n, k)[1 : episode.length + 1], k, agent, expected)
+    for name, numbers in expected.items():
+        assert sorted(found[name]) == pytest.approx(sorted(numbers)), name
+
+
+def _expect(steps: Any, k: int, agent: str, expected: dict[str, list[float]]) -> None:
+    """Add the numbers of one agent's episode."""
+    a = int(agent[1:])
+    infos = [numbered_info(k, e, a) for e, step in enumerate(steps, 1) if a in step.seen]
+    known = [float(info["x"]) for info in infos if info]
+    for metric in METRICS:
+        if not metric.counts(agent, module_of(agent)):
+            continue
+        kind = metric.at.removeprefix("episode_")
+        if kind == "end":
+            is_counted = infos and infos[-1] and (metric.group is None or k % 2)
+            expected[metric.name] += [infos[-1]["x"]] if is_counted else []
+        elif known:
+            expected[metric.name].append(float(PLAIN[kind](known)))
+
+
+def test_what_is_no_number_is_told_with_its_agent() -> None:
+    class TextsEnv(CodedAgentsEnv):
+        def _infos(self, planned: Any) -> dict[str, Any]:
+            return {f"a{a}": {"x": "much"} for a in planned.seen}
+
+    coded = make_coded_run(3, 1, 2, 0, make_env=TextsEnv)
+    coded.runner.infos = AgentInfos(OF_ALL, {"a0": "m0", "a1": "m1"}, 1)
+    with pytest.raises(RunFailure, match=r"sub-environment 0, agent a\d, info x"):
+        coded.runner.sample(20, True, coded.weights, {})
+
+
+# -- runs --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_runners", [0, 2])
+def test_a_resumed_run_reports_the_same(num_runners: int) -> None:
+    overrides = [
+        *MULTI_AGENT,
+        f"callbacks=[{{_target_: {OWN}.AgentReturns}}]",
+        "env._target_=tests.callbacks.own_callbacks.CountingCartPoles",
+        "metrics={env_runners/steps: {info: step}, env_runners/odd: {info: step, at: episode_sum, by: {kind: [1, 2]}}}",
+        *(f"env_runners.num_env_runners={num_runners}", "engine=inline"),
+    ]
+    with Trainer.from_experiment("ppo_multi_agent_cartpole", overrides) as trainer:
+        trainer.train()
+        state = trainer.get_state()
+        expected = [without_times(trainer.train()) for _ in range(3)]
+    with Trainer.from_experiment("ppo_multi_agent_cartpole", overrides) as trainer:
+        trainer.set_state(state)
+        assert [without_times(trainer.train()) for _ in range(3)] == expected
+    last = expected[-1]
+    assert last["callbacks/error"] == 0.0
+    assert last["env_runners/agent_steps/agent_0"] == last["env_runners/agent_episode_return_mean/agent_0"]
+    assert last["env_runners/module_steps/p1"] == last["env_runners/module_episode_return_mean/p1"]
+    both = [last[f"env_runners/agent_steps/agent_{a}"] for a in range(2)]
+    assert last["env_runners/steps"] == pytest.approx(np.mean(both))
+    assert last["env_runners/agent_odd/1/agent_0"] is not None
+
+
+def test_samples_are_heard_as_episodes_of_several_agents() -> None:
+    with Trainer.from_experiment(
+        "ppo_multi_agent_cartpole", [*MULTI_AGENT, f"callbacks=[{{_target_: {OWN}.SampledSteps}}]"]
+    ) as trainer:
+        result = trainer.train()
+    num_env_steps = result["num_env_steps_sampled"] or 0
+    assert num_env_steps < (result["callbacks/agent_steps"] or 0) < 2 * num_env_steps  # one of two may have ended
+    assert result["callbacks/rewards"] == result["callbacks/agent_steps"]  # CartPole pays 1 a step
