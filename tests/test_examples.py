@@ -84,14 +84,17 @@ def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     assert own["env_runners/episode_return_mean"] == ours["env_runners/episode_return_mean"]
 
 
-def test_a_module_of_residual_blocks_trains_and_exports(tmp_path: Path) -> None:
-    folder, run_dir = ROOT / "examples" / "own_module", tmp_path / "run"
+@pytest.mark.parametrize(
+    ("folder", "experiment"), [("own_module", "residual_cartpole"), ("own_piece", "angles_cartpole")]
+)
+def test_own_modules_and_pieces_train_and_are_exported(tmp_path: Path, folder: str, experiment: str) -> None:
     short = ["stop.training_iteration=1", "tracking=none", "evaluation.evaluation_interval=null"]
-    arguments = ["+experiment=residual_cartpole", "--config-dir", "my_conf", *short, f"hydra.run.dir={run_dir}"]
+    run_dir = tmp_path / "run"
+    arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", *short, f"hydra.run.dir={run_dir}"]
     for command in (arguments, ["export", str(run_dir), str(tmp_path / "policy.onnx"), "--trust"]):
         result = subprocess.run(
             [sys.executable, "-m", "runner", *command],
-            cwd=folder,
+            cwd=ROOT / "examples" / folder,
             env=ENVIRONMENT,
             capture_output=True,
             text=True,

@@ -55,13 +55,15 @@ def episode_around(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
     times = {agent: env_t for agent, (_, env_t) in agents.items()}
     have_ended = all(episode.is_done for episode in episodes.values())
     is_terminated = all(episode.is_terminated for episode in episodes.values())
-    begun = [env_t[episodes[agent].observations.lookback] for agent, env_t in times.items()]
+    env_t_started = min((int(env_t[episodes[agent].observations.lookback]) for agent, env_t in times.items()), default=0)
+    earliest = min((int(env_t[0]) for env_t in times.values()), default=0)
     return MultiAgentEpisode.from_agent_episodes(
         id_,
         agent_episodes=episodes,
         env_t_of_obs=times,
-        env_t_started=int(min(begun, default=0)),
+        env_t_started=env_t_started,
         env_t=int(max((env_t[-1] for env_t in times.values()), default=0)),
         terminateds={ALL: is_terminated},
         truncateds={ALL: have_ended and not is_terminated},
+        len_lookback_buffer=env_t_started - earliest,
     )

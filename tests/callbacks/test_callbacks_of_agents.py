@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from runner import Trainer
@@ -65,6 +65,7 @@ def _shown(episode: Any) -> dict[str, Any]:
 
 
 @coded_runs
+@example(seed=0, num_envs=2, num_agents=4, fragments=[7, 1], lookback=1)  # one's lookback is after another's chunk
 @some_runs
 def test_views_show_what_a_naive_loop_collects(
     seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int
