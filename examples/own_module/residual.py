@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -24,20 +25,28 @@ class Block(nn.Module):
         return x + self.inner(x)
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `module.model_config` may hold; a misspelt name is an error."""
+
+    width: int = 64
+    num_blocks: int = 2
+
+
 class ResidualModule(RLModule):
     """One network for policy and value function.
 
     Args:
         observation_space, action_space: what the pipelines make of the environment's.
-        config: the block `module`. Options of one's own are in `model_config`: `width` and `num_blocks`.
+        config: the block `module`. Options of one's own are in `model_config`.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__(observation_space, action_space, config)  # gives `action_dist`, which fits the actions
         if not isinstance(observation_space, gym.spaces.Box) or len(observation_space.shape) != 1:
             raise TypeError(f"ResidualModule reads vectors, not {observation_space}")
-        width, num_blocks = config.model_config.get("width", 64), config.model_config.get("num_blocks", 2)
-        blocks = [Block(width) for _ in range(num_blocks)]
+        options = Options(**config.model_config)
+        width, blocks = options.width, [Block(options.width) for _ in range(options.num_blocks)]
         self.body = nn.Sequential(nn.Linear(observation_space.shape[0], width), *blocks)
         self.pi = nn.Linear(width, self.action_dist.num_inputs)
         self.vf = nn.Linear(width, 1)

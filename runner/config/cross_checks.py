@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.callback_checks import find_callback_problems
 from runner.config.compose import Composed
 from runner.config.edit_lists import OF_ALGORITHM
@@ -105,6 +106,11 @@ def _check_path(key: str, path: str, composed: Composed, kinds: Kinds | None = N
 def _check_algorithm(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     for key, algorithm in config.algorithms.items():
         yield from _check_path(f"{key}.loss", algorithm.loss, composed, LOSSES)
+        if algorithm.loss == AlgorithmConfig.loss and not isinstance(algorithm, PPOConfig):
+            what = f"{key}.loss is missing: its default, PPOLoss, reads fields of PPOConfig"
+            yield Problem(
+                what, composed.where(f"{key}.schema"), algorithm.schema, "the path of the loss that goes with it"
+            )
         for field in OF_ALGORITHM.values():
             yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), composed.where)
         yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", composed.where)

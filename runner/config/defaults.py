@@ -14,6 +14,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.errors import nearest_match
 from runner.config.fields import option_of
 from runner.config.paths import conf_dir, list_options
 from runner.config.schemas import ExperimentConfig
@@ -71,12 +72,16 @@ def core_groups() -> Mapping[str, str]:
 def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
     """The dataclass of the algorithm block; raises `SchemaError`."""
     module_name, _, class_name = dotted_path.rpartition(".")
+    if not module_name:
+        raise SchemaError("it is missing, or no dotted path such as my_module.MyConfig")
     try:
         module = importlib.import_module(module_name)
         schema = getattr(module, class_name)
         typing.get_type_hints(schema)
     except AttributeError:
-        raise SchemaError(f"module {module_name} has no {class_name}") from None
+        there = nearest_match(class_name, [name for name, value in vars(module).items() if isinstance(value, type)])
+        hint = f"; did you mean {there}?" if there else ""
+        raise SchemaError(f"module {module_name} has no {class_name}{hint}") from None
     except Exception as error:
         raise SchemaError(f"{type(error).__name__}: {error}") from error
     if not (isinstance(schema, type) and dataclasses.is_dataclass(schema) and issubclass(schema, AlgorithmConfig)):

@@ -39,11 +39,18 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
         what = f"{key}: {DISCARD} must be the first item of a list, which then replaces all edits before it"
         yield Problem(what, where(key), show_value(edit), f"- {DISCARD}: {EARLIER}")
         return
+    if "_target_" in edit:
+        what = f"{key} is a piece, and does not say where it stands"
+        allowed = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: PIECE, piece: {_target_: ...}}"
+        yield Problem(what, where(key), show_value(edit), allowed)
+        return
     kinds = [kind for kind in EDITS if kind in edit]
     place, allowed = where(key), f"exactly one of {', '.join(EDITS)}"
     unknown = [str(name) for name in edit if name not in (*EDITS, "piece")]
     for name in unknown:
-        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, (*EDITS, DISCARD)))
+        yield Problem(
+            f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, (*EDITS, DISCARD, "piece"))
+        )
     if unknown:
         return
     if len(kinds) != 1:

@@ -37,9 +37,15 @@ def describe_composition_error(error: Exception, composition: Repairable) -> boo
         return _describe_yaml_error(yaml_error, composition)
     if isinstance(error, MissingConfigException) and error.missing_cfg_file:
         return _describe_missing_file(error.missing_cfg_file, composition)
+    without_package = re.search(r"In 'experiment/[^']+': Could not override '[^']+@experiment\.", str(error))
+    if without_package is not None and composition.experiment_files():
+        return _describe_missing_package(composition)
     unknown_group = re.search(r"Could not override '([^']+)'. No match in the defaults list", str(error))
     if unknown_group is not None:
         return _describe_unknown_group(unknown_group[1], composition)
+    chosen_twice = re.search(r"Multiple values for (\w+)\. To override a value use 'override \w+: ([^']+)'", str(error))
+    if chosen_twice is not None:
+        return _describe_missing_override(chosen_twice[1], chosen_twice[2], composition)
     return _describe_other(error, composition)
 
 
@@ -63,6 +69,8 @@ def _describe_yaml_error(error: Any, composition: Repairable) -> bool:
 
 def _describe_missing_file(name: str, composition: Repairable) -> bool:
     group, _, option = name.removesuffix(".yaml").strip("/").rpartition("/")
+    if group.removeprefix("experiment/") in core_groups() and group.startswith("experiment/"):
+        return _describe_missing_override(group.removeprefix("experiment/"), option, composition)
     path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
     problem = describe_unknown_option(group, option, where, composition.dirs)
     if problem in composition.problems:
@@ -71,9 +79,28 @@ def _describe_missing_file(name: str, composition: Repairable) -> bool:
     return composition.replace_option(group) or (path is not None and composition.leave_out_file(path))
 
 
+def _describe_missing_package(composition: Repairable) -> bool:
+    path = composition.experiment_files()[0]
+    what = "this experiment file lacks its first line `# @package _global_`"
+    composition.problems.append(Problem(what, f"{display_path(path)}:1"))
+    return composition.leave_out_file(path)
+
+
+def _describe_missing_override(group: str, option: str, composition: Repairable) -> bool:
+    path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
+    if path is not None and ":" not in where:
+        path, where = _find_request(composition.experiment_files(), f"/{group}/{option}")
+    what = f"{group} is chosen already, and the experiment chooses {option} beside it"
+    composition.problems.append(Problem(what, where, f"{group}: {option}", f"- override /{group}: {option}"))
+    return path is not None and composition.leave_out_file(path)
+
+
 def _describe_unknown_group(group: str, composition: Repairable) -> bool:
     path, where = _find_request(composition.experiment_files(), group)
     nearest = nearest_match(group, core_groups())
+    relative = re.fullmatch(r"experiment/(\w+)(@\w+)?", group)
+    if relative is not None and relative[1] in core_groups():
+        nearest = f"override /{relative[1]}"
     what = f"{group} is no group that can be overridden"
     composition.problems.append(Problem(what, where, group, list_names(core_groups()), nearest))
     return path is not None and composition.leave_out_file(path)
@@ -93,7 +120,10 @@ def _describe_other(error: Exception, composition: Repairable) -> bool:
     summary = message.strip().splitlines()[0].rstrip(".") if message.strip() else type(error).__name__
     culprit = next((line for line in composition.lines if f"'{line.key}'" in message or line.text in message), None)
     if culprit is not None:
-        composition.problems.append(Problem(summary, culprit.where))
+        allowed = None
+        if isinstance(culprit.parsed.value(), dict) and "merg" in summary:
+            summary, allowed = f"{culprit.key} cannot be a block", f"{culprit.key}=[{{...}}, ...], if it is a list"
+        composition.problems.append(Problem(summary, culprit.where, allowed=allowed))
         composition.leave_out(culprit)
         return True
     files = composition.experiment_files()

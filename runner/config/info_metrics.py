@@ -129,8 +129,10 @@ def info_metrics(
     config: ExperimentConfig, prefixes: list[str], agents_by_module: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, str]:
     """Return metric -> meaning, under each of `prefixes` (`env_runners`, `evaluation/env_runners`)."""
-    faultless = {name: block for name, block in config.metrics.items() if not _fault(name, block)}
-    found = read_info_metrics(replace(config, metrics=faultless), agents_by_module)
+    named = {name: block for name, block in config.metrics.items() if _NAME.fullmatch(str(name))}
+    # One with a fault counts by its name, so that what asks for it is no problem of its own.
+    told = {name: {"info": "any"} if _fault(name, block) else block for name, block in named.items()}
+    found = read_info_metrics(replace(config, metrics=told), agents_by_module)
     return {f"{prefix}/{metric.name.removeprefix(PREFIX)}": metric.meaning for prefix in prefixes for metric in found}
 
 

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.edit_lists import add_earlier, apply_edits, changes_edits
+from runner.config.edit_lists import add_earlier, apply_edits, changes_edits, edit_list_of
 from runner.config.own_block import OWN_BLOCK
 from runner.config.paths import conf_dir
 from runner.config.yaml_bounds import read_bounded
@@ -98,6 +98,9 @@ def _apply(config: DictConfig, text: str) -> None:
     try:
         apply_edits(config, override)
     except OmegaConfBaseException as error:
+        if isinstance(override.value(), dict) and edit_list_of(str(override.key_or_group)) is not None:
+            what = f"{text.lstrip('+')} cannot be applied: it is a list of edits, [{{append: ...}}, ...]"
+            raise ConfigCompositionException(what) from error
         what = f"{text.lstrip('+')} cannot be applied: {error}"
         raise ConfigCompositionException(what) from error
 

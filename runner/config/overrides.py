@@ -104,6 +104,9 @@ def _describe_syntax_error(text: str, error: HydraException) -> Problem:
         return Problem(f"{text} is no override: it has no value", where, allowed=_FORMS)
     reason = str(error).splitlines()[0]
     key = text.partition("=")[0].lstrip("+~")
+    if key.startswith("metrics."):
+        allowed = "'metrics={env_runners/NAME: {info: KEY}}', the block as a whole"
+        return Problem(f"this override cannot be read: {reason}", where, text, allowed)
     suggestion = key.replace("/", ".") if "/" in key else None
     return Problem(f"this override cannot be read: {reason}", where, text, _FORMS, suggestion)
 
@@ -122,7 +125,10 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     """The problem of an option that no file defines."""
     options = list_options(dirs, group)
     what = f"group {group} has no option {option}" if options else f"there is no group {group}"
-    return Problem(what, where, option, list_names(options, option) or None, nearest_match(option, options))
+    allowed = list_names(options, option) or None
+    if allowed is not None and len(dirs) == 1:
+        allowed += f"; files of your own in DIR/{group} with --config-dir DIR"
+    return Problem(what, where, option, allowed, nearest_match(option, options))
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:

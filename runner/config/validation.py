@@ -27,7 +27,7 @@ def build_experiment_config(composed: Composed) -> ExperimentConfig:
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
-    problems = [*composed.problems, *reader.problems]
+    problems = reader.all_problems()
     if composed.values:
         problems += find_cross_problems(config, composed)
     if problems:
@@ -44,7 +44,7 @@ def build_blocks(composed: Composed) -> ExperimentConfig:
     """
     reader = _Reader(composed)
     config = reader.read_experiment()
-    problems = [*composed.problems, *reader.problems]
+    problems = reader.all_problems()
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return config
@@ -56,6 +56,7 @@ class _Reader:
     def __init__(self, composed: Composed) -> None:
         self.composed = composed
         self.problems: list[Problem] = []
+        self.unknown_block: str | None = None  # of an algorithm whose dataclass is not there
 
     def read_experiment(self) -> ExperimentConfig:
         values = self.composed.values
@@ -129,9 +130,16 @@ class _Reader:
             return None if default is dataclasses.MISSING else default
         return convert(value, annotation)
 
+    def all_problems(self) -> list[Problem]:
+        """Return the problems of composing and of reading, without those that follow from an unknown dataclass."""
+        follows = f"Interpolation key '{self.unknown_block}."
+        return [*(problem for problem in self.composed.problems if follows not in problem.what), *self.problems]
+
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
         for key, allowed, nearest in find_unknown_keys(schema, values, prefix):
             got = show_value(values[key.removeprefix(prefix)])
+            if prefix == "module." and nearest is None:
+                allowed = f"module.model_config for options of a class of your own; {allowed}"
             yield Problem(f"unknown key {key}", self.composed.where(key), got, allowed, nearest)
 
     def _read_algorithm(self, values: Any, key: str = "algorithm") -> AlgorithmConfig:
@@ -144,6 +152,7 @@ class _Reader:
             schema = load_schema(str(path))
         except SchemaError as error:
             where = self.composed.where(f"{key}.schema")
+            self.unknown_block = key
             self.problems.append(Problem(f"{key}.schema names no usable dataclass: {error}", where, show_value(path)))
             return ExperimentConfig().algorithm
         algorithm = self._read_block(schema, values, key)

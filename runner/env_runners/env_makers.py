@@ -142,10 +142,12 @@ def _telling_what(config: EnvConfig) -> Iterator[None]:
     except ConfigError:
         raise
     except Exception as error:  # whatever a user's constructor raises becomes one clear message
+        is_unknown = isinstance(error, gym.error.UnregisteredEnv)
         problem = Problem(
             f"the environment {config.name} cannot be made: {type(error).__name__}: {error}",
             where="env._target_" if config._target_ else "env.env",
             got=f"{config.name} with env_config {dict(config.env_config)}",
+            allowed="a gymnasium id, or for a class of your own its path, my_module.MyEnv" if is_unknown else None,
         )
         raise ConfigError([problem]) from error
 

@@ -55,8 +55,8 @@ def episode_around(id_: str, agents: AgentChunks) -> MultiAgentEpisode:
     times = {agent: env_t for agent, (_, env_t) in agents.items()}
     have_ended = all(episode.is_done for episode in episodes.values())
     is_terminated = all(episode.is_terminated for episode in episodes.values())
-    env_t_started = min((int(env_t[episodes[agent].observations.lookback]) for agent, env_t in times.items()), default=0)
-    earliest = min((int(env_t[0]) for env_t in times.values()), default=0)
+    begun = (int(env_t[episodes[agent].observations.lookback]) for agent, env_t in times.items())
+    env_t_started, earliest = min(begun, default=0), min((int(env_t[0]) for env_t in times.values()), default=0)
     return MultiAgentEpisode.from_agent_episodes(
         id_,
         agent_episodes=episodes,

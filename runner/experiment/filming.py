@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.callbacks import Callbacks, EpisodeCallbacks
+from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
@@ -38,9 +39,14 @@ class Filmer:
         if not is_window:
             check_installed()
         rendering = _rendering(config, render_mode(is_window))
-        self._runner = cast(
-            SingleAgentEnvRunner | MultiAgentEnvRunner, build_env_runner(rendering, plans, EVALUATION, 0, 0)
-        )
+        try:
+            made = build_env_runner(rendering, plans, EVALUATION, 0, 0)
+        except ConfigError as error:
+            allowed = "an environment whose constructor takes render_mode, as evaluation.video and play ask for"
+            raise ConfigError(
+                [replace(problem, allowed=problem.allowed or allowed) for problem in error.problems]
+            ) from error
+        self._runner = cast(SingleAgentEnvRunner | MultiAgentEnvRunner, made)
         self._camera = Camera()
         if not is_window:
             self._mount_camera()

@@ -20,6 +20,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
 from runner.experiment.env_runner_builder import EVALUATION
+from runner.experiment.filming import Filmer
 from runner.experiment.first_sample import first_sample, reduced
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
@@ -157,6 +158,9 @@ class _Rehearsal:
         if config.evaluation.evaluation_interval is not None:
             sampled = self._try("one step of evaluation", lambda: first_sample(config, parts, EVALUATION))
             self._made += [] if sampled is None else ["one step of evaluation"]
+        if self._given.evaluation.video:
+            plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+            self._try("evaluation.video", lambda: Filmer(self._given, plans).close())
         held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
         self._made += [] if held_out is None else ["held-out data"]
 

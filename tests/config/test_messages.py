@@ -57,6 +57,20 @@ MISTAKES: dict[str, list[str]] = {
     "missing_schema": ["algorithm.schema=runner.config.algorithms.PPOConfg"],
     "schema_that_is_none": ["algorithm.schema=pathlib.Path"],
     "missing_piece": ["connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]"],
+    "piece_without_a_place": ["connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"],
+    "misspelt_piece": ["connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"],
+    "block_for_a_list_of_edits": ["connectors.learner={append: {_target_: runner.pipelines.ClipRewards}}"],
+    "block_for_a_list": ["callbacks={_target_: my.Callback}"],
+    "metric_by_slashes": ["metrics.env_runners/won.info=won"],
+    "faulty_metric_that_is_asked_for": [
+        "metrics={env_runners/won: {info: won, at: episode_ends}}",
+        "stop.env_runners.won=1",
+    ],
+    "option_of_an_own_module": ["module.width=3"],
+    "missing_loss": [
+        "algorithm.schema=runner.config.algorithms.A2CConfig",
+        "algorithm.loss=runner.learners.ppo.PPOLoss",
+    ],
     "odd_edits": [
         "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
         "{remove: A, append: {_target_: runner.pipelines.MeanStdFilter}}, {}]"
@@ -82,6 +96,13 @@ EXPERIMENTS: dict[str, str] = {
     "file_bad_yaml": "# @package _global_\nalgorithm: {gamma: 0.9\nseed: 1\n",
     "file_double_key": "# @package _global_\nseed: 1\nseed: 2\n",
     "file_without_header": "seed: 1\n",
+    "file_with_defaults_without_header": "defaults:\n  - override /env: cartpole\nstop: {training_iteration: 1}\n",
+    "file_that_chooses_without_override": "# @package _global_\ndefaults:\n  - algorithm: ppo_sb3\n"
+    "stop: {training_iteration: 1}\n",
+    "file_that_chooses_twice": "# @package _global_\ndefaults:\n  - /algorithm: ppo_sb3\n"
+    "stop: {training_iteration: 1}\n",
+    "file_that_overrides_a_relative_group": "# @package _global_\ndefaults:\n  - override algorithm: ppo_sb3\n"
+    "stop: {training_iteration: 1}\n",
     "file_of_a_list": "- seed: 1\n",
 }
 
