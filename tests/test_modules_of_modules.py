@@ -72,7 +72,7 @@ def test_a_vector_step_is_one_forward_pass_of_all_modules() -> None:
     sample = runner.sample(40, True)
     runner.close()
     assert sample.rollout.num_env_steps == 40
-    assert runner._together.num_modules[:8] == [2] * 8, "one pass of two modules in each step of 4 sub-environments"
+    assert runner.module.num_modules[:8] == [2] * 8, "one pass of two modules in each step of 4 sub-environments"
 
 
 # -- interrupted and distributed ---------------------------------------------------------------------------------------
