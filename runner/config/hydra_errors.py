@@ -88,8 +88,6 @@ def _describe_missing_package(composition: Repairable) -> bool:
 
 def _describe_missing_override(group: str, option: str, composition: Repairable) -> bool:
     path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
-    if path is not None and ":" not in where:
-        path, where = _find_request(composition.experiment_files(), f"/{group}/{option}")
     what = f"{group} is chosen already, and the experiment chooses {option} beside it"
     composition.problems.append(Problem(what, where, f"{group}: {option}", f"- override /{group}: {option}"))
     return path is not None and composition.leave_out_file(path)

@@ -70,7 +70,7 @@ class InfoMetric:
         """What the metric says."""
         of_group = "" if self.group is None else f" with {'/'.join(self.group[0])} {self.group[1]}"
         of_owner = "" if self.owner is None else f" of {self.owner[0]} {self.owner[1]}"
-        reduced = self.reduce if self.bin is None else f"share in [{self.bin[0]:g}, {self.bin[1]:g})"
+        reduced = self.reduce if self.bin is None else f"share in [{self.bin[0]}, {self.bin[1]})"
         episodes = f"finished episodes{of_group}{of_owner}"
         return f"{'/'.join(self.path)} of infos, {OF_EPISODE[self.at]}; {reduced} of {episodes}"
 
@@ -98,9 +98,11 @@ def _bins(metric: InfoMetric, edges: Sequence[float]) -> Iterator[InfoMetric]:
     """Yield the share below the first edge, between each two, and from the last one on."""
     bounds = [-math.inf, *edges, math.inf] if edges else []
     for low, high in pairwise(bounds):
-        name = (
-            f"below_{high:g}" if low == -math.inf else f"from_{low:g}" if high == math.inf else f"{low:g}_to_{high:g}"
-        )
+        name = f"{low}_to_{high}"
+        if low == -math.inf:
+            name = f"below_{high}"
+        if high == math.inf:
+            name = f"from_{low}"
         yield replace(metric, name=f"{metric.name}/{name}", bin=(low, high))
 
 
@@ -129,11 +131,14 @@ def info_metrics(
     config: ExperimentConfig, prefixes: list[str], agents_by_module: Mapping[str, Sequence[str]] | None = None
 ) -> dict[str, str]:
     """Return metric -> meaning, under each of `prefixes` (`env_runners`, `evaluation/env_runners`)."""
-    named = {name: block for name, block in config.metrics.items() if _NAME.fullmatch(str(name))}
-    # One with a fault counts by its name, so that what asks for it is no problem of its own.
-    told = {name: {"info": "any"} if _fault(name, block) else block for name, block in named.items()}
-    found = read_info_metrics(replace(config, metrics=told), agents_by_module)
+    found = read_info_metrics(replace(config, metrics=_told(config)), agents_by_module)
     return {f"{prefix}/{metric.name.removeprefix(PREFIX)}": metric.meaning for prefix in prefixes for metric in found}
+
+
+def _told(config: ExperimentConfig) -> dict[str, dict[str, Any]]:
+    """Return the block without faults; a faulty entry counts by its name: to ask for it is no second problem."""
+    named = {name: block for name, block in config.metrics.items() if _NAME.fullmatch(str(name))}
+    return {name: {"info": "any"} if _fault(name, block) else block for name, block in named.items()}
 
 
 def may_be_of_agent(name: str, config: ExperimentConfig) -> bool:
@@ -155,6 +160,10 @@ def find_info_metric_problems(config: ExperimentConfig, composed: Composed, take
             yield Problem(f"{key}: every run has a metric of this name", composed.where(key), name, "another name")
         elif fault := _fault(name, block):
             yield replace(fault, what=f"{key}: {fault.what}", where=composed.where(key))
+    declared = [metric.name for metric in read_info_metrics(replace(config, metrics=_told(config)))]
+    for name in dict.fromkeys(name for name in declared if declared.count(name) > 1):
+        what = f"metrics declares {name} twice: an entry, a bin and a group have names of their own"
+        yield Problem(what, composed.where("metrics"), name, "other names or values")
     if config.metrics and config.env.is_external:
         what = "metrics are made of infos of environments that are stepped here"
         yield Problem(what, composed.where("metrics"), "simulators that connect", "no metrics")

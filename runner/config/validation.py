@@ -131,9 +131,12 @@ class _Reader:
         return convert(value, annotation)
 
     def all_problems(self) -> list[Problem]:
-        """Return the problems of composing and of reading, without those that follow from an unknown dataclass."""
-        follows = f"Interpolation key '{self.unknown_block}."
-        return [*(problem for problem in self.composed.problems if follows not in problem.what), *self.problems]
+        """Return the problems of composing and reading, but none that an unknown dataclass brings with it."""
+        composing = self.composed.problems
+        if self.unknown_block is not None:
+            missing_key = f"Interpolation key '{self.unknown_block}."
+            composing = tuple(problem for problem in composing if missing_key not in problem.what)
+        return [*composing, *self.problems]
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
         for key, allowed, nearest in find_unknown_keys(schema, values, prefix):

@@ -15,7 +15,7 @@ from runner.rows.agent_rows import AgentRows, env_episode_id
 
 
 class AgentEpisodes:
-    """Env episodes of N sub-environments, those that have just ended too.
+    """The newest env episode of each of N sub-environments, also where it has just ended.
 
     A view has the agents with rows since the last fragment was cut, with the lookback before it; a step that waits for
     its observation is in it once it is complete.

@@ -152,7 +152,9 @@ def is_of_group(info: Mapping[str, Any], metric: InfoMetric) -> bool:
         return True
     path, wanted = metric.group
     value = _value_in(info, path)
-    return bool(value.item() == wanted if isinstance(value, (np.generic, np.ndarray)) else value == wanted)
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.size == 1 and bool(value.item() == wanted)
+    return bool(value == wanted)
 
 
 def _value_in(info: Mapping[str, Any], path: Sequence[str]) -> Any:

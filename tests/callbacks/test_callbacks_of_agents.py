@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
+from hypothesis import example
 
 from runner import Trainer
 from runner.callbacks import Callback, Callbacks, EpisodeCallbacks
@@ -16,20 +15,13 @@ from runner.config.info_metrics import OF_EPISODE, InfoMetric
 from runner.env_runners.agent_infos import AgentInfos
 from tests.conftest import without_times
 from tests.env_runners.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
+from tests.env_runners.test_multi_agent_rows import runs, some_runs
 
 OWN = "tests.callbacks.own_callbacks"
 MULTI_AGENT = (
     *("algorithm.train_batch_size_per_learner=120", "algorithm.minibatch_size=60", "algorithm.num_epochs=1"),
     *("module.fcnet_hiddens=[8]", "env_runners.num_envs_per_env_runner=2", "tracking=none"),
 )
-coded_runs = given(
-    seed=st.integers(0, 10_000),
-    num_envs=st.integers(1, 3),
-    num_agents=st.integers(1, 5),
-    fragments=st.lists(st.integers(1, 12), min_size=1, max_size=6),
-    lookback=st.integers(0, 3),
-)
-some_runs = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 class Witness(Callback):
@@ -64,17 +56,19 @@ def _shown(episode: Any) -> dict[str, Any]:
     return shown
 
 
-@coded_runs
-@example(seed=0, num_envs=2, num_agents=4, fragments=[7, 1], lookback=1)  # one's lookback is after another's chunk
+@runs
+@example(
+    seed=0, num_envs=2, num_agents=4, fragments=[7, 1], lookback=1, explore=True
+)  # one's lookback is after another's chunk
 @some_runs
 def test_views_show_what_a_naive_loop_collects(
-    seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int
+    seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int, explore: bool
 ) -> None:
     coded, witness = make_coded_run(seed, num_envs, num_agents, lookback), Witness()
     callbacks = Callbacks([witness])
     coded.runner.callbacks = EpisodeCallbacks(callbacks, coded.envs, 0, num_envs, coded.runner.module)
     for num_steps in fragments:
-        coded.runner.sample(num_steps, True, coded.weights, {})
+        coded.runner.sample(num_steps, explore, coded.weights, {})
     for n, episodes in enumerate(coded.naive()):
         heard = iter([(hook, what) for hook, env, what in witness.heard if env == n])
         for k, expected in enumerate(episodes):
@@ -131,17 +125,17 @@ METRICS = [*OF_ALL, OF_ONE, OF_MODULE, OF_GROUP]
 PLAIN: dict[str, Any] = {"sum": sum, "mean": np.mean, "min": min, "max": max}
 
 
-@coded_runs
+@runs
 @some_runs
 def test_numbers_out_of_infos_are_those_of_a_plain_loop(
-    seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int
+    seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int, explore: bool
 ) -> None:
     coded = make_coded_run(seed, num_envs, num_agents, lookback, make_env=NumberedAgentsEnv)
     agents = {f"a{a}": module_of(f"a{a}") for a in range(num_agents)}
     found: dict[str, list[float]] = {metric.name: [] for metric in METRICS}
     coded.runner.infos = AgentInfos(METRICS, agents, num_envs)
     for num_steps in fragments:
-        sample = coded.runner.sample(num_steps, True, coded.weights, {})
+        sample = coded.runner.sample(num_steps, explore, coded.weights, {})
         for name, numbers in sample.finished.infos.items():
             found[name] += numbers[~np.isnan(numbers)].tolist()
         state, coded.runner.infos = coded.runner.infos.get_state(), AgentInfos(METRICS, agents, num_envs)

@@ -92,3 +92,15 @@ def test_what_is_no_number(value: Any, is_columns: bool) -> None:
         made = {"task": {"x": column, "_x": np.array([True])}, "_task": np.array([True])}
     with pytest.raises(RunFailure, match=r"no number for metrics\.env_runners/episode_end"):
         infos.add_step(made, np.array([True]), np.array([True]))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_counted"),
+    [("odd", True), (np.array("odd"), True), ("even", False), (np.array(["odd", "odd"]), False), (None, False)],
+)
+def test_groups_are_told_by_single_values(value: Any, is_counted: bool) -> None:
+    metric = InfoMetric("env_runners/x/odd", ("x",), group=(("task",), "odd"))
+    infos = EpisodeInfos([metric], 1)
+    infos.add_step([{"x": 3, "task": value}], np.array([True]), np.array([True]))
+    [number] = infos.take()["env_runners/x/odd"]
+    assert number == 3.0 if is_counted else np.isnan(number)

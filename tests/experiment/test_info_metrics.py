@@ -69,16 +69,17 @@ def test_episodes_are_grouped_by_another_info() -> None:
 
 
 def test_a_histogram_is_the_shares_of_its_bins() -> None:
-    binned = "metrics={env_runners/recorded: {info: episode/r, histogram: [15, 20.5, 600]}}"
+    binned = "metrics={env_runners/recorded: {info: episode/r, histogram: [15, 20.5, 600, 10000000, 10000001]}}"
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, WITH_INFOS, binned]) as trainer:
         results = [trainer.train() for _ in range(4)]
         returns = np.array(trainer._metrics._returns)
-    names = ["below_15", "15_to_20.5", "20.5_to_600", "from_600"]
-    counts, _ = np.histogram(returns, [-np.inf, 15, 20.5, 600, np.inf])
+    names = ["below_15", "15_to_20.5", "20.5_to_600", "600_to_10000000"]
+    counts, _ = np.histogram(returns, [-np.inf, 15, 20.5, 600, 10_000_000])
     shares = [results[-1][f"env_runners/recorded/{name}"] for name in names]
     assert shares == pytest.approx(counts / len(returns))
     assert (counts[:3] > 0).all()
-    assert shares[3] == 0.0
+    far = ["10000000_to_10000001", "from_10000001"]
+    assert [shares[3], *(results[-1][f"env_runners/recorded/{name}"] for name in far)] == [0.0] * 3
 
 
 def test_a_key_that_no_info_has_is_told(run_main: Callable[..., Outcome]) -> None:
@@ -110,6 +111,8 @@ def test_a_key_that_no_info_has_is_told_by_an_evaluation_alone() -> None:
         ("{env_runners/won: {info: won, reduce: p100}}", "p1 to p99"),
         ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce, by, histogram"),
         ("{env_runners/won: {info: won, histogram: [3, 1]}}", "ascending numbers"),
+        ("{env_runners/won: {info: won, by: {task: [a]}}, env_runners/won/a: {info: w}}", "env_runners/won/a twice"),
+        ("{env_runners/won: {info: won, by: {task: [below_3]}, histogram: [3]}}", "env_runners/won/below_3 twice"),
         ("{env_runners/won: {info: won, histogram: [a]}}", "ascending numbers"),
         ("{env_runners/won: {info: won, histogram: 3}}", "ascending numbers"),
         ("{env_runners/won: {info: won, by: [task]}}", "{task: [easy, hard]}"),
