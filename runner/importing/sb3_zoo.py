@@ -239,10 +239,11 @@ def _replay(imported: Imported, params: Params) -> None:
         train_freq = train_freq[0]
     if isinstance(train_freq, list):
         imported.missing["train_freq"] = f"{train_freq}, {gradient_steps} gradient steps: an update for each env step"
+    num_steps_of_each_env = 1 if isinstance(train_freq, list) else int(train_freq)
     if isinstance(train_freq, list) or gradient_steps == -1:
         per_env_step = 1.0
     else:
-        per_env_step = gradient_steps / (int(train_freq) * num_envs)
+        per_env_step = gradient_steps / (num_steps_of_each_env * num_envs)
     imported.set(
         "algorithm",
         gamma=float(params.pop("gamma")),
@@ -254,7 +255,8 @@ def _replay(imported: Imported, params: Params) -> None:
         training_intensity=batch_size * per_env_step,
         replay_buffers={"replay": {"_target_": "runner.replay.ReplayBuffer"}},
     )
-    imported.set("env_runners", rollout_fragment_length=1, episode_lookback_horizon=0)
+    # Updates come together, after so many steps: until then the policy stays, and between them the targets do.
+    imported.set("env_runners", rollout_fragment_length=num_steps_of_each_env, episode_lookback_horizon=0)
 
 
 def _dqn(imported: Imported, params: Params, num_env_steps: int) -> None:

@@ -95,18 +95,25 @@ SAMPLED = {
     "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,
+    "dqn_cartpole_compiled": _REPLAY,
     "dqn_lunarlander": _REPLAY,
     "dqn_minatar_breakout": (*_REPLAY, "module.fcnet_hiddens=[8]"),
     "dqn_stateless_cartpole_lstm": (*_REPLAY, "module.lstm_cell_size=8"),
     "her_bit_flipping": _REPLAY,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_acrobot": _SAMPLED,
+    "ppo_ant": _SAMPLED,
     "ppo_atari_breakout": (*_SAMPLED, *_SMALL_IMAGES),
+    "ppo_bipedal_walker": _SAMPLED,
     "ppo_cartpole": _SAMPLED,
+    "ppo_cartpole_remote": _SAMPLED,
+    "ppo_cartpole_two_learners": _SAMPLED,
     "ppo_catch": _SAMPLED,
     "ppo_dict_cartpole": _SAMPLED,
     "ppo_dqn_multi_agent_cartpole": _OWN_ALGORITHMS,
     "ppo_half_cheetah": _SAMPLED,
+    "ppo_hopper": _SAMPLED,
+    "ppo_humanoid": _SAMPLED,
     "ppo_inverted_pendulum": _SAMPLED,
     "ppo_lunarlander": _SAMPLED,
     "ppo_masked_cartpole": _SAMPLED,
@@ -122,6 +129,7 @@ SAMPLED = {
     "sac_lunarlander_continuous": _CONTINUOUS_REPLAY,
     "sac_pendulum": _CONTINUOUS_REPLAY,
     "td3_pendulum": _CONTINUOUS_REPLAY,
+    "ppo_walker2d": _SAMPLED,
     "tqc_pendulum": _CONTINUOUS_REPLAY,
 }
 # Plan, beside those of the experiments -> overrides of a2c_cartpole.
@@ -148,6 +156,11 @@ RECORDED = {
     "iql_pendulum": (_RECORDED, "ppo_pendulum"),
     "sac_rlpd_pendulum": (_CONTINUOUS_REPLAY, "ppo_pendulum"),
     "cql_pendulum": ((*_RECORDED, "algorithm.bc_iters=10"), "ppo_pendulum"),
+}
+# Experiments of GPUs, and of recorded data that are not at hand or are another form of what RECORDED has.
+NOT_KILLED = {
+    *("ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu", "iql_half_cheetah_d4rl", "iql_half_cheetah_minari"),
+    *("bc_cartpole_rllib", "bc_cartpole_table"),
 }
 # Experiment with simulators -> overrides, and the client of examples/external with its arguments.
 EXTERNAL = {

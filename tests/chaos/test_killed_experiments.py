@@ -16,6 +16,7 @@ from tests.chaos.killed_run import LATER_WRITES, WRITES_OF_SEGMENTS, KilledRun
 from tests.chaos.processes import RUNNER, Command
 from tests.chaos.runs import (
     EXTERNAL,
+    NOT_KILLED,
     NUM_ITERATIONS,
     PLANS,
     RECORDED,
@@ -37,7 +38,7 @@ def long_except(names: Sequence[str], short: Sequence[str] = ()) -> list[Any]:
 
 def test_every_experiment_is_killed() -> None:
     files = {path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")}
-    assert files == {*SAMPLED, *RECORDED, *EXTERNAL}
+    assert files == {*SAMPLED, *RECORDED, *EXTERNAL, *NOT_KILLED}
 
 
 def assert_killed_is_straight(

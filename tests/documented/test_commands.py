@@ -21,6 +21,8 @@ from markdown_it import MarkdownIt
 
 from runner.cli.verbs import VERBS
 from tests.conftest import ROOT, WAIT_S
+from tests.documented import outputs
+from tests.documented.outputs import Block
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -31,6 +33,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1", "OMP_NUM_T
 SHORT = "stop.training_iteration=1 tracking=none"
 GO_ON, WHOLE_EPISODES = "stop.training_iteration=2", "stop.training_iteration=5"
 FEW_EPISODES, EPISODES = "evaluation.evaluation_duration=2", "evaluation.evaluation_duration=30"
+OTHER_EPISODES = "evaluation.evaluation_duration=3"  # so many are not what a run has, and its difference is printed
 # Words of a command that stand for something of the reader's, and what the tests put there.
 STAND_INS = {
     " [overrides]": "",
@@ -65,21 +68,23 @@ def fences_of(page: str) -> Iterator[tuple[str, str]]:
             yield token.info.strip(), token.content
 
 
-def blocks_of(page: str) -> list[list[str]]:
-    """The lines of each code block that a shell runs, continued ones joined, in the place of words stand-ins."""
+def blocks_of(page: str) -> list[Block]:
+    """The code blocks of a page, in the place of words stand-ins, and commands one by one."""
     blocks = []
-    for language, text in fences_of(page):
-        if language in ("", "bash", "sh"):
-            lines = [line.strip().removeprefix("$ ") for line in text.replace("\\\n", " ").splitlines()]
-            commands = [line for line in lines if line.startswith(("python ", "cd ", "PYTHONPATH="))]
-            for word, stand_in in STAND_INS.items():
-                commands = [command.replace(word, stand_in) for command in commands]
-            blocks.append([part for command in commands for part in command.split(" && ")])
+    for block in outputs.blocks_of(page):
+        commands = [re.sub(r'^make run(?: ARGS="(.*)")?', _as_make_runs_it, command) for command in block.commands]
+        for word, stand_in in STAND_INS.items():
+            commands = [command.replace(word, stand_in) for command in commands]
+        blocks.append(Block([part for command in commands for part in command.split(" && ")], block.printed))
     return blocks
 
 
+def _as_make_runs_it(command: re.Match[str]) -> str:
+    return f"python -m runner {command[1] or '+experiment=ppo_cartpole'}"
+
+
 def commands_of(page: str) -> list[str]:
-    return [command for block in blocks_of(page) for command in block]
+    return [command for block in blocks_of(page) for command in block.commands]
 
 
 def write_files_of(page: str, folder: Path) -> None:
@@ -91,8 +96,18 @@ def write_files_of(page: str, folder: Path) -> None:
             (folder / named[1]).write_text(text, encoding="utf-8")
 
 
+def is_only_validated(arguments: Sequence[str]) -> bool:
+    """Whether the arguments of `python -m runner` are a sweep's, or a run's that waits for simulators."""
+    return "-m" in arguments or (arguments[0] not in VERBS and any("external" in argument for argument in arguments))
+
+
 def why_not_run(command: str) -> str | None:
     return next((why for part, why in NOT_RUN.items() if part in command), None)
+
+
+def is_run_otherwise(command: str) -> bool:
+    _, is_runner, arguments = command.partition("python -m runner ")
+    return why_not_run(command) is not None or (bool(is_runner) and is_only_validated(shlex.split(arguments)))
 
 
 @pytest.fixture(scope="session")
@@ -125,17 +140,17 @@ def folder(prepared: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(prepared, tmp_path / "folder"))
 
 
-def run(folder: Path, arguments: Sequence[str], codes: Sequence[int] = (0,)) -> None:
+def run(folder: Path, arguments: Sequence[str], codes: Sequence[int] = (0,)) -> str:
     command = [sys.executable, *arguments]
     ended = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert ended.returncode in codes, f"{shlex.join(command)}\n{ended.stdout}{ended.stderr}"
+    return ended.stdout + ended.stderr
 
 
 def reduced(arguments: list[str]) -> tuple[list[str], Sequence[int]]:
     """The same arguments of `python -m runner` at a size for tests, and the exit codes that are right."""
     verb = arguments[0] if arguments[0] in VERBS else None
-    is_sweep = "-m" in arguments
-    if is_sweep or (verb is None and any("external" in argument for argument in arguments)):
+    if is_only_validated(arguments):
         return ["validate", *without_judgement(arguments)], [0]
     if verb == "validate":
         return arguments, [2 if "algorithm.gama=0.9" in arguments else 0]
@@ -144,7 +159,7 @@ def reduced(arguments: list[str]) -> tuple[list[str], Sequence[int]]:
         if any(argument.startswith("offline.output=") for argument in arguments):
             short += [WHOLE_EPISODES]
         return [*arguments, *short, FEW_EPISODES], [0, 3] if "--assert" in arguments else [0]
-    return [*arguments, FEW_EPISODES] if verb in ("evaluate", "record") else arguments, [0]
+    return [*arguments, OTHER_EPISODES] if verb in ("evaluate", "record") else arguments, [0]
 
 
 def make_room(folder: Path, arguments: Sequence[str]) -> None:
@@ -171,12 +186,21 @@ def without_judgement(arguments: Sequence[str]) -> list[str]:
 @pytest.mark.parametrize("page", [page for page in PAGES if commands_of(page)])
 def test_commands_of(page: str, folder: Path) -> None:
     write_files_of(page, folder)
+    printed, is_whole = "", False
     for block in blocks_of(page):
-        run_block(folder, [command for command in block if not why_not_run(command)])
+        if block.commands:
+            printed = run_block(folder, [command for command in block.commands if not why_not_run(command)])
+            is_whole = not any(is_run_otherwise(command) for command in block.commands)
+        missing = outputs.first_line_not_printed(block.printed, printed.replace(f"{folder}/", ""))
+        if block.commands and is_whole:
+            assert missing is None, f"{block.commands} do not print {missing!r}, but\n{printed}"
+        elif is_whole and missing is not None:
+            assert outputs.is_message(block.printed), f"nothing prints {missing!r}"
 
 
-def run_block(here: Path, commands: Sequence[str]) -> None:
-    """Run commands one after the other; the next block begins in the first folder again."""
+def run_block(here: Path, commands: Sequence[str]) -> str:
+    """Run commands one after the other; the next block begins in the first folder again. Returns what they print."""
+    printed = []
     for command in commands:
         words = shlex.split(command.removeprefix("PYTHONPATH=. "), comments=True)
         if words[0] == "cd":
@@ -185,9 +209,15 @@ def run_block(here: Path, commands: Sequence[str]) -> None:
             arguments, codes = reduced(words[3:])
             if arguments[0] != "validate":
                 make_room(here, arguments)
-            run(here, ["-m", "runner", *arguments], codes)
+            printed.append(run(here, ["-m", "runner", *arguments], codes))
         else:
-            run(here, words[1:])
+            printed.append(run(here, words[1:]))
+    return "\n".join(printed)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if not commands_of(page)])
+def test_messages_of(page: str) -> None:
+    assert all(outputs.is_message(block.printed) for block in blocks_of(page))
 
 
 def test_no_excuse_is_left_over() -> None:

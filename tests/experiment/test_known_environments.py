@@ -31,9 +31,9 @@ def test_an_iteration(experiment: str) -> None:
         assert any(name.startswith("learners/default_policy/") for name in result)
 
 
-@pytest.mark.parametrize("env", ["bipedal_walker", "hopper", "walker2d", "ant", "humanoid", "inverted_pendulum"])
-def test_an_environment_is_stepped(env: str) -> None:
-    overrides = [f"env={env}", "connectors=mujoco", "algorithm.train_batch_size_per_learner=64"]
-    overrides += ["algorithm.minibatch_size=64", "algorithm.num_epochs=1", "evaluation.evaluation_interval=null"]
-    with Trainer.from_experiment("ppo_pendulum", [*overrides, "env_runners.num_envs_per_env_runner=2"]) as trainer:
-        assert (trainer.train()["num_env_steps_sampled"] or 0) >= 64
+@pytest.mark.parametrize("env", ["bipedal_walker", "hopper", "walker2d", "ant", "humanoid"])
+def test_an_iteration_of_a_walker(env: str) -> None:
+    overrides = ["algorithm.train_batch_size_per_learner=64", "algorithm.num_epochs=1"]
+    overrides += ["evaluation.evaluation_interval=null", "env_runners.num_envs_per_env_runner=2"]
+    with Trainer.from_experiment(f"ppo_{env}", overrides) as trainer:
+        assert (trainer.train()["num_env_steps_trained_lifetime"] or 0) >= 64

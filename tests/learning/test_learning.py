@@ -44,6 +44,7 @@ PROMISES = {
     "a2c_cartpole": (450, 500_000),
     "a2c_replay_cartpole": (300, 500_000),
     "dqn_cartpole": (450, 100_000),
+    "dqn_cartpole_compiled": (450, 100_000),
     "dqn_lunarlander": (154, 100_000),
     "dqn_minatar_breakout": (5, 1_000_000),
     "dqn_stateless_cartpole_lstm": (350, 200_000),
@@ -56,6 +57,8 @@ PROMISES = {
     "tqc_pendulum": (-200, 20_000),
     "pg_cartpole": (400, 500_000),
     "ppo_cartpole": (450, 300_000),
+    "ppo_cartpole_remote": (450, 300_000),
+    "ppo_cartpole_two_learners": (450, 300_000),
     "ppo_acrobot": (-100, 200_000),
     "ppo_inverted_pendulum": (950, 200_000),
     "ppo_lunarlander": (200, 1_000_000),
@@ -78,7 +81,10 @@ EVALUATED = {
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
 }
 # These promise nothing: their files say that nobody has run them to the end here.
-UNTRIED = {"dqn_atari_breakout", "ppo_atari_breakout", "ppo_half_cheetah"}
+UNTRIED = {
+    *("dqn_atari_breakout", "ppo_ant", "ppo_atari_breakout", "ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu"),
+    *("ppo_bipedal_walker", "ppo_half_cheetah", "ppo_hopper", "ppo_humanoid", "ppo_walker2d"),
+}
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
     "a2c_",

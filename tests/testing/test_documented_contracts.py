@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -61,7 +62,7 @@ class Doubled(ConnectorPiece):
         return batch
 
 
-def test_the_error_is_as_documented() -> None:
+def test_what_a_broken_contract_says(assert_golden: Callable[[str, str], None]) -> None:
     with pytest.raises(BrokenContract) as caught:
         check_piece(Doubled, "env_to_module")
-    assert f"```\n{caught.value}\n```" in PAGE
+    assert_golden("changed_in_place", str(caught.value))

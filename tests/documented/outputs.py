@@ -1,0 +1,101 @@
+"""What the docs show: the commands of a page, and below each what it prints, but for numbers and paths.
+
+An unlabelled code block holds commands, what they print, or both; what stands in a block without commands is printed
+by the block before it, or is a message of tests/golden. A block of another language shows neither.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from markdown_it import MarkdownIt
+
+from tests.conftest import ROOT
+
+SHELL = ("python ", "cd ", "PYTHONPATH=", "make run")
+OTHER_PROGRAMS = ("#", "make ", "pip ", ".venv/", "git ", "docker ")
+# Alternatives of a documented word, in the order in which they are tried.
+WORDS = (
+    r"(?P<path>/\.\.\./\S*)",
+    r"(?P<digest>\b(?=\w*\d)[0-9a-f]{12,16}\b)",
+    r"(?P<bar>[▏▎▍▌▋▊▉█]+)",
+    r"(?P<number>[-+]?(?:\d[\d.,:e+-]*|inf\b|nan\b)%?)",
+    r"(?P<unit>(?<= )(?:bytes|kB|MB|GB|files?|problems?|breaks?|rules?)\b)",
+    r"(?P<rest>\s*\.\.\.)",
+    r"(?P<verdict>(?:holds|does not hold)$)",
+    r"(?P<space>\s+)",
+)
+MEANING = {
+    "path": r"\S+",
+    "digest": r"[0-9a-f]+",
+    "bar": r"\S+",
+    "number": r"(?:[-+]?(?:\d[\d.,:e+-]*|inf|nan)%?|-)",
+    "unit": r"\w+",
+    "rest": r".*",
+    "verdict": r"(?:holds|does not hold)",
+    "space": r"\s+",
+}
+# What a run at reduced size ends by is its size.
+FINISHED = re.compile(r"^finished: \S+ \S+ >= \S+")
+
+
+@dataclass
+class Block:
+    """The commands of a code block, and the lines that it shows as printed."""
+
+    commands: list[str] = field(default_factory=list)
+    printed: list[str] = field(default_factory=list)
+
+
+def blocks_of(page: str) -> list[Block]:
+    """The blocks of a page, in order."""
+    tokens = MarkdownIt().parse((ROOT / page).read_text(encoding="utf-8"))
+    shown = [token for token in tokens if token.type == "fence" and token.info.strip() in ("", "bash", "sh")]
+    return [_read(token.content) for token in shown]
+
+
+def is_message(documented: list[str]) -> bool:
+    """Whether a message of tests/golden has these lines, but for numbers and paths."""
+    messages = (path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "golden").rglob("*.txt"))
+    return any(first_line_not_printed(documented, message) is None for message in messages)
+
+
+def _read(text: str) -> Block:
+    block = Block()
+    for line in text.replace("\\\n", " ").splitlines():
+        line = line.rstrip().removeprefix("$ ")
+        if line.startswith(SHELL):
+            block.commands.append(line)
+        elif line.strip() and not line.startswith(OTHER_PROGRAMS):
+            block.printed.append(line)
+    return block
+
+
+def first_line_not_printed(documented: list[str], printed: str) -> str | None:
+    """The first documented line that does not follow the ones before it in what was printed, but for its numbers."""
+    rest = [re.sub(r"\s+", " ", line).strip() for line in printed.splitlines()]
+    for line in documented:
+        if line.strip() == "...":
+            continue
+        pattern = re.compile(_pattern(line))
+        place = next((place for place, other in enumerate(rest) if pattern.fullmatch(other)), None)
+        if place is None:
+            return line
+        rest = rest[place + (not line.startswith("iter ")) :]  # one line of progress stands for all at reduced size
+    return None
+
+
+def _pattern(line: str) -> str:
+    """What a documented line may be at another size: other numbers, paths and units; a progress line has its labels."""
+    line = line.strip()
+    if FINISHED.match(line):
+        return r"finished: \S+ \S+ >= \S+"
+    if line.startswith("iter "):  # columns that come later depend on what an iteration has: an evaluation, time left
+        line = re.split(r" (?:entropy|elapsed|evaluation|\.\.\.)", line)[0].rstrip() + " ..."
+    pattern, end = "", 0
+    for word in re.finditer("|".join(WORDS), line):
+        pattern += re.escape(line[end : word.start()]) + MEANING[str(word.lastgroup)]
+        end = word.end()
+    pattern += re.escape(line[end:])
+    return pattern + "(?: or .*)?" if line.startswith("stop at ") else pattern
