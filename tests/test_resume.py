@@ -83,10 +83,14 @@ def test_a_state_in_memory_stays_what_it_was() -> None:
         assert [without_times(trainer.train()) for _ in range(2)] == expected
 
 
+@pytest.mark.parametrize(("duration", "unit"), [(3, "episodes"), (150, "env_steps")])
 def test_resume_on_the_command_line(
-    run_main: Run, straight: Callable[..., list[dict[str, Any]]], tmp_path: Path
+    run_main: Run, straight: Callable[..., list[dict[str, Any]]], tmp_path: Path, duration: int, unit: str
 ) -> None:
-    evaluation = ("evaluation.evaluation_interval=2", "evaluation.evaluation_duration=3")
+    evaluation = (
+        *("evaluation.evaluation_interval=2", f"evaluation.evaluation_duration={duration}"),
+        f"evaluation.evaluation_duration_unit={unit}",
+    )
     expected = straight(6, *evaluation)
     assert run_main(*TRAIN, *evaluation, "stop.training_iteration=4", "hydra.run.dir=run").code == 0
     outcome = run_main("resume", "run", "stop.training_iteration=6")

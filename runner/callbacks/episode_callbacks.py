@@ -54,15 +54,15 @@ class EpisodeCallbacks:
         self._first_state = copy.deepcopy(callbacks.get_state())
         callbacks.call("on_environment_created", env=env, env_runner_index=env_runner_index)
 
-    def begin_evaluation(self, quotas: npt.NDArray[np.int64]) -> None:
-        """Forget what was kept since the start, and tell of sub-environments with a quota (N,) of episodes only."""
+    def begin_evaluation(self, is_running: npt.NDArray[np.bool_]) -> None:
+        """Forget what was kept since the start, and tell only of sub-environments (N,) that have anything to run."""
         self._callbacks.set_state(copy.deepcopy(self._first_state))
         self._callbacks.take_metrics()
-        self.tell_of(quotas)
+        self.tell_of(is_running)
 
-    def tell_of(self, num_remaining: npt.NDArray[np.int64]) -> None:
-        """Tell only of sub-environments that have episodes (N,) left to run."""
-        self._heard_envs = num_remaining > 0
+    def tell_of(self, is_running: npt.NDArray[np.bool_]) -> None:
+        """Tell only of sub-environments (N,) that have anything left to run."""
+        self._heard_envs = is_running
 
     def end_evaluation(self) -> ConnectorMetrics:
         """Tell of all sub-environments again; return metric of the run -> what was reported in the evaluation."""

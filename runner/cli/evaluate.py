@@ -1,4 +1,4 @@
-"""`evaluate RUN_DIR`: the policy of the newest checkpoint, filters included, in whole episodes and on held-out data."""
+"""`evaluate RUN_DIR`: the newest checkpoint's policy, filters included, in its environment and on held-out data."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ def main(argv: Sequence[str]) -> int:
     in_environment = {name: value for name, value in result.items() if not name.startswith(_OFFLINE)}
     width = max(len(name) for name in in_environment)
     for name, value in in_environment.items():
-        print(f"  {name:<{width}}  {value:g}")
+        print(f"  {name:<{width}}  {'-' if value is None else f'{value:g}'}")
+    if not result["num_episodes"]:
+        print(f"  {stored.config.evaluation.no_end_text}")
     held_out = {name.removeprefix(_OFFLINE): value for name, value in result.items() if name.startswith(_OFFLINE)}
     if held_out:
         print("\n".join(held_out_lines(stored.config, held_out)))

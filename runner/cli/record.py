@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from runner.checkpoints.trust import RECORDING
 from runner.cli.stored_run import open_run, policy_of
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.schemas import EvaluationConfig
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 
 
 def main(argv: Sequence[str]) -> int:
-    """Record exactly `evaluation.evaluation_duration` episodes of the newest checkpoint's policy."""
+    """Record the whole episodes of an evaluation of the newest checkpoint's policy.
+
+    They are `evaluation.evaluation_duration`, or where that counts env steps, the ones that end within so many.
+    """
     stored = open_run(argv, _FIXED, RECORDING)
     output = stored.config.offline.output
     if output is None:
@@ -22,9 +26,11 @@ def main(argv: Sequence[str]) -> int:
         result = trainer.evaluate()
         recorded = trainer.finish_recording()
     assert recorded is not None
-    asked = stored.config.evaluation.evaluation_duration
-    if recorded.report.episodes != asked:
-        raise RunFailure(Problem(f"{recorded.report.episodes} episodes are on disk, {asked} were asked for", output))
+    evaluated = result["evaluation/env_runners/num_episodes"]
+    if recorded.report.episodes != evaluated:
+        raise RunFailure(Problem(f"{recorded.report.episodes} episodes are on disk, {evaluated} were run", output))
+    if not evaluated:
+        raise RunFailure(_nothing_ended(stored.config.evaluation))
     print(f"recorded {stored.checkpoint}")
     for line in stored.describe_changes():
         print(line)
@@ -32,3 +38,9 @@ def main(argv: Sequence[str]) -> int:
     print(f"  mean return {result['evaluation/env_runners/episode_return_mean']:g}")
     print(f"  in {output}")
     return 0
+
+
+def _nothing_ended(evaluation: EvaluationConfig) -> Problem:
+    what = f"{evaluation.no_end_text}, so none is recorded"
+    allowed = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
+    return Problem(what, "evaluation.evaluation_duration", str(evaluation.evaluation_duration), allowed)

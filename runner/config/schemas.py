@@ -271,16 +271,25 @@ class ConnectorsConfig:
         return [*getattr(self, pipeline), *self.modules.get(module_id, {}).get(pipeline, ())]
 
 
+# What `evaluation.evaluation_duration` counts.
+EPISODES, ENV_STEPS = "episodes", "env_steps"
 # Keys of `evaluation.video`, and what they are where they are not given.
 VIDEO = {"episodes": 1, "every": 1}
 
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Evaluations of exactly `evaluation_duration` whole episodes, on separate environments with separate seeds."""
+    """Evaluations of exactly `evaluation_duration` whole episodes or env steps, in environments with own seeds."""
 
     evaluation_interval: int | None = option(None, "evaluate every so many iterations, and at the end", minimum=1)
-    evaluation_duration: int = option(10, "length of one evaluation", unit="episodes", minimum=1)
+    evaluation_duration: int = option(
+        10, "length of one evaluation, in the unit of evaluation_duration_unit", minimum=1
+    )
+    evaluation_duration_unit: str = option(
+        EPISODES,
+        "episodes: whole ones; env_steps: exactly so many, which episodes that have not ended then are cut by",
+        choices=(EPISODES, ENV_STEPS),
+    )
     evaluation_num_env_runners: int = option(0, "remote runners for evaluation; 0 uses the driver", minimum=0)
     num_envs_per_env_runner: int = option(8, "sub-environments that one evaluation runner steps together", minimum=1)
     evaluation_sample_timeout_s: float = option(
@@ -313,6 +322,12 @@ class EvaluationConfig:
     offline_evaluation_q_model_config: dict[str, Any] = option(
         {}, "dm, dr, wdr: how Q is fitted: lr, batch_size, num_updates, num_folds, network (of the module block), ..."
     )
+
+    @property
+    def no_end_text(self) -> str:
+        """What is said where no episode ends within an evaluation of env steps."""
+        num_envs = self.num_envs_per_env_runner * max(1, self.evaluation_num_env_runners)
+        return f"no episode ended within {self.evaluation_duration} env steps of {num_envs} sub-environments"
 
     @property
     def num_filmed_episodes(self) -> int:

@@ -7,11 +7,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from runner.config.errors import RunFailure
+from runner.config.schemas import EPISODES
 from runner.env_runners.episode_infos import EpisodeInfos
+from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks
@@ -132,36 +133,40 @@ class SingleAgentEnvRunner:
 
     def evaluate(
         self,
-        num_episodes: int,
+        duration: int,
         explore: bool = False,
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
         num_env_steps_sampled: int = 0,
+        unit: str = EPISODES,
     ) -> FinishedEpisodes:
-        """Run exactly `num_episodes` whole episodes from fresh resets; see `EnvRunner.evaluate`."""
+        """Run exactly `duration` whole episodes, or env steps, from fresh resets; see `EnvRunner.evaluate`."""
         self._take_over(weights, shared_state, num_env_steps_sampled)
-        quotas = episode_quotas(num_episodes, self.env.num_envs)
-        remaining = quotas.copy()
+        quotas = EvaluationQuotas(duration, unit, self.env.num_envs)
         if self.callbacks is not None:
-            self.callbacks.begin_evaluation(quotas)
+            self.callbacks.begin_evaluation(quotas.is_running)
         self._give_streams()
         self._to_module = None
         buffer = self._buffer
         parts: list[FinishedEpisodes] = []
         with self._acting:
             self._start_if_needed(explore)
-            while (remaining > 0).any():
+            while (is_running := quotas.is_running).any():
                 if self.callbacks is not None:
-                    self.callbacks.tell_of(remaining)
+                    self.callbacks.tell_of(is_running)
+                is_step = ~buffer.awaits_reset
                 self._step(explore)
-                remaining -= buffer.awaits_reset
-                if buffer.t == EVALUATION_FRAGMENT or (buffer.t and not (remaining > 0).any()):
+                quotas.count(is_step, buffer.awaits_reset)
+                if buffer.t == EVALUATION_FRAGMENT or not quotas.is_running.any():
                     fragment = self._cut_checked(with_outputs_per_fragment=explore)
                     if self.recorder is not None:
-                        self.recorder.add(raw_block(fragment), fragment.episode_numbers < quotas[fragment.env_of])
+                        are_counted = quotas.are_counted(fragment.episode_numbers, fragment.env_of)
+                        self.recorder.add(raw_block(fragment), are_counted)
                     parts.append(fragment.finished)
-        counted = _first_of_each(parts, quotas)
+        if self.recorder is not None:
+            self.recorder.drop_open()
+        counted = quotas.counted(FinishedEpisodes.concatenated(parts))
         return counted if self.callbacks is None else replace(counted, reported=(self.callbacks.end_evaluation(),))
 
     def _cut_checked(self, with_outputs_per_fragment: bool = True) -> EnvFragment:
@@ -310,22 +315,3 @@ class SingleAgentEnvRunner:
 def raw_block(fragment: EnvFragment) -> ColumnBlock:
     """Return the fragment's block with observations as the environment returned them, whatever the pipeline made."""
     return fragment.block.with_columns({OBS: fragment.raw_obs})
-
-
-def episode_quotas(num_episodes: int, num_envs: int) -> npt.NDArray[np.int64]:
-    """Return the number of episodes (N,) that each sub-environment runs, `num_episodes` in all."""
-    return num_episodes // num_envs + (np.arange(num_envs) < num_episodes % num_envs).astype(np.int64)
-
-
-def _first_of_each(parts: list[FinishedEpisodes], quotas: npt.NDArray[np.int64]) -> FinishedEpisodes:
-    """Return the first `quotas[n]` finished episodes of each sub-environment n."""
-    every = FinishedEpisodes.concatenated(parts)
-    counted = np.concatenate([np.flatnonzero(every.env_of == n)[:quota] for n, quota in enumerate(quotas)])
-    infos = {name: numbers[counted] for name, numbers in every.infos.items()}
-    return replace(
-        every,
-        returns=every.returns[counted],
-        lengths=every.lengths[counted],
-        env_of=every.env_of[counted],
-        infos=infos,
-    )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import RunFailure
 from runner.config.metrics import NUM_RESTARTS
+from runner.config.schemas import EPISODES
 from runner.env_runners.handles import RunnerHandle, RunnerLost
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
@@ -193,14 +194,15 @@ class EnvRunnerGroup:
         return [address for address in self._call_all("address") if address]
 
     def submit_evaluation(
-        self, num_episodes: int, explore: bool, num_env_steps_sampled: int = 0
+        self, duration: int, explore: bool, num_env_steps_sampled: int = 0, unit: str = EPISODES
     ) -> Callable[[], FinishedEpisodes]:
-        """Start `num_episodes` whole episodes, always with the same seeds; call the result to wait for them.
+        """Start `duration` whole episodes, or env steps, always with the same seeds; call the result to wait for them.
 
         On remote runners they go on in parallel to whatever the driver does.
         """
-        shares = _shares(num_episodes, min(num_episodes, self.num_runners))  # the other runners have nothing to do
-        calls = self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)
+        shares = _shares(duration, min(duration, self.num_runners))  # the other runners have nothing to do
+        further = () if unit == EPISODES else (unit,)
+        calls = [(*call, *further) for call in self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)]
         tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
         return lambda: FinishedEpisodes.concatenated([ticket.result() for ticket in tickets])
 

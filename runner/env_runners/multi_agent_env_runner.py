@@ -8,13 +8,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
 from runner.config.errors import Problem, RunFailure
+from runner.config.schemas import EPISODES
 from runner.env_runners.agent_episodes import AgentEpisodes
 from runner.env_runners.agent_infos import AgentInfos
-from runner.env_runners.env_runner import EVALUATION_FRAGMENT, episode_quotas
+from runner.env_runners.env_runner import EVALUATION_FRAGMENT
+from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.module_runner import ActingModule, ModuleRunner
 from runner.env_runners.multi_agent_env import AgentDict
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
@@ -110,7 +113,7 @@ class MultiAgentEnvRunner:
         with torch.inference_mode():
             self._start_if_needed(explore)
             while num_steps < num_env_steps:
-                num_steps += self._step(explore)
+                num_steps += int(np.count_nonzero(self._step(explore)))
             blocks = self._cut()
         states = {module_id: runner.acting.env_to_module.get_state() for module_id, runner in self._modules.items()}
         finished, self._finished = self._finished, []
@@ -129,40 +132,46 @@ class MultiAgentEnvRunner:
 
     def evaluate(
         self,
-        num_episodes: int,
+        duration: int,
         explore: bool = False,
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
         num_env_steps_sampled: int = 0,
+        unit: str = EPISODES,
     ) -> FinishedEpisodes:
-        """Run exactly `num_episodes` whole episodes from fresh resets; see `EnvRunner.evaluate`."""
+        """Run exactly `duration` whole episodes, or env steps, from fresh resets; see `EnvRunner.evaluate`."""
         self._take_over(weights, shared_state, num_env_steps_sampled)
-        quotas = episode_quotas(num_episodes, self.env.num_envs)
+        quotas = EvaluationQuotas(duration, unit, self.env.num_envs)
         self._give_streams()
         self._has_started = False
         self._finished = []
         num_vector_steps = 0
-        remaining = quotas
         if self.callbacks is not None:
-            self.callbacks.begin_evaluation(quotas)
+            self.callbacks.begin_evaluation(quotas.is_running)
         if self.infos is not None:
             self.infos.clear()
         with torch.inference_mode():
             self._start_if_needed(explore)
-            while (remaining > 0).any():
+            while (is_running := quotas.is_running).any():
                 if self.callbacks is not None:
-                    self.callbacks.tell_of(remaining)
-                self._step(explore)
-                remaining = quotas - np.bincount([e.env for e in self._finished], minlength=self.env.num_envs)
+                    self.callbacks.tell_of(is_running)
+                num_finished = len(self._finished)
+                is_step = self._step(explore)
+                quotas.count(is_step, self._ended_since(num_finished))
                 num_vector_steps += 1
                 if num_vector_steps % EVALUATION_FRAGMENT == 0:
                     self._cut()
             self._cut()
         finished, self._finished = self._finished, []
-        by_env = [[episode for episode in finished if episode.env == n] for n in range(self.env.num_envs)]
-        counted = self._summary([episode for n, episodes in enumerate(by_env) for episode in episodes[: quotas[n]]])
+        counted = self._summary([finished[place] for place in quotas.chosen([episode.env for episode in finished])])
         return counted if self.callbacks is None else replace(counted, reported=(self.callbacks.end_evaluation(),))
+
+    def _ended_since(self, num_finished: int) -> npt.NDArray[np.bool_]:
+        """Return whether (N,) a sub-environment's episode has ended since so many had."""
+        has_ended = np.zeros(self.env.num_envs, np.bool_)
+        has_ended[[episode.env for episode in self._finished[num_finished:]]] = True
+        return has_ended
 
     def _cut(self) -> dict[str, ColumnBlock]:
         """Return the fragment of each module."""
@@ -201,8 +210,8 @@ class MultiAgentEnvRunner:
         if self.callbacks is not None:
             self.callbacks.after_reset(self._episodes)
 
-    def _step(self, explore: bool) -> int:
-        """Take one vector step; return how many sub-environments made an env step (the others were reset)."""
+    def _step(self, explore: bool) -> npt.NDArray[np.bool_]:
+        """Take one vector step; return whether (N,) sub-environments made an env step (the others were reset)."""
         actions: list[AgentDict] = [{} for _ in range(self.env.num_envs)]
         batches = {id_: runner.to_module for id_, runner in self._modules.items() if runner.to_module is not None}
         forward = self.module.forward_exploration if explore else self.module.forward_inference
@@ -215,7 +224,7 @@ class MultiAgentEnvRunner:
         self._take_in(steps, explore)
         if self.callbacks is not None:  # pieces may have written the newest observations anew
             self.callbacks.after_step(self._episodes)
-        return sum(not step.is_reset for step in steps)
+        return np.array([not step.is_reset for step in steps], np.bool_)
 
     def _take_in(self, steps: Sequence[EnvStep], explore: bool) -> None:
         """Write what the sub-environments returned to the rows, and make the batches of the next forward passes."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from runner.config.schemas import EPISODES
 from runner.env_runners.sample import Sample, Weights
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -46,19 +47,23 @@ class EnvRunner(Protocol):
 
     def evaluate(
         self,
-        num_episodes: int,
+        duration: int,
         explore: bool = False,
         weights: Weights | None = None,
         shared_state: Mapping[str, Any] | None = None,
         weights_seq_no: int = 0,
         num_env_steps_sampled: int = 0,
+        unit: str = EPISODES,
     ) -> FinishedEpisodes:
-        """Run exactly `num_episodes` whole episodes from fresh resets, always with the same seeds.
+        """Run exactly `duration` whole episodes, or env steps, from fresh resets, always with the same seeds.
 
-        Every sub-environment runs a quota of episodes to their ends, so that short ones are not preferred.
+        Every sub-environment runs a quota of its own. A quota of episodes is run to their ends, so that short ones are
+        not preferred; of a quota of env steps the episodes are returned that end within it.
 
         Args:
-            num_episodes: of all sub-environments together.
+            duration: of all sub-environments together, in `unit`.
+            unit: `episodes`, or `env_steps`; only the latter is passed, so that a runner of one's own that knows
+                nothing of units goes on to evaluate episodes.
             explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see `sample`.
 
         Raises:

@@ -23,7 +23,7 @@ from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.plans import needs_of
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import ENV_STEPS, ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
@@ -144,6 +144,7 @@ class Trainer:
         self.last_result: Result = {}
         self._num_restarts = 0
         self._has_warned_of_infos = False
+        self._has_warned_of_no_end = False
         self._filmer: Filmer | None = None
         if config.evaluation.video:  # what cannot be filmed is told before anything is trained
             self._make_filmer()
@@ -280,12 +281,16 @@ class Trainer:
         """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
 
         Args:
-            num_episodes: None: the configured number.
+            num_episodes: None: the configured duration, in episodes or env steps.
             wait: collects an evaluation that was started before; None: one is started.
         """
         with self._metrics.clocked() as clock:
             episodes = (wait or self._submit_evaluation(num_episodes))()
+        settings = self.config.evaluation
         num_env_steps = int(episodes.lengths.sum())
+        if num_episodes is None and settings.evaluation_duration_unit == ENV_STEPS:
+            num_env_steps = settings.evaluation_duration
+            self._warn_of_no_end(len(episodes.returns))
         result = episode_metrics(
             "evaluation/env_runners",
             episodes.returns,
@@ -311,7 +316,18 @@ class Trainer:
         runners.set_weights(self.learners.get_weights())
         runners.use_shared_state(self.resources.shared_state)
         num_sampled = self._metrics.num_env_steps_sampled_lifetime
-        return runners.submit_evaluation(num_episodes or settings.evaluation_duration, settings.explore, num_sampled)
+        if num_episodes is not None:
+            return runners.submit_evaluation(num_episodes, settings.explore, num_sampled)
+        duration, unit = settings.evaluation_duration, settings.evaluation_duration_unit
+        return runners.submit_evaluation(duration, settings.explore, num_sampled, unit)
+
+    def _warn_of_no_end(self, num_episodes: int) -> None:
+        """Warn once of an evaluation that was too short for an episode to end."""
+        if num_episodes or self._has_warned_of_no_end:
+            return
+        self._has_warned_of_no_end = True
+        hint = "an evaluation has no return then; raise evaluation.evaluation_duration"
+        self._warn(f"{self.config.evaluation.no_end_text}: {hint}")
 
     def film(self, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
         """Film whole episodes of the policy as it is.

@@ -9,6 +9,7 @@ from typing import Any
 from runner.config.errors import Problem, UserError, show_value
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import (
+    ENV_STEPS,
     EnvConfig,
     EnvRunnersConfig,
     EvaluationConfig,
@@ -137,11 +138,10 @@ def _take_evaluation(config: RLlibConfig) -> None:
         name = "num_envs_per_env_runner"
         config.write("evaluation", EvaluationConfig, name, num_envs, f"evaluation_config.{name}")
     offline = [name for name in EvaluationConfig.__dataclass_fields__ if name.startswith("offline_")]
-    not_copied = ["explore", "num_envs_per_env_runner", "video", *offline]
-    unit = config.take("evaluation_duration_unit")
-    if unit != "episodes":
-        config.leave_out("evaluation_duration_unit", unit, "evaluations are of episodes")
-        not_copied.append("evaluation_duration")
+    not_copied = ["explore", "num_envs_per_env_runner", "video", "evaluation_duration_unit", *offline]
+    name = "evaluation_duration_unit"
+    unit = config.take(name)
+    config.write("evaluation", EvaluationConfig, name, ENV_STEPS if unit == "timesteps" else unit, name)
     config.copy_fields("evaluation", EvaluationConfig, not_copied=not_copied)
 
 

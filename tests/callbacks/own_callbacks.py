@@ -93,6 +93,18 @@ class Seen(Callback):
         metrics.report("size", np.abs(seen).max())
 
 
+class Counts(Callback):
+    """Counts steps and ends."""
+
+    reports: ClassVar = {"steps": ("sum", "env steps"), "ends": ("sum", "episodes that have ended")}
+
+    def on_episode_step(self, *, metrics: Any, **kwargs: Any) -> None:
+        metrics.report("steps", 1)
+
+    def on_episode_end(self, *, metrics: Any, **kwargs: Any) -> None:
+        metrics.report("ends", 1)
+
+
 class Failing(Callback):
     """Raises an error at an episode's end."""
 

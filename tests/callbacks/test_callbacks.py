@@ -133,6 +133,19 @@ def test_evaluations_are_heard_by_instances_of_their_own(heard: list[tuple[str, 
     assert of_evaluation.count("on_episode_created") == of_evaluation.count("on_episode_end") == 2 * 2
 
 
+@pytest.mark.parametrize("experiment", ["ppo_cartpole", "ppo_multi_agent_cartpole"])
+def test_evaluations_of_env_steps_are_heard_step_by_step(experiment: str) -> None:
+    """Exactly so many env steps, and the ends of the episodes that count."""
+    steps = ("evaluation.evaluation_duration=200", "evaluation.evaluation_duration_unit=env_steps")
+    overrides = (f"callbacks=[{{_target_: {OWN}.Counts}}]", *steps, "evaluation.num_envs_per_env_runner=3")
+    with trainer_of(f"+experiment={experiment}", *overrides) as trainer:
+        for _ in range(2):
+            result = trainer.evaluate()
+            assert result["evaluation/callbacks/steps"] == 200
+            assert result["evaluation/callbacks/ends"] == result["evaluation/env_runners/num_episodes"]
+            assert (result["evaluation/callbacks/ends"] or 0) > 2
+
+
 def test_a_metric_of_evaluations_is_one_of_the_run() -> None:
     stop = "stop.evaluation.callbacks.own_return=20"
     config = build_experiment_config(compose_experiment([*PPO, RETURNS, stop]))

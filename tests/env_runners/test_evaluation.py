@@ -1,7 +1,8 @@
-"""Evaluation: exactly so many whole episodes, the same ones each time, short ones not preferred."""
+"""Evaluation: exactly so many whole episodes or env steps, the same ones each time, short ones not preferred."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import gymnasium as gym
@@ -38,11 +39,11 @@ class LengthBySeed(gym.Env[Any, Any]):
         return np.ones(1, np.float32), 1.0, self.steps_left == 0, False, {}
 
 
-def evaluation_of(env: Any, num_episodes: int, explore: bool = False, module: Any = None) -> Any:
+def evaluation_of(env: Any, duration: int, explore: bool = False, module: Any = None, unit: str = "episodes") -> Any:
     torch.manual_seed(0)  # another network may end all episodes after the same number of steps
     module = module or ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module, seed_name=("evaluation", 0, 0))
-    return runner, lambda: runner.evaluate(num_episodes, explore, weights_of(module), {})
+    return runner, lambda: runner.evaluate(duration, explore, weights_of(module), {}, unit=unit)
 
 
 @pytest.mark.parametrize("num_episodes", [1, 3, 4, 10, 17])
@@ -71,6 +72,50 @@ def test_episodes_longer_than_an_evaluation_fragment(monkeypatch: pytest.MonkeyP
     cut = run()
     for name in ("returns", "lengths", "env_of"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+
+
+LENGTHS = [1, 9, 30, 2, 2]
+
+
+def ends_within(lengths: Sequence[int], num_steps: int, num_envs: int) -> list[tuple[int, int]]:
+    """Sub-environment and number of each episode that ends within the sub-environment's part of the env steps."""
+    found = []
+    for n in range(num_envs):
+        left, k = num_steps // num_envs + (n < num_steps % num_envs), 0
+        while coded_length(lengths, n, k) <= left:
+            left -= coded_length(lengths, n, k)
+            found.append((n, k))
+            k += 1
+    return found
+
+
+@pytest.mark.parametrize("fragment", [7, 256])
+@pytest.mark.parametrize("num_steps", [1, 3, 5, 44, 203])
+@pytest.mark.parametrize("kind", ["batched", "sync"])
+def test_episodes_that_end_within_so_many_env_steps(
+    kind: str, num_steps: int, fragment: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(env_runner_module, "EVALUATION_FRAGMENT", fragment)
+    env, _ = coded_envs(kind, 4, LENGTHS)
+    _, evaluate = evaluation_of(env, num_steps, module=coded_module(), unit="env_steps")
+    finished, expected = evaluate(), ends_within(LENGTHS, num_steps, 4)
+    assert finished.env_of.tolist() == [n for n, _ in expected]
+    assert finished.lengths.tolist() == [coded_length(LENGTHS, n, k) for n, k in expected]
+    assert finished.returns.tolist() == [
+        sum(coded_reward(n, t, k) for t in range(1, coded_length(LENGTHS, n, k) + 1)) for n, k in expected
+    ]
+
+
+def test_an_evaluation_of_env_steps_stops_with_the_last_of_them() -> None:
+    env, log = coded_envs("sync", 1, [5])
+    evaluation_of(env, 13, module=coded_module(), unit="env_steps")[1]()
+    assert len(log) == 13
+
+
+def test_an_unknown_unit_is_refused() -> None:
+    env, _ = coded_envs("sync", 1, [5])
+    with pytest.raises(ValueError, match="episodes or env_steps, not in hours"):
+        evaluation_of(env, 1, module=coded_module(), unit="hours")[1]()
 
 
 def test_short_episodes_are_not_preferred() -> None:
@@ -116,6 +161,14 @@ def test_a_group_runs_exactly_so_many_also_fewer_than_it_has_runners(num_episode
     finished = make_group(3).submit_evaluation(num_episodes, False)()
     assert len(finished.returns) == len(finished.lengths) == num_episodes
     assert set(finished.lengths.tolist()) <= {3, 5}
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 20, 100])
+def test_a_group_shares_env_steps_among_its_runners(num_steps: int) -> None:
+    finished = make_group(3).submit_evaluation(num_steps, False, unit="env_steps")()
+    shares = [num_steps // 3 + (index < num_steps % 3) for index in range(3)]
+    expected = [end for share in shares for end in ends_within([3, 5], share, 2)]
+    assert finished.lengths.tolist() == [coded_length([3, 5], n, k) for n, k in expected]
 
 
 @pytest.mark.parametrize("num_steps", [1, 2, 10, 11])

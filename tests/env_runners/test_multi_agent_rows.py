@@ -391,6 +391,24 @@ def test_evaluation_runs_its_quota_of_every_sub_environment(num_episodes: int, n
         assert finished.by_agent[agent].tolist() == own
 
 
+@pytest.mark.parametrize(("num_steps", "num_envs"), [(1, 3), (40, 2), (101, 3)])
+def test_evaluation_of_env_steps(num_steps: int, num_envs: int) -> None:
+    coded = make_coded_run(5, num_envs, 4, 1, seed_name=("evaluation", 0, 0))
+    finished = coded.runner.evaluate(num_steps, False, coded.weights, {}, unit="env_steps")
+    naive = coded.naive()
+    expected = []
+    for n in range(num_envs):
+        left = num_steps // num_envs + (n < num_steps % num_envs)
+        for episode in naive[n]:
+            left -= episode.length
+            if left >= 0 and episode.is_over:
+                expected.append((n, episode))
+    assert finished.env_of.tolist() == [n for n, _ in expected]
+    assert finished.returns.tolist() == [sum(episode.returns.values()) for _, episode in expected]
+    assert finished.lengths.tolist() == [episode.length for _, episode in expected]
+    assert num_steps < 10 or len(expected) > 1
+
+
 def test_an_evaluation_longer_than_a_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_coded_run(6, 2, 4, 1)
     expected = whole.runner.evaluate(9, True, whole.weights, {})

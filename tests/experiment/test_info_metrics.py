@@ -82,6 +82,14 @@ def test_a_histogram_is_the_shares_of_its_bins() -> None:
     assert [shares[3], *(results[-1][f"env_runners/recorded/{name}"] for name in far)] == [0.0] * 3
 
 
+def test_evaluations_of_env_steps_take_numbers_out_of_infos() -> None:
+    recorded = "metrics={env_runners/recorded: {info: episode/r}}"
+    steps = ["evaluation.evaluation_duration=300", "evaluation.evaluation_duration_unit=env_steps"]
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, WITH_INFOS, recorded, *steps]) as trainer:
+        result = trainer.evaluate()
+    assert result["evaluation/env_runners/recorded"] == result["evaluation/env_runners/episode_return_mean"] > 5
+
+
 def test_a_key_that_no_info_has_is_told(run_main: Callable[..., Outcome]) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole", *QUICK, "metrics={env_runners/won: {info: won}}", "hydra.run.dir=run",

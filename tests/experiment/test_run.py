@@ -313,6 +313,21 @@ def test_evaluate_acts_with_the_checkpoints_policy(run_main: Run, run_dir: Path)
         assert record[name] == expected[f"evaluation/env_runners/{name}"]
 
 
+def test_evaluate_counts_env_steps(run_main: Run, run_dir: Path) -> None:
+    unit = "evaluation.evaluation_duration_unit=env_steps"
+    outcome = run_main("evaluate", str(run_dir), unit, "evaluation.evaluation_duration=500")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert ["num_env_steps_sampled", "500"] in [line.split() for line in outcome.out.splitlines()]
+    outcome = run_main("evaluate", str(run_dir), unit, "evaluation.evaluation_duration=8")
+    assert outcome.code == 0, outcome.err
+    assert ["episode_return_mean", "-"] in [line.split() for line in outcome.out.splitlines()]
+    assert "  no episode ended within 8 env steps of 8 sub-environments" in outcome.out.splitlines()
+    refused = run_main("evaluate", str(run_dir), "evaluation.evaluation_duration_unit=timesteps")
+    assert refused.code == 2
+    assert 'got      "timesteps"' in refused.err
+    assert "nearest  env_steps" in refused.err
+
+
 def test_evaluate_takes_a_single_checkpoint_from_anywhere(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere" / "iteration_000002"
     shutil.copytree(run_dir / "checkpoints" / "iteration_000002", moved)

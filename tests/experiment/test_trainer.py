@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
@@ -161,6 +162,39 @@ def test_evaluation_runs_exactly_as_many_episodes(duration: int, num_runners: in
     ]
     with Trainer.from_experiment(CARTPOLE, overrides) as trainer:
         assert trainer.evaluate()["evaluation/env_runners/num_episodes"] == duration
+
+
+def test_evaluation_runs_exactly_as_many_env_steps() -> None:
+    notes: list[str] = []
+    unit = ("evaluation.evaluation_duration_unit=env_steps", "evaluation.num_envs_per_env_runner=2")
+    for num_runners, duration in ((1, 301), (3, 301), (2, 6)):
+        runners = ("engine=inline", f"evaluation.evaluation_num_env_runners={num_runners}")
+        overrides = [*QUICK, *unit, *runners, f"evaluation.evaluation_duration={duration}"]
+        config = build_experiment_config(compose_experiment([f"+experiment={CARTPOLE}", *overrides]))
+        with Trainer(config, note=notes.append) as trainer:
+            result = trainer.evaluate()
+            assert without_times(trainer.evaluate()) == without_times(result), "always the same seeds"
+            assert trainer.evaluate(4)["evaluation/env_runners/num_episodes"] == 4
+        assert result["evaluation/env_runners/num_env_steps_sampled"] == duration
+        num_episodes, mean = (result[f"evaluation/env_runners/{name}"] for name in ("num_episodes", "episode_len_mean"))
+        if duration > 6:
+            assert not notes
+            assert 0.7 * duration < (num_episodes or 0) * (mean or 0.0) < duration
+    assert (num_episodes, mean, result["evaluation/env_runners/episode_return_mean"]) == (0, None, None)
+    what = "no episode ended within 6 env steps of 4 sub-environments: an evaluation has no return then"
+    assert [note.partition(";")[0] for note in notes] == [what]
+
+
+@pytest.mark.ray
+def test_evaluations_of_env_steps_are_the_same_on_ray(ray_cluster: None) -> None:
+    unit = ("evaluation.evaluation_duration_unit=env_steps", "evaluation.evaluation_duration=301")
+    overrides = [*QUICK, *unit, "evaluation.evaluation_num_env_runners=2", "evaluation.num_envs_per_env_runner=2"]
+    results = []
+    for engine in ("inline", "ray"):
+        with Trainer.from_experiment(CARTPOLE, [*overrides, f"engine={engine}"]) as trainer:
+            results.append(without_times(trainer.evaluate()))
+    assert results[0] == results[1]
+    assert results[0]["evaluation/env_runners/num_episodes"] > 4
 
 
 def test_more_runners_than_rows() -> None:

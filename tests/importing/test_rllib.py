@@ -138,6 +138,15 @@ def test_a_recorded_stream_and_its_evaluation(tmp_path: Path) -> None:
     assert set(imported.missing) == {"stop", "dataset_num_iters_per_learner", "evaluation_duration"}
 
 
+def test_evaluations_of_time_steps(tmp_path: Path) -> None:
+    config, imported = partial(
+        tmp_path, "PPO", evaluation_interval=2, evaluation_duration=400, evaluation_duration_unit="timesteps"
+    )
+    evaluation = config.evaluation
+    assert (evaluation.evaluation_duration, evaluation.evaluation_duration_unit) == (400, "env_steps")
+    assert set(imported.missing) == {"stop"}
+
+
 def test_data_that_are_not_named(tmp_path: Path) -> None:
     imported = import_rllib(write(tmp_path, {"env": "CartPole-v1"}), "BC")
     assert set(imported.missing) == {"stop", "input"}

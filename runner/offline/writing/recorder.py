@@ -140,6 +140,10 @@ class EpisodeRecorder:
         """Leave out all episodes that are open."""
         self.break_off(list(self._open))
 
+    def drop_open(self) -> None:
+        """Forget the episodes that are open: they do not count."""
+        self._open.clear()
+
     def put_on_disk(self) -> Recorded:
         """Finish the files; what was recorded until now.
 

@@ -91,6 +91,22 @@ def test_an_evaluation_records_exactly_its_episodes(tmp_path: Path) -> None:
     assert all("action_logp" not in block.columns for block in blocks)  # greedy actions have none that means anything
 
 
+def test_an_evaluation_of_env_steps_records_the_episodes_that_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.env_runners.env_runner.EVALUATION_FRAGMENT", 9)
+    config = config_of(f"offline.output={tmp_path}", "evaluation.num_envs_per_env_runner=4")
+    runner, weights = recording_runner(config, EVALUATION)
+    finished = runner.evaluate(900, True, weights, {}, unit="env_steps")
+    recorded = runner.finish_recording()
+    runner.close()
+    assert len(finished.returns) > 4
+    assert (recorded.report.episodes, recorded.report.steps) == (len(finished.returns), finished.lengths.sum())
+    assert (recorded.num_unfinished, recorded.num_broken_off) == (0, 0)
+    returns = [e.get_return() for block in recorded_in(tmp_path) for e in block]
+    assert sorted(returns) == sorted(finished.returns.tolist())
+
+
 def test_record_verb(run_main: Run, tmp_path: Path) -> None:
     run_dir, data = tmp_path / "run", tmp_path / "data"
     trained = run_main("+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", f"hydra.run.dir={run_dir}")
@@ -107,6 +123,20 @@ def test_record_verb(run_main: Run, tmp_path: Path) -> None:
     assert more.code == 0, more.err
     assert sum(len(block) for block in recorded_in(data)) == 24
     assert run_main("record", str(run_dir)).code == 2
+    steps = (
+        "record",
+        str(run_dir),
+        f"offline.output={tmp_path / 'steps'}",
+        "evaluation.evaluation_duration_unit=env_steps",
+    )
+    outcome = run_main(*steps, "evaluation.evaluation_duration=400", "evaluation.num_envs_per_env_runner=2")
+    assert outcome.code == 0, outcome.err
+    num_steps = sum(block.num_rows for block in recorded_in(tmp_path / "steps"))
+    assert 0 < num_steps <= 400
+    assert f"episodes, {num_steps} steps in 1 file" in outcome.out
+    short = run_main(*steps[:2], f"offline.output={tmp_path / 'short'}", *steps[3:], "evaluation.evaluation_duration=8")
+    assert short.code == 1
+    assert "no episode ended within 8 env steps of 8 sub-environments, so none is recorded" in short.err
 
 
 def test_training_records_what_it_samples(tmp_path: Path) -> None:
