@@ -44,7 +44,7 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
     lines = [
         f"read   {_count(report.episodes, 'episode')}, {_count(report.steps, 'step')} ({report.format}{files}{rows})",
         f"wrote  {_count(written.episodes, 'episode')}, {_count(written.steps, 'step')} "
-        f"({kind}, {_count(len(written.files), 'file')}, {written.num_bytes / 1e6:,.1f} MB)",
+        f"({', '.join(filter(None, (kind, written.size_text)))})",
         f"  in {config.offline.output}",
         f"  {report.seconds:.1f} s, {report.steps / max(report.seconds, 1e-9):,.0f} steps per second",
     ]

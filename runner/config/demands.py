@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.config.errors import show_value
 from runner.config.kinds import PACKAGES, is_known_kind, names_code
+from runner.config.offline import OWN_WRITE_METHODS
 from runner.config.schemas import TRACKERS
 from runner.config.source_definitions import find_ancestors
 
@@ -45,6 +46,7 @@ _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]]
     "experiment": ("writes", lambda text, _: _leaves_its_folder(text)),
     "experiment_name": ("writes", lambda text, _: _leaves_its_folder(text)),
     "offline.input_read_method": ("contacts", lambda text, _: text not in _READ_METHODS),
+    "offline.output_write_method": ("contacts", lambda text, _: text not in OWN_WRITE_METHODS),
     **dict.fromkeys(_CONTACTS, ("contacts", lambda text, _: text != "local")),
     **{f"tracking.also.{n}": ("contacts", lambda text, _: text == "wandb") for n in range(len(TRACKERS))},
 }
@@ -110,7 +112,7 @@ def _verbs(key: str, value: Any, values: Mapping[str, Any]) -> Iterator[str]:
 def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[str]:
     if names_code(key):
         yield from () if is_known_kind(key, text) else ("imports",)
-    elif key == "offline.input_read_method" and "." in text:
+    elif key in ("offline.input_read_method", "offline.output_write_method") and "." in text:
         yield "imports"
     elif key in _VERB_OF_KEY:
         verb, demands = _VERB_OF_KEY[key]

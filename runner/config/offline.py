@@ -7,6 +7,9 @@ from typing import Any
 
 from runner.config.fields import option
 
+# What writes without Ray Data.
+OWN_WRITE_METHODS = ("write_parquet", "write_json", "write_csv")
+
 
 @dataclass(frozen=True)
 class OfflineConfig:
@@ -94,14 +97,23 @@ class OfflineConfig:
     output_max_rows_per_file: int | None = option(
         None, "rows (episodes or steps) of a file after which a new one begins; null: no limit", minimum=1
     )
-    output_write_method: str = option("write_parquet", "write_parquet, write_json or write_csv")
+    output_write_method: str = option(
+        "write_parquet",
+        "write_parquet, write_json, write_csv; another write_... of ray.data.Dataset, for example write_orc, or dotted "
+        "path of a function of your own: they get the steps as a Ray data set, then output",
+    )
     output_write_method_kwargs: dict[str, Any] = option(
         {},
         "of Parquet: compression (none: of no column), row_group_size, ...; of JSON: compression; of CSV: compression, "
-        "delimiter, ...",
+        "delimiter, ...; of a function: its keyword arguments, and columns: names, in this order",
     )
     output_filesystem: str | None = option(
         None, "gcs, s3, abs, local, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
     )
     output_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem, as for input_filesystem")
     output_append: bool = option(False, "add files to a folder that already has data; false refuses such a folder")
+
+    @property
+    def is_written_by_ray(self) -> bool:
+        """Whether a function of Ray Data, or of one's own, writes what is recorded."""
+        return self.output is not None and self.output_write_method not in OWN_WRITE_METHODS

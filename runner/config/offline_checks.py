@@ -76,6 +76,7 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
         if fault is not None:
             yield describe_fault(f"offline.{key}", fault, composed.where(f"offline.{key}"), path)
     yield from _check_input(offline, composed)
+    yield from _check_output(offline, composed)
     yield from _check_prelearner_arguments(offline, composed)
     for key, known in (("map_batches_kwargs", _MAP_OPTIONS), ("iter_batches_kwargs", _ITER_OPTIONS)):
         for option, value in getattr(offline, key).items():
@@ -115,6 +116,17 @@ def _check_input(offline: OfflineConfig, composed: Composed) -> Iterator[Problem
     if kept:
         what = "episodes that a function yields are streamed: they may have no end, and would never be kept whole"
         yield Problem(what, composed.where(f"offline.{kept[0]}"), "true", f"offline.{kept[0]}=false")
+
+
+def _check_output(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with functions of the user's own that write, or are given to the one that writes."""
+    key, method = "offline.output_write_method", offline.output_write_method
+    if "." in method:
+        arguments = [name for name in offline.output_write_method_kwargs if name != "columns"]
+        fault = find_target_fault(method, arguments, given=Given(num_positional=2))
+        if fault is not None:
+            yield describe_fault(key, fault, composed.where(key), method)
+    yield from find_callable_faults(offline.output_write_method_kwargs, f"{key}_kwargs", composed)
 
 
 def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:

@@ -122,7 +122,12 @@ def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | Non
     from runner.offline.writing.file_list import FileList
     from runner.offline.writing.writer import locate_output
 
-    return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", locate_output(config.offline))
+    location = locate_output(config.offline)
+    if location is None:
+        what = "what simulators send is recorded over interrupts and resumes, for which it must be in files"
+        method = config.offline.output_write_method
+        raise ConfigError([Problem(what, "offline.output_write_method", method, "write_parquet, write_json, ...")])
+    return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", location)
 
 
 def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None) -> None:

@@ -47,9 +47,12 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
     elif is_held_out_read_by_ray(config):
         num_cpus += 1
         asked_by.append("evaluation.offline_evaluation_input_ (one CPU to read)")
-    elif num_runners == learners.num_learners == 0:
+    elif num_runners == learners.num_learners == 0 and not config.offline.is_written_by_ray:
         yield
         return
+    if config.offline.is_written_by_ray:
+        num_cpus += 1
+        asked_by.append("offline.output_write_method (one CPU to write)")
     with connected(config.ray, num_cpus, num_gpus, ", ".join(asked_by), note):
         yield
 
@@ -70,6 +73,8 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
 
         for_data = resources_asked_for(config.offline)
         bundles.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
+    if config.offline.is_written_by_ray:
+        bundles.append({"CPU": 1.0, "GPU": 0.0})
     return bundles
 
 

@@ -65,9 +65,10 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: Source | None) -> OfflineData:
     """Make the pipeline of recorded data; `recorded` is what `check_recorded_data` has opened."""
+    from runner.offline.files.ray_logging import quiet_ray_data
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.recorded_statistics import statistics_of
-    from runner.offline.training.workers import ModuleBoard, quiet_ray_data
+    from runner.offline.training.workers import ModuleBoard
 
     readers = _pieces_that_read_the_module(parts)
     quiet_ray_data()

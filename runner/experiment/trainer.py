@@ -102,8 +102,10 @@ class Trainer:
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
         self._recorded_replay = open_recorded_replay(config, self._parts)
-        if not is_held_out_read_by_ray(config):  # its mistakes are told before Ray is started
+        # Mistakes are told before Ray is started, where it is not needed to find them.
+        if not is_held_out_read_by_ray(config):
             self._held_out = build_held_out_evaluation(config, self._parts)
+        _check_output(config)
         if RECORDED_DATA in needs and note is not None:
             from runner.offline.reading.data_sets import start_text
 
@@ -463,6 +465,13 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _check_output(config: ExperimentConfig) -> None:
+    if config.offline.is_written_by_ray:
+        from runner.offline.writing.output_formats import check_output_options
+
+        check_output_options(config.offline)
 
 
 def _is_due(interval: int | None, iteration: int) -> bool:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sqlite3
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -86,3 +87,16 @@ def read_rows_of(path: str, stop: int) -> Dataset:
 def returns_no_dataset(path: str) -> str:
     """What is no data set."""
     return path
+
+
+def write_lines(dataset: Dataset, path: str, marker: str = "") -> None:
+    """Appends rows to a file as JSON lines."""
+    with Path(path).open("a", encoding="utf-8") as file:
+        for row in dataset.iter_rows():
+            file.write(json.dumps({**row, "marker": marker}, default=lambda value: value.tolist()) + "\n")
+
+
+def packed_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row as one file of a WebDataset archive."""
+    text = json.dumps(row, default=lambda value: value.tolist())
+    return {"__key__": f"{row['eps_id']}-{row['t']}", "txt": text.encode()}

@@ -124,11 +124,11 @@ def read_with_ray(config: OfflineConfig) -> Dataset:
     import ray.data
 
     read = find_read_function(config.input_read_method)
-    filesystem, paths = existing_paths(config) if read.reads_files else (None, config.input_)
+    filesystem, paths = existing_paths(config) if read.is_of_files else (None, config.input_)
     ensure_connected()
     ray.data.DataContext.get_current().execution_options.preserve_order = True
     named = {name: value for name, value in config.input_read_method_kwargs.items() if name not in OWN_OPTIONS}
-    given = with_callables(named, KWARGS) | ({"filesystem": filesystem} if read.reads_files else {})
+    given = with_callables(named, KWARGS) | ({"filesystem": filesystem} if read.is_of_files else {})
     try:
         dataset = read.function(paths, **given)
     except ImportError as error:
@@ -153,7 +153,7 @@ def check_readable(config: OfflineConfig) -> None:
         existing_paths(config)
         return
     check_ray_options(config)
-    if find_read_function(config.input_read_method).reads_files:
+    if find_read_function(config.input_read_method).is_of_files:
         existing_paths(config)
 
 

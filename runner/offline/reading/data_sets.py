@@ -73,7 +73,7 @@ def _are_files(offline: OfflineConfig) -> bool:
     """Whether `offline.input_` is paths: neither a function, nor what a function takes in their place, such as SQL."""
     if isinstance(offline.input_, Mapping):
         return False
-    return not is_read_by_ray(offline) or find_read_function(offline.input_read_method).reads_files
+    return not is_read_by_ray(offline) or find_read_function(offline.input_read_method).is_of_files
 
 
 def _place(offline: OfflineConfig) -> tuple[str, dict[str, Any]]:

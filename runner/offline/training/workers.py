@@ -26,21 +26,6 @@ _STDERR = 2
 _log = logging.getLogger(__name__)
 
 
-def quiet_ray_data() -> None:
-    """Let Ray Data write to its own log and to the run's, not to the terminal, where the run's display is."""
-    import ray.data
-
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    context.raise_original_map_exception = True
-    context.execution_options.preserve_order = True  # batches do not depend on which worker is faster
-    logger = logging.getLogger("ray.data")
-    for handler in logger.handlers[:]:
-        if not isinstance(handler, logging.FileHandler):
-            logger.removeHandler(handler)
-    logger.addHandler(_ToRunLog(logging.WARNING))
-
-
 @contextmanager
 def limited_stream(block_bytes: int) -> Iterator[None]:
     """Let data sets that are made here run ahead of the learner by little.
@@ -105,13 +90,6 @@ def native_messages_to_log() -> Iterator[None]:
             written.seek(0)
             for line in written.read().decode(errors="replace").splitlines():
                 _log.warning("%s", line)
-
-
-class _ToRunLog(logging.Handler):
-    """Passes on to the run's log."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        _log.handle(record)
 
 
 @dataclass(frozen=True)

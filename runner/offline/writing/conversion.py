@@ -92,10 +92,10 @@ def convert(
     return report
 
 
-def _check_apart(source: Source, output: Location) -> None:
+def _check_apart(source: Source, output: Location | None) -> None:
     """Refuse to write into a folder that is read: it would hold every episode twice."""
     folders = [path.rpartition("/")[0] for path in source.files.paths] if source.files is not None else []
-    if output.path in folders:
+    if output is not None and output.path in folders:
         what = "this folder holds the data that are read"
         raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
 

@@ -37,6 +37,9 @@ class FileList:
             folder, _, name = path.rpartition("/")
             if path in kept or folder != self._location.path:
                 continue
-            for left in (path, f"{folder}/.{name}.tmp"):
+            begun = f"{folder}/.{name}.tmp"
+            for left in (path, begun):
                 with contextlib.suppress(OSError):
                     self._location.filesystem.delete_file(left)
+            with contextlib.suppress(OSError):  # where Ray Data writes, it is a folder
+                self._location.filesystem.delete_dir(begun)

@@ -25,7 +25,7 @@ class WriteFailed(RunFailure):
 
 @dataclass(frozen=True)
 class Written:
-    """A file that is whole."""
+    """A file that is whole. `path` is empty where rows are in no file, but in a database."""
 
     path: str
     rows: int
@@ -73,7 +73,7 @@ class OutputFile:
         try:
             self._sink.close()
             self._stream.close()
-            self._rename()
+            give_name(self._location, self._temporary, self._final)
             size = self._location.filesystem.get_file_info(self._final).size
         except BaseException:
             self.remove()
@@ -87,24 +87,30 @@ class OutputFile:
         with contextlib.suppress(OSError):
             self._location.filesystem.delete_file(self._temporary)
 
-    def _rename(self) -> None:
-        if not self._location.is_local:
-            self._move()
-            return
-        with open(self._temporary, "rb") as written:
-            os.fsync(written.fileno())
-        try:
-            os.link(self._temporary, self._final)  # fails if the name is taken, unlike a rename
-        except PermissionError:  # a file system without hard links
-            self._move()
-        else:
-            os.unlink(self._temporary)
 
-    def _move(self) -> None:
-        filesystem = self._location.filesystem
-        if filesystem.get_file_info(self._final).type != fs.FileType.NotFound:
-            raise FileExistsError(f"{self._final} exists already")
-        filesystem.move(self._temporary, self._final)
+def give_name(location: Location, temporary: str, final: str) -> None:
+    """Give a whole file its name.
+
+    Raises:
+        OSError: the name is taken, ...
+    """
+    if not location.is_local:
+        _move(location, temporary, final)
+        return
+    with open(temporary, "rb") as written:
+        os.fsync(written.fileno())
+    try:
+        os.link(temporary, final)  # fails if the name is taken, unlike a rename
+    except PermissionError:  # a file system without hard links
+        _move(location, temporary, final)
+    else:
+        os.unlink(temporary)
+
+
+def _move(location: Location, temporary: str, final: str) -> None:
+    if location.filesystem.get_file_info(final).type != fs.FileType.NotFound:
+        raise FileExistsError(f"{final} exists already")
+    location.filesystem.move(temporary, final)
 
 
 def names_in(location: Location) -> list[str]:
@@ -118,6 +124,6 @@ def reason_of(error: Exception) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else first_line(error)
 
 
-def write_failure(error: Exception, location: Location) -> WriteFailed:
+def write_failure(error: Exception, where: str) -> WriteFailed:
     """Return the error for what the file system said."""
-    return WriteFailed(Problem(f"recorded episodes cannot be written: {reason_of(error)}", location.shown))
+    return WriteFailed(Problem(f"recorded episodes cannot be written: {reason_of(error)}", where))

@@ -1,4 +1,4 @@
-"""What recorded data are written as: Parquet, JSON lines, CSV, and which options each takes."""
+"""What recorded data are written as: Parquet, JSON lines, CSV or by Ray Data, and which options each takes."""
 
 from __future__ import annotations
 
@@ -15,12 +15,19 @@ from runner.config.errors import ConfigError, Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import Layout
 from runner.offline.files.data_error import first_line
+from runner.offline.files.ray_functions import RayFunction
 from runner.offline.writing.text_tables import write_csv_rows, write_json_rows
+from runner.offline.writing.write_functions import (
+    KWARGS,
+    METHOD,
+    check_write_function,
+    extension_of,
+    find_write_function,
+)
 
 _TEXT_EXTENSIONS = {"gzip": ".gz", "bz2": ".bz2"}
 _DEFAULT_COMPRESSION = "zstd"
 _DEFAULT_PACKED = frozenset(OfflineConfig().output_compress_columns)
-_METHOD, _KWARGS = "offline.output_write_method", "offline.output_write_method_kwargs"
 _PACKED = "offline.output_compress_columns"
 
 
@@ -178,8 +185,17 @@ def output_format(config: OfflineConfig) -> type[OutputFormat]:
     return OUTPUT_FORMATS[config.output_write_method]
 
 
+def write_function(config: OfflineConfig) -> RayFunction | None:
+    """Return the function that writes; None: one of `OUTPUT_FORMATS` does. Raises `ConfigError` if there is none."""
+    method = config.output_write_method
+    return None if method in OUTPUT_FORMATS else find_write_function(method, OUTPUT_FORMATS)
+
+
 def file_extension(config: OfflineConfig) -> str:
     """Return how the names of files end, without the first dot."""
+    function = write_function(config)
+    if function is not None:
+        return extension_of(function)
     found = output_format(config)
     return found.extension + found.packed_extensions.get(str(_compression(config)), "")
 
@@ -189,15 +205,15 @@ def file_extension(config: OfflineConfig) -> str:
 
 def check_output_options(config: OfflineConfig) -> None:
     """Refuse options that are not known, have no effect, or do not work; raises `ConfigError`."""
-    method = config.output_write_method
-    if method not in OUTPUT_FORMATS:
-        nearest, known = nearest_match(method, OUTPUT_FORMATS), list_names(OUTPUT_FORMATS)
-        raise ConfigError([Problem("there is no such way to write", _METHOD, method, known, nearest)])
-    found = output_format(config)
-    if config.output_write_episodes and not found.has_lists:
+    function, method = write_function(config), config.output_write_method
+    if config.output_write_episodes and (function is not None or not output_format(config).has_lists):
         what, able = f"{method} writes tables only", [name for name, one in OUTPUT_FORMATS.items() if one.has_lists]
         allowed = f"{', '.join(able)}, or offline.output_write_episodes=false"
-        raise ConfigError([Problem(what, _METHOD, method, allowed)])
+        raise ConfigError([Problem(what, METHOD, method, allowed)])
+    if function is not None:
+        check_write_function(config, function)
+        return
+    found = output_format(config)
     problems = [*_find_unknown(config, found), *_find_compression_fault(config, found)]
     problems = problems or _find_fault(config)
     if problems:
@@ -206,9 +222,11 @@ def check_output_options(config: OfflineConfig) -> None:
 
 def check_columns(config: OfflineConfig, layout: Layout) -> None:
     """Refuse names of columns to compress that the data do not have; raises `ConfigError`."""
+    if config.output_write_method not in OUTPUT_FORMATS:
+        return
     known, compression = {*layout.columns, "new_obs"}, _compression(config)
     named = {name: _PACKED for name in config.output_compress_columns if name not in _DEFAULT_PACKED}
-    named |= {name: f"{_KWARGS}.compression" for name in compression} if isinstance(compression, Mapping) else {}
+    named |= {name: f"{KWARGS}.compression" for name in compression} if isinstance(compression, Mapping) else {}
     problems = [
         Problem("there is no such column", where, name, list_names(known), nearest_match(name, known))
         for name, where in named.items()
@@ -225,7 +243,7 @@ def _compression(config: OfflineConfig) -> Any:
 def _find_unknown(config: OfflineConfig, found: type[OutputFormat]) -> list[Problem]:
     known, method = found.options(), config.output_write_method
     return [
-        Problem(f"{method} has no option {name}", _KWARGS, str(value), list_names(known), nearest_match(name, known))
+        Problem(f"{method} has no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
         for name, value in config.output_write_method_kwargs.items()
         if name not in known
     ]
@@ -236,7 +254,7 @@ def _find_compression_fault(config: OfflineConfig, found: type[OutputFormat]) ->
     given, packed, known = _compression(config), config.output_compress_columns, found.compressions
     names = list(given.values()) if isinstance(given, Mapping) and found.has_lists else [given]
     problems = [
-        Problem("unknown compression", f"{_KWARGS}.compression", str(n), ", ".join(known), nearest_match(str(n), known))
+        Problem("unknown compression", f"{KWARGS}.compression", str(n), ", ".join(known), nearest_match(str(n), known))
         for n in names
         if n is not None and n not in known
     ]
@@ -246,7 +264,7 @@ def _find_compression_fault(config: OfflineConfig, found: type[OutputFormat]) ->
         what = f"{config.output_write_method} does not compress single columns"
         problems.append(Problem(what, _PACKED, str(packed), "leave it out"))
     elif given == "none" or isinstance(given, Mapping):
-        what = f"{_KWARGS}.compression tells the compression of all columns"
+        what = f"{KWARGS}.compression tells the compression of all columns"
         problems.append(Problem(what, _PACKED, str(packed), "leave it out"))
     return problems
 
@@ -260,5 +278,5 @@ def _find_fault(config: OfflineConfig) -> list[Problem]:
         output.close()
     except (TypeError, ValueError, AttributeError, OSError, pa.ArrowException) as error:
         what = f"{config.output_write_method} does not work with these options: {first_line(error)}"
-        return [Problem(what, _KWARGS, str(config.output_write_method_kwargs))]
+        return [Problem(what, KWARGS, str(config.output_write_method_kwargs))]
     return []

@@ -39,10 +39,10 @@ class Recorded:
 
     def __str__(self) -> str:
         report = self.report
-        size = f"{len(report.files)} file{'' if len(report.files) == 1 else 's'}, {report.num_bytes / 1e6:,.1f} MB"
+        size = f" in {report.size_text}" if report.files or not report.episodes else ""
         left_out = f"; {self.num_unfinished} that had not ended are left out" if self.num_unfinished else ""
         left_out += f"; {self.num_broken_off} without beginning or end are left out" if self.num_broken_off else ""
-        return f"{report.episodes:,} episodes, {report.steps:,} steps in {size}{left_out}"
+        return f"{report.episodes:,} episodes, {report.steps:,} steps{size}{left_out}"
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.files.filesystems import Location
 from runner.offline.writing.file_list import FileList
 from runner.offline.writing.output_files import OutputFile, Written, names_in, write_failure
-from runner.offline.writing.output_formats import check_columns, file_extension
+from runner.offline.writing.output_formats import check_columns, file_extension, write_function
+from runner.offline.writing.ray_output import RayOutput
 
 _ROW_GROUP_BYTES = 2**22
 _INFO_NAMES = ("infos", "new_infos")
@@ -34,7 +35,7 @@ class RollingFiles:
     def __init__(
         self,
         config: OfflineConfig,
-        location: Location,
+        location: Location | None,
         writer_id: str,
         module_id: str | None,
         spaces: Spaces | None,
@@ -45,7 +46,7 @@ class RollingFiles:
 
         Args:
             config: the `output...` options.
-            location: the folder.
+            location: the folder; None: what writes has another place.
             writer_id, module_id: parts of the files' names; None: of a single agent.
             spaces, env_name: kept in the files.
             file_list: is told of each file before it is opened.
@@ -60,7 +61,8 @@ class RollingFiles:
         self._layout: Layout | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
-        self._open: OutputFile | None = None
+        self._function = write_function(config)
+        self._open: OutputFile | RayOutput | None = None
         self._info_fields: dict[str, pa.Field] = {}
         self._names: list[str] = []
         limit = config.output_max_file_size
@@ -95,9 +97,10 @@ class RollingFiles:
 
     def remove_written(self) -> None:
         """Remove the files that are whole."""
-        for written in self.written:
-            with contextlib.suppress(OSError):
-                self._location.filesystem.delete_file(written.path)
+        if self._location is not None:
+            for written in self.written:
+                with contextlib.suppress(OSError):
+                    self._location.filesystem.delete_file(written.path)
         self.written.clear()
 
     # --- rows -----------------------------------------------------------------------------------------------------
@@ -167,20 +170,26 @@ class RollingFiles:
             self._finish()  # a file has one schema
         try:
             if self._open is None:
-                name = self._free_name()
-                if self._file_list is not None:
-                    self._file_list.add(f"{self._location.path}/{name}")
-                self._open = OutputFile(self._config, self._location, name, table.schema)
+                self._open = self._opened(table.schema)
             size = self._open.write(table)
         except (OSError, pa.ArrowException) as error:
-            raise write_failure(error, self._location) from error
+            raise write_failure(error, str(self._config.output)) from error
         limit = self._config.output_max_file_size
         if limit is not None and size >= limit:
             self._finish()
 
-    def _free_name(self) -> str:
+    def _opened(self, schema: pa.Schema) -> OutputFile | RayOutput:
+        name = "" if self._location is None else self._free_name(self._location)
+        if self._file_list is not None and self._location is not None:
+            self._file_list.add(f"{self._location.path}/{name}")
+        if self._function is not None:
+            return RayOutput(self._config, self._function, self._location, name, schema)
+        assert self._location is not None
+        return OutputFile(self._config, self._location, name, schema)
+
+    def _free_name(self, location: Location) -> str:
         pattern = re.compile(re.escape(self._stem) + r"(\d+)\..*")
-        found = [pattern.fullmatch(name.lstrip(".")) for name in names_in(self._location)]
+        found = [pattern.fullmatch(name.lstrip(".")) for name in names_in(location)]
         number = max((int(match.group(1)) for match in found if match), default=-1) + 1
         return f"{self._stem}{number:06d}.{file_extension(self._config)}"
 
@@ -192,4 +201,4 @@ class RollingFiles:
         try:
             self.written.append(file.publish())
         except (OSError, pa.ArrowException) as error:
-            raise write_failure(error, self._location) from error
+            raise write_failure(error, str(self._config.output)) from error

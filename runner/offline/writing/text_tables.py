@@ -28,11 +28,20 @@ def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
 
 def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) -> None:
     """Write a line a row; columns without any value are left out, but for infos."""
-    arrays, names = [], []
+    is_empty = {name: bool(table.num_rows) and table[name].null_count == table.num_rows for name in table.column_names}
+    kept = [name for name, empty in is_empty.items() if not empty or name.endswith("infos")]
+    pa.csv.write_csv(lists_as_text(table.select(kept)), file, pa.csv.WriteOptions(**options))
+
+
+def lists_as_text(table: pa.Table) -> pa.Table:
+    """Return the table with lists and images as JSON text, and numbers as doubles.
+
+    Raises:
+        TypeError: a column has bytes that are no numbers.
+    """
+    arrays = []
     for name in table.column_names:
         type_ = table.schema.field(name).type
-        if table[name].null_count == table.num_rows and table.num_rows and not name.endswith("infos"):
-            continue
         if pa.types.is_nested(type_) or pa.types.is_fixed_size_binary(type_):
             arrays.append(_as_json(table, name))
         elif pa.types.is_floating(type_):
@@ -41,8 +50,7 @@ def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) 
             raise _no_text(name)
         else:
             arrays.append(table[name])
-        names.append(name)
-    pa.csv.write_csv(pa.table(arrays, names), file, pa.csv.WriteOptions(**options))
+    return pa.table(arrays, table.column_names)
 
 
 def _as_json(table: pa.Table, name: str) -> pa.Array:

@@ -19,7 +19,7 @@ from runner.offline.files.filesystems import Location, locate
 from runner.offline.writing.file_list import FileList
 from runner.offline.writing.output_files import WriteFailed as WriteFailed
 from runner.offline.writing.output_files import names_in, reason_of
-from runner.offline.writing.output_formats import check_output_options
+from runner.offline.writing.output_formats import check_output_options, write_function
 from runner.offline.writing.rolling_files import RollingFiles
 
 _DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5", ".hdf5", ".gz", ".bz2")
@@ -27,12 +27,18 @@ _DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5"
 
 @dataclass(frozen=True)
 class WriteReport:
-    """What one writer has put on disk."""
+    """What one writer has put on disk, or into a database: then there are no files."""
 
     files: tuple[str, ...] = ()
     episodes: int = 0
     steps: int = 0
     num_bytes: int = 0
+
+    @property
+    def size_text(self) -> str:
+        """Files and bytes, for a message; empty where there are no files."""
+        count = f"{len(self.files):,} file{'' if len(self.files) == 1 else 's'}"
+        return f"{count}, {self.num_bytes / 1e6:,.1f} MB" if self.files else ""
 
     def __add__(self, other: WriteReport) -> WriteReport:
         return WriteReport(
@@ -43,12 +49,15 @@ class WriteReport:
         )
 
 
-def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) -> Location:
+def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) -> Location | None:
     """Check once, before any writer starts, that `offline.output` can be written to; make the folder.
 
     Args:
         config: the `output...` options.
         files_of_run: paths of files that a run has written there which goes on.
+
+    Returns:
+        The folder; None where what writes takes `offline.output` for something else, such as SQL.
 
     Raises:
         ConfigError: there is none, the folder has data already and `output_append` is false, it cannot be written to,
@@ -58,6 +67,8 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
         raise ConfigError([Problem("there is no folder to record in", "offline.output", "null")])
     check_output_options(config)
     location = locate_output(config)
+    if location is None:
+        return None
     info = location.info()
     if info.type == fs.FileType.File:
         raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
@@ -171,8 +182,8 @@ class EpisodeWriter:
         rows = sum(written.rows for written in done)
         expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
         if rows != expected:
-            raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", self._location.shown))
-        files = tuple(written.path for written in done)
+            raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", str(self._config.output)))
+        files = tuple(written.path for written in done if written.path)
         return self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
 
     def abort(self) -> None:
@@ -197,7 +208,14 @@ class EpisodeWriter:
             self.abort()
 
 
-def locate_output(config: OfflineConfig) -> Location:
-    """Return the folder that `offline.output` names; raises `ConfigError` where it cannot be reached."""
+def locate_output(config: OfflineConfig) -> Location | None:
+    """Return the folder that `offline.output` names, see `prepare_output`.
+
+    Raises:
+        ConfigError: it cannot be reached, or there is no such way to write.
+    """
+    function = write_function(config)
+    if function is not None and not function.is_of_files:
+        return None
     where = "offline.output_filesystem"
     return locate(str(config.output), config.output_filesystem, config.output_filesystem_kwargs, where)

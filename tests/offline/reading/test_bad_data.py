@@ -381,7 +381,7 @@ def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> 
         ("output_is_the_input_to_append", ["offline.output=data", "offline.output_append=true"]),
         ("output_is_a_file", ["offline.output=full/keep.parquet"]),
         ("output_not_writable", ["offline.output=/proc/recorded"]),
-        ("output_unknown_method", ["offline.output=out", "offline.output_write_method=write_tfrecords"]),
+        ("output_unknown_method", ["offline.output=out", "offline.output_write_method=write_tfrecord"]),
         ("output_unknown_option", ["offline.output=out", "+offline.output_write_method_kwargs.compresion=zstd"]),
     ],
 )

@@ -1,0 +1,156 @@
+"""Rows that a function of Ray Data, or of one's own, writes (`offline.output_write_method`).
+
+Functions that write files are given a hidden folder; the file that they leave there gets its name when it is whole, as
+all others do. Any other function is given `offline.output` as it is: a table of a database, an SQL statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyarrow import fs
+
+from runner.cluster import ensure_connected
+from runner.config.callables import with_callables
+from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import first_line
+from runner.offline.files.filesystems import Location
+from runner.offline.files.ray_functions import RayFunction, missing_package
+from runner.offline.files.ray_logging import quiet_ray_data
+from runner.offline.writing.output_files import Written, give_name
+from runner.offline.writing.text_tables import lists_as_text
+from runner.offline.writing.write_functions import COLUMNS, KWARGS, METHOD
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
+
+_TAKES_NO_LISTS = ("write_sql",)
+
+
+class RayOutput:
+    """Rows that are written at once when they are published; until then they are held.
+
+    Args:
+        config: the `offline` block.
+        found: what writes.
+        location: the folder, of functions that write files.
+        name: of the file.
+        schema: of all tables.
+
+    Raises:
+        ConfigError: columns are named that there are not, or that the function cannot hold.
+    """
+
+    def __init__(
+        self, config: OfflineConfig, found: RayFunction, location: Location | None, name: str, schema: pa.Schema
+    ) -> None:
+        self.rows = 0
+        self.columns = schema.names
+        self._config, self._found, self._location, self._name = config, found, location, name
+        self._tables: list[pa.Table] = []
+        _check_columns(config, schema)
+
+    def write(self, table: pa.Table) -> int:
+        """Take rows; their bytes so far."""
+        self._tables.append(table)
+        self.rows += table.num_rows
+        return sum(int(held.nbytes) for held in self._tables)
+
+    def publish(self) -> Written:
+        """Write the rows.
+
+        Raises:
+            ConfigError: the function does not work with its arguments, or cannot hold the columns.
+            OSError: there is already a file of this name.
+        """
+        table, rows = as_plain_columns(pa.concat_tables(self._tables), self._found, self._config), self.rows
+        self._tables = []
+        if not self._found.is_of_files:
+            _call(self._config, self._found, table, self._config.output, {})
+            return Written("", rows, 0)
+        assert self._location is not None
+        filesystem, folder = self._location.filesystem, f"{self._location.path}/.{self._name}.tmp"
+        _remove_folder(filesystem, folder)
+        try:
+            filesystem.create_dir(folder, recursive=True)
+            _call(self._config, self._found, table, folder, {"filesystem": filesystem})
+            found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+            paths = [info.path for info in found if info.type == fs.FileType.File]
+            if len(paths) != 1:
+                what = f"{self._found.name} left {len(paths)} files where one was expected"
+                raise RunFailure(Problem(what, METHOD, ", ".join(paths)[:200] or None))
+            final = f"{self._location.path}/{self._name}"
+            give_name(self._location, paths[0], final)
+            return Written(final, rows, int(filesystem.get_file_info(final).size or 0))
+        finally:
+            _remove_folder(filesystem, folder)
+
+    def remove(self) -> None:
+        """Drop the rows."""
+        self._tables = []
+
+
+def _remove_folder(filesystem: fs.FileSystem, folder: str) -> None:
+    with suppress(OSError):
+        filesystem.delete_dir(folder)
+
+
+def _check_columns(config: OfflineConfig, schema: pa.Schema) -> None:
+    known = schema.names
+    problems = [
+        Problem("there is no such column", f"{KWARGS}.{COLUMNS}", name, list_names(known), nearest_match(name, known))
+        for name in config.output_write_method_kwargs.get(COLUMNS, ())
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def as_plain_columns(table: pa.Table, found: RayFunction, config: OfflineConfig) -> pa.Table:
+    """Return the columns that are written, of types that formats of others have: numbers, text and lists of numbers.
+
+    Raises:
+        ConfigError: a column has two dimensions or more, which are bytes here and would not be told back.
+    """
+    table = table.select(config.output_write_method_kwargs.get(COLUMNS, table.column_names)).combine_chunks()
+    if found.name in _TAKES_NO_LISTS:
+        return lists_as_text(table)
+    arrays, fields = [], []
+    for field in table.schema:
+        type_, column = field.type, table[field.name]
+        if pa.types.is_fixed_size_binary(type_) or pa.types.is_binary(type_):
+            what = f"{field.name} has two dimensions or more, of which {found.name} would write bytes without a shape"
+            raise ConfigError([Problem(what, METHOD, found.name, "write_parquet, write_json, write_csv")])
+        if pa.types.is_fixed_size_list(type_):
+            type_ = pa.list_(type_.value_type)
+            column = column.cast(type_)
+        arrays.append(column)
+        fields.append(pa.field(field.name, type_))
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _call(config: OfflineConfig, found: RayFunction, table: pa.Table, place: Any, given: Mapping[str, Any]) -> None:
+    import ray.data
+
+    ensure_connected()
+    named = {name: value for name, value in config.output_write_method_kwargs.items() if name != COLUMNS}
+    arguments = with_callables(named, KWARGS) | dict(given)
+    quiet_ray_data()
+    try:
+        write: Callable[..., Any] = found.function
+        dataset: Dataset = ray.data.from_arrow(table)
+        write(dataset, place, **arguments)
+    except ImportError as error:
+        raise missing_package(found.name, error, METHOD) from None
+    except Exception as error:  # databases and functions of one's own raise what they like
+        if isinstance(error, ConfigError):
+            raise
+        cause = getattr(error, "cause", None) or error.__cause__ or error
+        if isinstance(cause, ImportError):
+            raise missing_package(found.name, cause, METHOD) from None
+        what = f"{found.name} cannot write these steps: {type(cause).__name__}: {first_line(cause)}"
+        raise RunFailure(Problem(what, METHOD, ", ".join(table.column_names))) from error
