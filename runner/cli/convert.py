@@ -40,7 +40,8 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
     written, counts = report.written, report.counts
     rows = f", {report.num_rows:,} {'batches' if report.row is Row.BATCH else 'rows'}" if report.num_rows else ""
     files = f", {_count(report.num_files, 'file')}" if report.num_files else ""
-    kind = "episodes" if config.offline.output_write_episodes else "table"
+    of_rllib = config.offline.output_episode_format == "rllib"
+    kind = "rllib_episodes" if of_rllib else "episodes" if config.offline.output_write_episodes else "table"
     lines = [
         f"read   {_count(report.episodes, 'episode')}, {_count(report.steps, 'step')} ({report.format}{files}{rows})",
         f"wrote  {_count(written.episodes, 'episode')}, {_count(written.steps, 'step')} "

@@ -88,6 +88,12 @@ class OfflineConfig:
     )
     output: str | None = option(None, "folder or URI to record episodes in; null records nothing")
     output_write_episodes: bool = option(True, "a row is an episode; false: a row is a step")
+    output_episode_format: str = option(
+        "columns",
+        "of a row that is an episode; columns: runner's, a list for each column; rllib: RLlib's, msgpack of a "
+        "SingleAgentEpisode's state",
+        choices=("columns", "rllib"),
+    )
     output_compress_columns: list[str] = option(
         ["obs", "new_obs"], "columns that Parquet compresses with LZ4, which is faster to read; other columns with zstd"
     )

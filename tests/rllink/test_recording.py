@@ -142,8 +142,11 @@ def test_episodes_that_the_server_acts_in_are_recorded(record: Callable[..., Rec
     assert same(acted, {"obs": obs, "actions": actions[:-1]})
 
 
-def test_after_a_kill_every_episode_is_there_once(record: Callable[..., Recorded], tmp_path: Path) -> None:
-    one = record()
+@pytest.mark.parametrize("options", [(), ("offline.output_episode_format=rllib",)], ids=["columns", "rllib"])
+def test_after_a_kill_every_episode_is_there_once(
+    record: Callable[..., Recorded], tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    one = record(*options)
     start(one)
     client, session = one.connect()
     other, _ = one.connect(actions={})
@@ -162,7 +165,7 @@ def test_after_a_kill_every_episode_is_there_once(record: Callable[..., Recorded
     one.trainer.env_runners.handles[0].runner.server.close()  # type: ignore[attr-defined]
 
     state, _ = load_checkpoint(tmp_path / "checkpoint")
-    two = record(state=state)
+    two = record(*options, state=state)
     assert len(recorded_in(tmp_path / "data")) == 2
     two.train()
     client, _ = two.connect(session)

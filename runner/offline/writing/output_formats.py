@@ -205,6 +205,10 @@ def file_extension(config: OfflineConfig) -> str:
 
 def check_output_options(config: OfflineConfig) -> None:
     """Refuse options that are not known, have no effect, or do not work; raises `ConfigError`."""
+    if config.output_episode_format != "columns" and not config.output_write_episodes:
+        what = "offline.output_episode_format is of rows that are episodes, and rows are steps"
+        allowed = "columns, or offline.output_write_episodes=true"
+        raise ConfigError([Problem(what, "offline.output_episode_format", config.output_episode_format, allowed)])
     function, method = write_function(config), config.output_write_method
     if config.output_write_episodes and (function is not None or not output_format(config).has_lists):
         what, able = f"{method} writes tables only", [name for name, one in OUTPUT_FORMATS.items() if one.has_lists]

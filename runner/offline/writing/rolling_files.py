@@ -13,6 +13,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.layout import Layout, Spaces, layout_of
+from runner.offline.codecs.rllib_episode_states import episodes_to_items
 from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.files.filesystems import Location
 from runner.offline.writing.file_list import FileList
@@ -121,6 +122,8 @@ class RollingFiles:
             module_id=block.module_id,
             agents=block.agents,
         )
+        if self._config.output_episode_format == "rllib":
+            return episodes_to_items(copied, self._layout)
         make = episodes_to_table if self._config.output_write_episodes else block_to_steps
         return make(copied, layout=self._layout)
 
