@@ -117,6 +117,11 @@ class OfflineConfig:
         None, "gcs, s3, abs, local, or dotted path of a pyarrow or fsspec filesystem class; null: from the path"
     )
     output_filesystem_kwargs: dict[str, Any] = option({}, "arguments of the filesystem, as for input_filesystem")
+    output_run_folders: bool = option(
+        False,
+        "each file has a folder of its own, as RLlib's have: <output>/<environment>/run-<env runner>-<file>, both "
+        "counted from 1; false: all files are in output",
+    )
     output_append: bool = option(False, "add files to a folder that already has data; false refuses such a folder")
 
     @property

@@ -110,7 +110,7 @@ def build_env_runner(
         runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
     runner.callbacks = _episode_callbacks(config, role, index, env.environments, num_envs, acting.module)
     if is_recording:
-        runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}")
+        runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}", index)
     single: EnvRunner = runner
     return single
 
@@ -166,13 +166,13 @@ def _build_external_env_runner(
 
 
 def build_recorder(
-    config: ExperimentConfig, plan: ModulePlan, writer_id: str, file_list: FileList | None = None
+    config: ExperimentConfig, plan: ModulePlan, writer_id: str, index: int, file_list: FileList | None = None
 ) -> EpisodeRecorder:
-    """Make the recorder of an env runner's episodes, whose files are named after `writer_id`."""
+    """Make the recorder of the episodes of env runner `index`, whose files are named after `writer_id`."""
     from runner.offline.codecs.layout import Spaces
     from runner.offline.writing.recorder import EpisodeRecorder
     from runner.offline.writing.writer import EpisodeWriter
 
     spaces = Spaces(plan.observation_space, plan.action_space)
     env_name = config.env.name
-    return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id, file_list))
+    return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id, file_list, index + 1))

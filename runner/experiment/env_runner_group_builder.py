@@ -112,7 +112,7 @@ def _build_sample_recording(
     (plan,) = plans.values()
     name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
     return SampleRecording(
-        lambda index: build_recorder(config, plan, f"{TRAINING}-{index}-{name}", file_list),
+        lambda index: build_recorder(config, plan, f"{TRAINING}-{index}-{name}", index, file_list),
         max(1, config.env_runners.num_env_runners),
         file_list,
     )

@@ -142,7 +142,16 @@ def test_episodes_that_the_server_acts_in_are_recorded(record: Callable[..., Rec
     assert same(acted, {"obs": obs, "actions": actions[:-1]})
 
 
-@pytest.mark.parametrize("options", [(), ("offline.output_episode_format=rllib",)], ids=["columns", "rllib"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        (),
+        ("offline.output_episode_format=rllib",),
+        ("offline.output_run_folders=true",),
+        ("offline.output_episode_format=rllib", "offline.output_run_folders=true"),
+    ],
+    ids=["columns", "rllib", "run folders", "rllib in run folders"],
+)
 def test_after_a_kill_every_episode_is_there_once(
     record: Callable[..., Recorded], tmp_path: Path, options: tuple[str, ...]
 ) -> None:
@@ -178,6 +187,8 @@ def test_after_a_kill_every_episode_is_there_once(
     on_disk = recorded_in(tmp_path / "data")
     assert sorted(len(episode) for episode in on_disk) == [20, 20, 20, 20, 30]
     assert same(max(on_disk, key=len), whole)
+    folders = [path for path in (tmp_path / "data").rglob("*") if path.is_dir()]
+    assert all(any(folder.iterdir()) for folder in folders), "the folder of a file that is gone is gone, too"
 
 
 def test_a_new_run_does_not_mix_its_episodes_into_those_of_another(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def convert(
     """
     started = time.perf_counter()
     source = open_source(config, spaces)
-    _check_apart(source, prepare_output(config))
+    _check_apart(source, prepare_output(config), config.output_run_folders)
     episodes = steps = 0
     writer = EpisodeWriter(config, source.spaces, env_name or source.env_name, "0")
     try:
@@ -92,10 +92,13 @@ def convert(
     return report
 
 
-def _check_apart(source: Source, output: Location | None) -> None:
+def _check_apart(source: Source, output: Location | None, has_folders: bool) -> None:
     """Refuse to write into a folder that is read: it would hold every episode twice."""
     folders = [path.rpartition("/")[0] for path in source.files.paths] if source.files is not None else []
-    if output is not None and output.path in folders:
+    if output is None:
+        return
+    is_read = any(f"{folder}/".startswith(f"{output.path}/") for folder in folders)
+    if output.path in folders or (has_folders and is_read):
         what = "this folder holds the data that are read"
         raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
 

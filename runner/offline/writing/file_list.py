@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from runner.offline.files.filesystems import Location
+from runner.offline.writing.output_files import remove_empty_folder
 
 
 class FileList:
@@ -35,7 +36,7 @@ class FileList:
         """Remove the files in the folder that are not among `kept`, with what was begun of them."""
         for path in self.paths:
             folder, _, name = path.rpartition("/")
-            if path in kept or folder != self._location.path:
+            if path in kept or not self._is_inside(folder):
                 continue
             begun = f"{folder}/.{name}.tmp"
             for left in (path, begun):
@@ -43,3 +44,9 @@ class FileList:
                     self._location.filesystem.delete_file(left)
             with contextlib.suppress(OSError):  # where Ray Data writes, it is a folder
                 self._location.filesystem.delete_dir(begun)
+            if folder != self._location.path:
+                remove_empty_folder(self._location.filesystem, folder)
+
+    def _is_inside(self, folder: str) -> bool:
+        """Whether a folder is the one of the recorded files, or in it."""
+        return ".." not in folder.split("/") and f"{folder}/".startswith(f"{self._location.path}/")

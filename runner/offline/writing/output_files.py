@@ -16,7 +16,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
-from runner.offline.writing.output_formats import output_format
+from runner.offline.writing.output_formats import OutputFormat, output_format
 
 
 class WriteFailed(RunFailure):
@@ -52,6 +52,7 @@ class OutputFile:
         self._final, self._temporary = f"{location.path}/{name}", f"{location.path}/.{name}.tmp"
         location.filesystem.create_dir(location.path, recursive=True)
         self._stream = location.filesystem.open_output_stream(self._temporary)
+        self._sink: OutputFormat | None = None
         try:
             self._sink = output_format(config)(config, schema, self._stream)
         except BaseException:
@@ -60,6 +61,7 @@ class OutputFile:
 
     def write(self, table: pa.Table) -> int:
         """Write rows; the bytes of the file so far."""
+        assert self._sink is not None
         self._sink.write(table)
         self.rows += table.num_rows
         return int(self._stream.tell())
@@ -70,6 +72,7 @@ class OutputFile:
         Raises:
             OSError: the disk is full, the name is taken, ...; nothing is left behind.
         """
+        assert self._sink is not None
         try:
             self._sink.close()
             self._stream.close()
@@ -82,6 +85,9 @@ class OutputFile:
 
     def remove(self) -> None:
         """Drop what is written."""
+        with contextlib.suppress(OSError, pa.ArrowException):
+            if self._sink is not None:
+                self._sink.close()  # else Parquet's writer tries it when nobody holds it, on a closed stream
         with contextlib.suppress(OSError, pa.ArrowException):
             self._stream.close()
         with contextlib.suppress(OSError):
@@ -113,10 +119,24 @@ def _move(location: Location, temporary: str, final: str) -> None:
     location.filesystem.move(temporary, final)
 
 
-def names_in(location: Location) -> list[str]:
-    """Return the names of the files in a folder, in order; none if it does not exist."""
-    found = location.filesystem.get_file_info(fs.FileSelector(location.path, allow_not_found=True))
-    return sorted(info.base_name for info in found if info.type == fs.FileType.File)
+def names_in(location: Location, kind: fs.FileType = fs.FileType.File, is_deep: bool = False) -> list[str]:
+    """Return the names of the files (or folders) in a folder, in order; none if it does not exist.
+
+    Args:
+        location: the folder.
+        kind: what is named.
+        is_deep: name what is in its folders, too, by the path from here.
+    """
+    found = location.filesystem.get_file_info(fs.FileSelector(location.path, allow_not_found=True, recursive=is_deep))
+    start = len(location.path)
+    return sorted(info.path[start:].lstrip("/") if is_deep else info.base_name for info in found if info.type == kind)
+
+
+def remove_empty_folder(filesystem: fs.FileSystem, path: str) -> None:
+    """Remove a folder unless there is anything in it."""
+    with contextlib.suppress(OSError):
+        if not filesystem.get_file_info(fs.FileSelector(path)):
+            filesystem.delete_dir(path)
 
 
 def reason_of(error: Exception) -> str:

@@ -216,6 +216,9 @@ def check_output_options(config: OfflineConfig) -> None:
         raise ConfigError([Problem(what, METHOD, method, allowed)])
     if function is not None:
         check_write_function(config, function)
+        if config.output_run_folders and not function.is_of_files:
+            what = f"{method} writes no files, of which offline.output_run_folders is"
+            raise ConfigError([Problem(what, "offline.output_run_folders", "true", "false")])
         return
     found = output_format(config)
     problems = [*_find_unknown(config, found), *_find_compression_fault(config, found)]

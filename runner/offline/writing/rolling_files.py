@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 
 import numpy as np
 import pyarrow as pa
@@ -17,13 +16,13 @@ from runner.offline.codecs.rllib_episode_states import episodes_to_items
 from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.files.filesystems import Location
 from runner.offline.writing.file_list import FileList
-from runner.offline.writing.output_files import OutputFile, Written, names_in, write_failure
-from runner.offline.writing.output_formats import check_columns, file_extension, write_function
+from runner.offline.writing.output_files import OutputFile, Written, remove_empty_folder, write_failure
+from runner.offline.writing.output_formats import check_columns, write_function
 from runner.offline.writing.ray_output import RayOutput
+from runner.offline.writing.run_folders import next_place, safe_name
 
 _ROW_GROUP_BYTES = 2**22
 _INFO_NAMES = ("infos", "new_infos")
-_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class RollingFiles:
@@ -38,6 +37,7 @@ class RollingFiles:
         config: OfflineConfig,
         location: Location | None,
         writer_id: str,
+        writer_number: int,
         module_id: str | None,
         spaces: Spaces | None,
         env_name: str | None,
@@ -49,6 +49,7 @@ class RollingFiles:
             config: the `output...` options.
             location: the folder; None: what writes has another place.
             writer_id, module_id: parts of the files' names; None: of a single agent.
+            writer_number: from 1, part of the names of run folders.
             spaces, env_name: kept in the files.
             file_list: is told of each file before it is opened.
         """
@@ -57,13 +58,15 @@ class RollingFiles:
         self._config, self._location = config, location
         self._spaces, self._env_name = spaces, env_name
         kind = "episodes" if config.output_write_episodes else "steps"
-        module = "" if module_id is None else f"-{_UNSAFE.sub('-', module_id)}"
-        self._stem = f"{kind}-{_UNSAFE.sub('-', writer_id)}{module}-"
+        module = "" if module_id is None else f"-{safe_name(module_id)}"
+        self._stem = f"{kind}-{safe_name(writer_id)}{module}-"
+        self._writer_number = writer_number
         self._layout: Layout | None = None
         self._waiting: list[pa.Table] = []
         self._waiting_bytes = 0
         self._function = write_function(config)
         self._open: OutputFile | RayOutput | None = None
+        self._folder: Location | None = None  # of the newest file
         self._info_fields: dict[str, pa.Field] = {}
         self._names: list[str] = []
         limit = config.output_max_file_size
@@ -95,6 +98,7 @@ class RollingFiles:
         if self._open is not None:
             self._open.remove()
             self._open = None
+            self._remove_run_folder()
 
     def remove_written(self) -> None:
         """Remove the files that are whole."""
@@ -102,7 +106,14 @@ class RollingFiles:
             for written in self.written:
                 with contextlib.suppress(OSError):
                     self._location.filesystem.delete_file(written.path)
+                self._remove_run_folder(written.path.rpartition("/")[0])
         self.written.clear()
+
+    def _remove_run_folder(self, path: str | None = None) -> None:
+        """Remove the folder of a file that is gone, the newest one's if none is named; never the output folder."""
+        path = path or (None if self._folder is None else self._folder.path)
+        if self._location is not None and path is not None and path != self._location.path:
+            remove_empty_folder(self._location.filesystem, path)
 
     # --- rows -----------------------------------------------------------------------------------------------------
 
@@ -176,25 +187,23 @@ class RollingFiles:
                 self._open = self._opened(table.schema)
             size = self._open.write(table)
         except (OSError, pa.ArrowException) as error:
+            self._remove_run_folder()
             raise write_failure(error, str(self._config.output)) from error
         limit = self._config.output_max_file_size
         if limit is not None and size >= limit:
             self._finish()
 
     def _opened(self, schema: pa.Schema) -> OutputFile | RayOutput:
-        name = "" if self._location is None else self._free_name(self._location)
-        if self._file_list is not None and self._location is not None:
-            self._file_list.add(f"{self._location.path}/{name}")
+        if self._location is None:
+            assert self._function is not None
+            return RayOutput(self._config, self._function, None, "", schema)
+        folder, name = next_place(self._config, self._location, self._stem, self._writer_number, self._env_name)
+        if self._file_list is not None:
+            self._file_list.add(f"{folder.path}/{name}")
+        self._folder = folder
         if self._function is not None:
-            return RayOutput(self._config, self._function, self._location, name, schema)
-        assert self._location is not None
-        return OutputFile(self._config, self._location, name, schema)
-
-    def _free_name(self, location: Location) -> str:
-        pattern = re.compile(re.escape(self._stem) + r"(\d+)\..*")
-        found = [pattern.fullmatch(name.lstrip(".")) for name in names_in(location)]
-        number = max((int(match.group(1)) for match in found if match), default=-1) + 1
-        return f"{self._stem}{number:06d}.{file_extension(self._config)}"
+            return RayOutput(self._config, self._function, folder, name, schema)
+        return OutputFile(self._config, folder, name, schema)
 
     def _finish(self) -> None:
         """Finish the open file: from here on it has its name."""
@@ -205,3 +214,5 @@ class RollingFiles:
             self.written.append(file.publish())
         except (OSError, pa.ArrowException) as error:
             raise write_failure(error, str(self._config.output)) from error
+        finally:
+            self._remove_run_folder()  # stays where the file is there

@@ -1,6 +1,7 @@
 """Recorded episodes on their way to disk: one open file at a time, that is followed by the next when it is full.
 
-Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `rolling_files` and `output_files`.
+Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `rolling_files`, `run_folders` and
+`output_files`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,8 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
     if info.type == fs.FileType.File:
         raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
     if info.type == fs.FileType.Directory and not config.output_append:
-        names = [name for name in names_in(location) if f"{location.path}/{name}" not in files_of_run]
+        found = names_in(location, is_deep=config.output_run_folders)
+        names = [name for name in found if f"{location.path}/{name}" not in files_of_run]
         data = [name for name in names if name.endswith(_DATA_SUFFIXES)]
         if data:
             what = f"the folder has data already: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
@@ -105,6 +107,7 @@ class EpisodeWriter:
         env_name: str | None = None,
         writer_id: str = "0",
         file_list: FileList | None = None,
+        writer_number: int = 1,
     ) -> None:
         """Begin without a file.
 
@@ -113,6 +116,7 @@ class EpisodeWriter:
             spaces, env_name: kept in the files.
             writer_id: distinguishes the files of writers of one folder.
             file_list: is told of each file before it is opened.
+            writer_number: of the env runner, from 1; in the names of run folders.
 
         Raises:
             ConfigError: options that do not go together.
@@ -121,7 +125,7 @@ class EpisodeWriter:
         self._config = config
         self._spaces, self._env_name = spaces, env_name
         self._location = locate_output(config)
-        self._id = writer_id
+        self._id, self._number = writer_id, writer_number
         self._file_list = file_list
         self._files: dict[str | None, RollingFiles] = {}
         self._report = WriteReport()
@@ -144,6 +148,7 @@ class EpisodeWriter:
                 self._config,
                 self._location,
                 self._id,
+                self._number,
                 module_id,
                 self._spaces,
                 self._env_name,
