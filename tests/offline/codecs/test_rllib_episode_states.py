@@ -78,8 +78,11 @@ def test_a_recording_of_rllib_is_written_as_it_was() -> None:
 @given(st.data())
 def test_there_and_back(data: st.DataObject) -> None:
     block = data.draw(blocks(simple=True))
-    again = through_items(block)
+    items = episodes_to_items(block, layout_of(block, None, None))
+    again = rllib_episodes.decode(items)
     assert_same_episodes(again, block)
+    states = [msgpack.unpackb(item, strict_map_key=False) for item in items["item"].to_pylist()]
+    assert [state["t"] for state in states] == (block.t_started + block.lengths).tolist()
     for chunk, length in enumerate(block.lengths.tolist()):
         given_infos = None if block.infos is None else block.infos.rows_of(chunk, 0, length + 1)
         read = None if again.infos is None else again.infos.rows_of(chunk, 0, length + 1)
