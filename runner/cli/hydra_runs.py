@@ -70,7 +70,7 @@ def _run_job(arguments: Arguments, checked: Checked | None, verdict: Verdict) ->
             checked = composed, build_experiment_config(composed)
         composed, config = checked
         with opened_run_folder(Path(hydra_config.runtime.output_dir)) as folder:
-            from runner.experiment.run import run_experiment
+            from runner.experiment.run_experiment import run_experiment
 
             verdict.judge_run(config.experiment_name, folder.path)
             return run_experiment(config, composed, folder, start_time_s=start_time_s)

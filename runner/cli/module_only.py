@@ -39,7 +39,7 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     check_holds_no_run(run_dir)
     check_memory([config])
     with opened_run_folder(run_dir) as folder:
-        from runner.experiment.run import run_experiment
+        from runner.experiment.run_experiment import run_experiment
 
         verdict.judge_run(config.experiment_name, folder.path)
         return run_experiment(config, composed, folder, start_time_s=start_time_s)

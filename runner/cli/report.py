@@ -12,8 +12,8 @@ from runner.cli.main import EXIT_INTERRUPTED
 from runner.config.errors import Problem, UserError
 
 if TYPE_CHECKING:
+    from runner.pages.page import Page
     from runner.report.followed_folder import FollowedFolder
-    from runner.report.page import Page
     from runner.report.watch_server import WatchServer
 
 _OUTPUT, _TRUST, _WATCH, _PORT = "--output", "--trust", "--watch", "--port"
@@ -60,8 +60,8 @@ def _read_page(folder: Path) -> Page:
         from runner.sweep.trials import SweepFolder
 
         return sweep_page(read_sweep(SweepFolder.open(folder)))
-    from runner.report.run_page import run_page
-    from runner.report.run_record import read_run
+    from runner.pages.run_page import run_page
+    from runner.pages.run_record import read_run
 
     return run_page(read_run(folder))
 
@@ -105,7 +105,7 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
 
 
 def _write(file: Path, page: Page) -> None:
-    from runner.report.page import render
+    from runner.pages.page import render
     from runner.tracking.result_file import write_atomically
 
     try:

@@ -69,7 +69,7 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
         print(f"resume {stored.checkpoint}")
         heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
         print("\n".join([heading, *stored.describe_changes()] if stored.changes else ["no changes"]), flush=True)
-        from runner.experiment.run import run_experiment
+        from runner.experiment.run_experiment import run_experiment
 
         verdict.judge_run(stored.config.experiment_name, stored.run_dir)
         with naming_changes(stored):

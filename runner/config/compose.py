@@ -40,7 +40,7 @@ class Composed:
 
     `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
-    with their interpolations, for a checkpoint.
+    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
     """
 
     values: dict[str, Any]
@@ -52,6 +52,7 @@ class Composed:
     config_dir: Path | None = None
     block_sources: Mapping[str, str] = field(default_factory=dict)
     unresolved: Mapping[str, Any] = field(default_factory=dict)
+    run_dir: str | None = None
 
     def write_to(self, folder: Path) -> None:
         """Write the unresolved values and the overrides as `config.yaml` and `overrides.yaml`, as Hydra does."""
@@ -112,7 +113,7 @@ class _Composition:
         if config is None:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
-        experiment = self._chosen_experiment(config)
+        experiment, run_dir = self._chosen_experiment(config), _run_dir(config)
         with open_dict(config):
             del config["hydra"]
         for key in ["algorithm", *own_blocks(config)]:
@@ -133,6 +134,7 @@ class _Composition:
             self.config_dir,
             self.provenance.blocks,
             unresolved,
+            run_dir,
         )
 
     def _all_keys(self, values: dict[str, Any]) -> list[str]:
@@ -272,6 +274,13 @@ class _Composition:
                 node[key] = None
                 if isinstance(node, DictConfig):
                     del node[key]
+
+
+def _run_dir(config: DictConfig) -> str | None:
+    try:
+        return str(config.hydra.run.dir)
+    except OmegaConfBaseException:
+        return None
 
 
 def _plain(config: DictConfig) -> dict[str, Any]:

@@ -3,66 +3,27 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from runner.checkpoints import load_checkpoint, naming_checkpoint
-from runner.checkpoints.folder import naming_older
-from runner.config.compose import Composed
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
-from runner.experiment.trainer import Trainer
-from runner.interrupts import Interrupted, interrupts, reason_to_end
+from runner.interrupts import Interrupted, reason_to_end
 from runner.locks import FolderLost
 from runner.rllink.announcement import external_text
 from runner.tracking.headline import EVALUATION_RETURN
 
+if TYPE_CHECKING:
+    from runner.experiment.trainer import Trainer
+
 EXIT_FINISHED, EXIT_INTERRUPTED = 0, 130
 
 _log = logging.getLogger(__name__)
-
-
-def run_experiment(
-    config: ExperimentConfig,
-    composed: Composed,
-    folder: RunFolder,
-    resume_from: Path | None = None,
-    start_time_s: float | None = None,
-    is_trusted: bool = False,
-) -> int:
-    """Train until a stop criterion is met, and return the exit code.
-
-    Args:
-        config: the experiment.
-        composed: values and sources of the configuration; recorded with the run.
-        folder: of progress.jsonl, result.json and checkpoints.
-        resume_from: a checkpoint to go on from.
-        start_time_s: Unix time of the start of the run; None: now.
-        is_trusted: follow the files beside the checkpoint, whoever wrote them.
-
-    Raises:
-        ConfigError: the experiment cannot be built; nothing has been trained.
-        RunFailure: the run failed; files and tracking are closed, the last checkpoint stands.
-    """
-    start_time_s = time.time() if start_time_s is None else start_time_s
-    state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
-    last_result = manifest.get("result", {})
-    with (
-        interrupts(),
-        RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
-        Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
-    ):
-        if resume_from is not None:
-            with naming_checkpoint(resume_from), naming_older(resume_from):
-                trainer.set_state(state)
-        return Run(config, trainer, records).train_until_stopped()
 
 
 class Run:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,15 +48,17 @@ from runner.rows.finished_episodes import FinishedEpisodes
 if TYPE_CHECKING:
     from ray import tune
 
+    from runner.experiment.fit import Origin
     from runner.offline.reading.recorded_source import Source
     from runner.offline.writing.recorder import Recorded
+    from runner.pages.run_record import RunRecord
     from runner.tracking import DataSet
 
 _log = logging.getLogger(__name__)
 
 
 class Trainer:
-    """Trains a policy as a configuration says. `train` is one iteration; `Run` loops over it and records.
+    """Trains a policy as a configuration says. `train` is one iteration; `fit` trains to the end and records a run.
 
     Args:
         config: the experiment, complete and checked.
@@ -65,6 +67,7 @@ class Trainer:
         loads_modules: load the parameters that `module.load_state_path` names; false where a state is set next.
         note: shows a line about waiting, or about an observation outside of its space; None: logs the latter.
         run_dir: folder that runners write to; None: they write nothing.
+        origin: what the configuration was made of, which `fit` records.
 
     Attributes:
         resources: of the plan: env runners, recorded data, learners, metrics.
@@ -86,8 +89,10 @@ class Trainer:
         loads_modules: bool = True,
         note: Callable[[str], None] | None = None,
         run_dir: Path | None = None,
+        origin: Origin | None = None,
     ) -> None:
         self.config = config
+        self._origin = origin
         self._run_dir = run_dir
         self._warn = _log.warning if note is None else note
         self._recorded_role = recorded_role if config.offline.output is not None else None
@@ -161,10 +166,12 @@ class Trainer:
     @classmethod
     def from_experiment(cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Trainer:
         """Make the trainer of `conf/experiment/<name>.yaml`, or of a file in `config_dir`, with overrides."""
+        from runner.experiment.fit import Origin
+
         composed = compose_experiment(
             [f"+experiment={name}", *overrides], None if config_dir is None else Path(config_dir)
         )
-        return cls(build_experiment_config(composed))
+        return cls(build_experiment_config(composed), origin=Origin(composed))
 
     @classmethod
     def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = (), trust: bool = False) -> Trainer:
@@ -179,11 +186,16 @@ class Trainer:
             CheckpointError: the checkpoint is cut off or altered.
             UntrustedError: somebody else wrote the checkpoint, and it asks for more than computing.
         """
-        state, manifest = load_checkpoint(Path(folder))
-        stored = StoredValues.of(Path(folder), manifest, trust).compose(overrides)
-        trainer = cls(build_experiment_config(stored), loads_modules=False)
+        from runner.experiment.fit import Origin
+
+        checkpoint = Path(folder).absolute()
+        state, manifest = load_checkpoint(checkpoint)
+        stored = StoredValues.of(checkpoint, manifest, trust).compose(overrides)
+        origin = Origin(stored, checkpoint, trust)
+        trainer = cls(build_experiment_config(stored), loads_modules=False, origin=origin)
         try:
             trainer.set_state(state)
+            trainer.last_result = dict(manifest.get("result", {}))
         except BaseException:
             trainer.close()
             raise
@@ -234,6 +246,37 @@ class Trainer:
             except Exception as failure:  # the first error is the one to report
                 _log.warning("%s", failure)
             raise
+
+    def fit(self, run_dir: str | Path | None = None) -> RunRecord:
+        """Train until a criterion of `stop` holds, and leave a run as the command line does.
+
+        The run dir has progress.jsonl, checkpoints, result.json and the configuration, MLflow has its metrics, and
+        `tracking.display` says what is shown. Ctrl-C, or the interruption of a kernel, ends it after the iteration with
+        a checkpoint; another call goes on from there in the same run dir. Afterwards the trainer can be evaluated.
+
+        Args:
+            run_dir: None: `hydra.run.dir`; of a trainer that goes on from a checkpoint, its run's.
+
+        Returns:
+            What the run left.
+
+        Raises:
+            UserError: the run dir holds another run, or the trainer was made of a dataclass.
+            RunFailure: the run failed; files and tracking are closed, the last checkpoint stands.
+        """
+        from runner.experiment.fit import fit  # it is made of trainers
+
+        record, self._origin = fit(self, self._origin, None if run_dir is None else Path(run_dir))
+        return record
+
+    @contextmanager
+    def noting(self, note: Callable[[str], None]) -> Iterator[None]:
+        """Show lines about waiting, or about an observation outside of its space, with `note` within."""
+        before, self._warn = self._warn, note
+        try:
+            yield
+        finally:
+            self._warn = before
 
     def _trained_iteration(self) -> Result:
         iteration, evaluation = self.training_iteration + 1, self.config.evaluation

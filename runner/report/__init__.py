@@ -1,4 +1,4 @@
-"""Reports: one HTML page of a sweep or of a run, that opens without a network.
+"""Reports: pages of sweeps, pages that follow a folder, and pictures of pages for MLflow.
 
 Imports neither torch nor Ray.
 """

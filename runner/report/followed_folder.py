@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from runner.config.errors import RunnerError
 from runner.locks import owner_of
-from runner.report.page import Page, render_content
-from runner.report.run_page import run_page
-from runner.report.run_record import find_videos, read_run
+from runner.pages.page import Page, render_content
+from runner.pages.run_page import run_page
+from runner.pages.run_record import find_videos, read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder

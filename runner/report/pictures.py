@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.report.page import Page
+from runner.pages.page import Page
 from runner.tracking.added_artifacts import add_artifacts
 
 _ARTIFACT_FOLDER = "report"

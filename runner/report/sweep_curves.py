@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from runner.report import charts
+from runner.pages import charts
+from runner.pages.page import Block, Figure, Table, Text
 from runner.report.coordinates import short_names, value_label
-from runner.report.page import Block, Figure, Table, Text
 from runner.report.sweep_record import SweepRecord
 from runner.report.sweep_texts import label_groups, last_part
 from runner.report.tables import as_number, count_cell, text_cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from runner.report.page import Fact, Page, Section
+from runner.pages.page import Fact, Page, Section
 from runner.report.sweep_curves import learning_curves, population
 from runner.report.sweep_record import SweepRecord, total
 from runner.report.sweep_tables import all_trials, best_trial, failed_trials, over_seeds, search_space

@@ -6,8 +6,8 @@ import shlex
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from runner.pages.page import Block, Cell, Code, Table, Text
 from runner.report.coordinates import short_names, shorten
-from runner.report.page import Block, Cell, Code, Table, Text
 from runner.report.sweep_record import SweepRecord
 from runner.report.sweep_texts import interval_text, last_part, seed_column, value_cells
 from runner.report.tables import count_cell, duration_cell, number_cell, text_cell, value_cell

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runner.pages.page import Cell
 from runner.report.coordinates import short_names, value_label
-from runner.report.page import Cell
 from runner.report.sweep_record import SweepRecord
 from runner.report.tables import value_cell
 from runner.sweep.space import SEED

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.report import charts
+from runner.pages import charts
+from runner.pages.page import Block, Figure, Table, Text
 from runner.report.coordinates import Axis, short_names
-from runner.report.page import Block, Figure, Table, Text
 from runner.report.sweep_record import SweepRecord
 from runner.report.sweep_texts import last_part, seed_column, value_cells
 from runner.report.tables import as_number, count_cell, number_cell

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.report.page import Cell
+from runner.pages.page import Cell
 from runner.tracking.headline import count_text, duration_text, number_text
 from runner.tracking.plain_values import finite_number
 

@@ -7,14 +7,15 @@ import socketserver
 import sys
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from runner.config.documents import read_regular
 from runner.interrupts import interrupts, is_interrupted
+from runner.pages.page import PAGE_SCRIPT, Content, render_document
+from runner.pages.run_files import MOST_VIDEO_BYTES
 from runner.report.followed_folder import VIDEOS, FollowedFolder
-from runner.report.page import Content, render_document
-from runner.report.run_files import MOST_VIDEO_BYTES
 
 ADDRESS = "127.0.0.1"
 # Names of this machine, with any port: a tunnel may end at another one. A foreign web page whose name leads here (DNS
@@ -29,6 +30,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _POLL_S = 0.2
+_WATCH_SCRIPT = Path(__file__).parent / "watch.js"
 
 
 class WatchServer(socketserver.ThreadingTCPServer):
@@ -50,7 +52,7 @@ class WatchServer(socketserver.ThreadingTCPServer):
         self.timeout = _POLL_S
         self.followed = followed
         # The page is there at once, and asks for what is in it: reading a long run takes seconds.
-        self.document = render_document("runner", Content("", {}), ["page.js", "watch.js"], _SOURCES).encode()
+        self.document = render_document("runner", Content("", {}), [PAGE_SCRIPT, _WATCH_SCRIPT], _SOURCES).encode()
 
     @property
     def url(self) -> str:

@@ -18,7 +18,7 @@ from runner.checkpoints import load_checkpoint, read_manifest
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
-from runner.experiment.run import run_experiment
+from runner.experiment.run_experiment import run_experiment
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times

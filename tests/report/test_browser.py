@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from runner.report.page import render
-from runner.report.run_page import run_page
-from runner.report.run_record import read_run
+from runner.pages.page import render
+from runner.pages.run_page import run_page
+from runner.pages.run_record import read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder

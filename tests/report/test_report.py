@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import vl_convert
 
-from runner.report.charts import THEMES
-from runner.report.page import Code, Figure, Page, Table, Text, render
-from runner.report.run_page import run_page
-from runner.report.run_record import read_run
+from runner.pages.charts import THEMES
+from runner.pages.page import Code, Figure, Page, Table, Text, render
+from runner.pages.run_page import run_page
+from runner.pages.run_record import read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from runner.locks import held
+from runner.pages.page import Page
 from runner.report import followed_folder
 from runner.report.followed_folder import FollowedFolder, FollowedRun, FollowedSweep
-from runner.report.page import Page
 from runner.report.watch_server import WatchServer
 from runner.tracking import ProgressLog, write_result
 from tests.conftest import QUICK, WAIT_S, Outcome

@@ -20,9 +20,9 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure, UserError
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from runner.report.page import Video, render
-from runner.report.run_page import run_page
-from runner.report.run_record import read_run
+from runner.pages.page import Video, render
+from runner.pages.run_page import run_page
+from runner.pages.run_record import read_run
 from runner.videos import VideoFile, frame_of
 from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, result_of
 

@@ -16,9 +16,10 @@ import jinja2
 import vl_convert
 from markupsafe import Markup
 
-from runner.report.charts import THEMES, Chart
+from runner.pages.charts import THEMES, Chart
 
 _FOLDER = Path(__file__).parent
+PAGE_SCRIPT = _FOLDER / "page.js"
 _VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])  # what altair writes: v6.4
 _PICTURE_WIDTH = 860
 
@@ -189,7 +190,7 @@ def render(page: Page) -> str:
     nothing may be loaded.
     """
     content = render_content(page)
-    return render_document(f"{page.title} - {page.kind}", content, ["page.js"], "media-src data:")
+    return render_document(f"{page.title} - {page.kind}", content, [PAGE_SCRIPT], "media-src data:")
 
 
 def render_content(page: Page) -> Content:
@@ -207,16 +208,16 @@ def render_content(page: Page) -> Content:
     return Content(html, {keys[id(figure)]: figure.spec() for figure in page.figures})
 
 
-def render_document(title: str, content: Content, scripts: Sequence[str], sources: str) -> str:
+def render_document(title: str, content: Content, scripts: Sequence[Path], sources: str) -> str:
     """Return an HTML text.
 
     Args:
         title: of the window.
         content: of the page.
-        scripts: files of this folder that run after the library of charts.
+        scripts: files that run after the library of charts.
         sources: what may be loaded, in the words of a content security policy.
     """
-    texts = [_library(), *((_FOLDER / name).read_text(encoding="utf-8") for name in scripts)]
+    texts = [_library(), *(file.read_text(encoding="utf-8") for file in scripts)]
     return (
         _environment()
         .get_template("page.html.j2")

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from runner.config.documents import read_regular
-from runner.report.page import Block, Cell, Code, Table, Text, Video
-from runner.report.run_record import RunRecord
+from runner.pages.page import Block, Cell, Code, Table, Text, Video
+from runner.pages.run_record import RunRecord
 from runner.tracking.summary import resume_command
 
 MOST_VIDEO_BYTES = 16_000_000

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from runner.report import charts
-from runner.report.page import Block, Code, Fact, Figure, Page, Section, Text
-from runner.report.run_files import configuration, embed_video, environment, videos
-from runner.report.run_record import RunRecord
+from runner.pages import charts
+from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
+from runner.pages.run_files import configuration, embed_video, environment, videos
+from runner.pages.run_record import RunRecord
 from runner.tracking.growing_columns import Column
 from runner.tracking.headline import (
     ENV_STEPS,

@@ -1,0 +1,52 @@
+"""A run of an experiment: its folder and records, a trainer, and the loop around it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from runner.checkpoints import load_checkpoint, naming_checkpoint
+from runner.checkpoints.folder import naming_older
+from runner.config.compose import Composed
+from runner.config.schemas import ExperimentConfig
+from runner.experiment.run import Run
+from runner.experiment.run_folder import RunFolder
+from runner.experiment.run_records import RunRecords
+from runner.experiment.trainer import Trainer
+from runner.interrupts import interrupts
+
+
+def run_experiment(
+    config: ExperimentConfig,
+    composed: Composed,
+    folder: RunFolder,
+    resume_from: Path | None = None,
+    start_time_s: float | None = None,
+    is_trusted: bool = False,
+) -> int:
+    """Train until a stop criterion is met, and return the exit code.
+
+    Args:
+        config: the experiment.
+        composed: values and sources of the configuration; recorded with the run.
+        folder: of progress.jsonl, result.json and checkpoints.
+        resume_from: a checkpoint to go on from.
+        start_time_s: Unix time of the start of the run; None: now.
+        is_trusted: follow the files beside the checkpoint, whoever wrote them.
+
+    Raises:
+        ConfigError: the experiment cannot be built; nothing has been trained.
+        RunFailure: the run failed; files and tracking are closed, the last checkpoint stands.
+    """
+    start_time_s = time.time() if start_time_s is None else start_time_s
+    state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
+    last_result = manifest.get("result", {})
+    with (
+        interrupts(),
+        RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
+        Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
+    ):
+        if resume_from is not None:
+            with naming_checkpoint(resume_from), naming_older(resume_from):
+                trainer.set_state(state)
+        return Run(config, trainer, records).train_until_stopped()
