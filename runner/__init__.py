@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.experiment.env_runner_builder import make_env_runner
     from runner.experiment.trainer import Trainer
+    from runner.pages.run_record import RunRecord, read_run
 
-__all__ = ["Trainer", "make_env_runner"]
+__all__ = ["RunRecord", "Trainer", "make_env_runner", "read_run"]
+
+_MODULES = {  # they import torch or numpy; `runner validate` must not
+    "RunRecord": "runner.pages.run_record",
+    "Trainer": "runner.experiment.trainer",
+    "make_env_runner": "runner.experiment.env_runner_builder",
+    "read_run": "runner.pages.run_record",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "Trainer":  # imports torch; `runner validate` must not
-        from runner.experiment.trainer import Trainer
-
-        return Trainer
-    if name == "make_env_runner":
-        from runner.experiment.env_runner_builder import make_env_runner
-
-        return make_env_runner
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_MODULES[name]), name)

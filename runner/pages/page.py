@@ -22,6 +22,7 @@ _FOLDER = Path(__file__).parent
 PAGE_SCRIPT = _FOLDER / "page.js"
 _VEGA_LITE = ".".join(alt.SCHEMA_VERSION.split(".")[:2])  # what altair writes: v6.4
 _PICTURE_WIDTH = 860
+_ON_PAPER = {**THEMES["light"], "background": "#ffffff", "padding": 14}
 
 
 @dataclass(frozen=True)
@@ -110,9 +111,22 @@ class Figure:
 
     def to_png(self) -> bytes:
         """Return a picture on a white ground, twice as fine as on the page."""
-        config = {**THEMES["light"], "background": "#ffffff", "padding": 14}
         spec = self.spec(_PICTURE_WIDTH)
-        return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=config))
+        return bytes(vl_convert.vegalite_to_png(spec, vl_version=_VEGA_LITE, scale=2.0, config=_ON_PAPER))
+
+    def to_svg(self, width: int = _PICTURE_WIDTH) -> str:
+        """Return a picture on a white ground."""
+        svg: str = vl_convert.vegalite_to_svg(self.spec(width), vl_version=_VEGA_LITE, config=_ON_PAPER)
+        return svg
+
+    def address(self, width: int = _PICTURE_WIDTH) -> str:
+        """Return the picture as an address that has all of it: names in it meet no others, and nothing in it runs."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.to_svg(width).encode()).decode()}"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows."""
+        image = Markup('<img src="{}" alt="{}" style="max-width:100%;height:auto">')
+        return str(image.format(self.address(), self.title or self.name))
 
 
 @dataclass(frozen=True)
@@ -197,7 +211,7 @@ def render_content(page: Page) -> Content:
     """Return what is between the scripts of a page."""
     keys = _keys(page)
     html = (
-        _environment()
+        templates()
         .get_template("content.html.j2")
         .render(
             page=page,
@@ -219,7 +233,7 @@ def render_document(title: str, content: Content, scripts: Sequence[Path], sourc
     """
     texts = [_library(), *(file.read_text(encoding="utf-8") for file in scripts)]
     return (
-        _environment()
+        templates()
         .get_template("page.html.j2")
         .render(
             title=title,
@@ -256,7 +270,9 @@ def _side_by_side(blocks: Sequence[Block]) -> list[list[Block]]:
     return groups
 
 
-def _environment() -> jinja2.Environment:
+@cache
+def templates() -> jinja2.Environment:
+    """Return the templates of this folder, which escape what they are given."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER),
         autoescape=True,

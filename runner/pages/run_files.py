@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from runner.config.documents import read_regular
 from runner.pages.page import Block, Cell, Code, Table, Text, Video
-from runner.pages.run_record import RunRecord
 from runner.tracking.summary import resume_command
+
+if TYPE_CHECKING:
+    from runner.pages.run_record import RunRecord
 
 MOST_VIDEO_BYTES = 16_000_000
 

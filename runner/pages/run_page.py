@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runner.config.errors import Problem, UserError, nearest_match
 from runner.pages import charts
 from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
 from runner.pages.run_files import configuration, embed_video, environment, videos
-from runner.pages.run_record import RunRecord
 from runner.tracking.growing_columns import Column
 from runner.tracking.headline import (
     ENV_STEPS,
@@ -27,6 +27,9 @@ from runner.tracking.headline import (
     number_text,
 )
 from runner.tracking.series import axis_of, axis_title, last_values, plain, thin
+
+if TYPE_CHECKING:  # a record draws itself
+    from runner.pages.run_record import RunRecord
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
 _ITERATION_S = "time_this_iter_s"
@@ -212,6 +215,23 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
         caption=" ".join(texts),
         height=height,
     )
+
+
+def curves_of(record: RunRecord, metrics: Sequence[str]) -> Figure:
+    """Return metrics in one chart, a single one with its band.
+
+    Raises:
+        UserError: the run has no such metric, or none is named.
+    """
+    for name in metrics or ("",):
+        if name not in record.columns:
+            nearest = nearest_match(name, list(record.columns))
+            problem = Problem("this run has no such metric", str(record.path), name, ", ".join(record.columns), nearest)
+            raise UserError(problem.render_alone())
+    lines = [_Line.find(record.columns, name, name) for name in metrics]
+    if len(lines) > 1:
+        lines = [_Line(line.name, line.y) for line in lines]
+    return _figure(record, "curves", lines, metrics[0] if len(metrics) == 1 else "")
 
 
 # -- small charts -----------------------------------------------------------------------------------------------------

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from runner.config.documents import parse_json, read_regular
 from runner.config.yaml_bounds import MAX_YAML_BYTES
 from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.locks import owner_of
 from runner.tracking.growing_columns import Column
-from runner.tracking.series import choose_axis, read_columns
+from runner.tracking.series import choose_axis, last_values, read_columns
+
+if TYPE_CHECKING:
+    from runner.pages.page import Figure
 
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
 
@@ -32,6 +35,7 @@ class RunRecord:
         config: the configuration as YAML; empty if it is not there.
         overrides: the command line's.
         checkpoint: the newest one; empty if there is none.
+        best_checkpoint: by `checkpoint.metric`; empty if there is none.
         videos: MP4 files of filmed episodes, the oldest first.
     """
 
@@ -46,9 +50,31 @@ class RunRecord:
     overrides: list[str]
     checkpoint: str
     videos: Sequence[Path] = ()
+    best_checkpoint: str = ""
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The last number of each metric."""
+        return last_values(self.columns)
+
+    def curves(self, *metrics: str) -> Figure:
+        """Return the curves of metrics, which a notebook shows.
+
+        Raises:
+            UserError: the run has no such metric.
+        """
+        from runner.pages.run_page import curves_of  # imports altair
+
+        return curves_of(self, metrics)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: how the run stands, and its curves."""
+        from runner.pages.card import run_card
+
+        return run_card(self)
 
 
-def read_run(run_dir: Path, columns: Mapping[str, Column] | None = None) -> RunRecord:
+def read_run(run_dir: str | Path, columns: Mapping[str, Column] | None = None) -> RunRecord:
     """Return everything that a page of it shows; what is not there is left out.
 
     Args:
@@ -58,6 +84,7 @@ def read_run(run_dir: Path, columns: Mapping[str, Column] | None = None) -> RunR
     Raises:
         OSError: progress.jsonl cannot be read.
     """
+    run_dir = Path(run_dir)
     columns = read_columns(run_dir) if columns is None else columns
     is_running = _is_running(run_dir)
     result = {} if is_running else _read_json(run_dir / _RESULT_FILE)  # of an earlier end
@@ -73,6 +100,7 @@ def read_run(run_dir: Path, columns: Mapping[str, Column] | None = None) -> RunR
         config=_read_text(run_dir / _HYDRA / "config.yaml"),
         overrides=overrides,
         checkpoint=str(result.get("checkpoint") or ""),
+        best_checkpoint=str(result.get("best_checkpoint") or ""),
         videos=find_videos(run_dir / "videos"),
     )
 
