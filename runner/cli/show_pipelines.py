@@ -12,15 +12,12 @@ import torch
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import ModuleParts, build_parts, weights_of
+from runner.pipelines.description import ENDS, columns_of, space_text
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline
 from runner.pipelines.profile import time_pieces
 
-_TITLES = {
-    "env_to_module": "env_to_module   running episodes -> batch of the next forward pass",
-    "module_to_env": "module_to_env   module outputs -> actions of the next step",
-    "learner": "learner         episode chunks -> train batch",
-}
+_TITLES = {name: f"{name:<15} {begins} -> {ends}" for name, (begins, ends) in ENDS.items()}
 _LEARNER_PASSES = 3
 
 # Microseconds of each piece of a module's three pipelines, by the pipeline's name.
@@ -121,18 +118,5 @@ def _changes(before: Spaces, after: Spaces, width: int) -> Iterator[str]:
             yield f"     {'':<{width}}  {kind} are {space_text(space)} from here on"
 
 
-def space_text(space: gym.Space[Any]) -> str:
-    """A space on one line; bounds of a Box only where they are the same everywhere."""
-    if isinstance(space, gym.spaces.Dict):
-        return "Dict(" + ", ".join(f"{key}: {space_text(part)}" for key, part in space.spaces.items()) + ")"
-    if isinstance(space, gym.spaces.Tuple):
-        return "Tuple(" + ", ".join(map(space_text, space.spaces)) + ")"
-    if isinstance(space, gym.spaces.Box) and (len({*space.low.flat}) > 1 or len({*space.high.flat}) > 1):
-        return f"Box({space.shape}, {space.dtype})"
-    return str(space)
-
-
 def _columns(piece: ConnectorPiece) -> str:
-    parts = {"reads": piece.reads, "writes": piece.writes, "per fragment": piece.writes_per_fragment}
-    parts["reports"] = tuple(piece.reports)
-    return "   ".join(f"{label} {', '.join(columns)}" for label, columns in parts.items() if columns)
+    return "   ".join(f"{label} {', '.join(columns)}" for label, columns in columns_of(piece).items())

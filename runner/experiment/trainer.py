@@ -18,11 +18,11 @@ from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.callback_checks import with_evaluation
 from runner.config.compose import compose_experiment
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import Problem, RunFailure, UserError, nearest_match
 from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
-from runner.config.plans import needs_of
+from runner.config.plans import needs_of, read_plan
 from runner.config.schemas import ENV_STEPS, ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -41,8 +41,10 @@ from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModulePlan, build_parts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.piece_metrics import merged_metrics
+from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import Result, RunMetrics, make_plan
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
+from runner.plans.shown_plan import ShownPlan
 from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
@@ -225,6 +227,26 @@ class Trainer:
     def plans(self) -> list[ModulePlan]:
         """The plan of each module: its agents and its spaces."""
         return [module_parts.plan for module_parts in self._parts.values()]
+
+    @property
+    def plan(self) -> ShownPlan:
+        """The execution plan, which prints as a tree and which a notebook draws."""
+        return ShownPlan(read_plan(self.config.algorithm.plan))
+
+    def pipelines(self, module_id: str = DEFAULT_MODULE_ID) -> ShownPipelines:
+        """Return the connector pipelines of a module, which a notebook draws.
+
+        Raises:
+            UserError: there is no such module.
+        """
+        if module_id not in self._parts:
+            nearest = nearest_match(module_id, list(self._parts))
+            problem = Problem(
+                "there is no such module", "Trainer.pipelines", module_id, ", ".join(self._parts), nearest
+            )
+            raise UserError(problem.render_alone())
+        parts = self._parts[module_id]
+        return ShownPipelines(parts.env_to_module, parts.module_to_env, parts.learner)
 
     def train(self) -> Result:
         """Run one iteration: sample, update, and evaluate when it is due.

@@ -12,6 +12,7 @@ from runner.config.connector_metrics import connector_metric
 from runner.config.errors import Problem
 from runner.config.piece_reports import meaning_of
 from runner.episodes.columns import block_from_episodes
+from runner.pipelines.drawing import draw_pipeline
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.piece_graph import PipelineGraph
 from runner.pipelines.piece_list import PieceList, named_pieces
@@ -191,6 +192,10 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         """Let each piece add its columns of a finished fragment."""
         for piece in self._completing.values():
             piece.complete_fragment(columns, rl_module)
+
+    def _repr_svg_(self) -> str:
+        """Return what a notebook shows: the pieces in order, with the columns that they read and write."""
+        return draw_pipeline(self)
 
     def to_graph(self) -> PipelineGraph:
         """Return the graphs of all pieces, one after the other."""

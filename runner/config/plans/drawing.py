@@ -14,7 +14,7 @@ _LAST = "StandardMetricsReporting"
 
 def draw_plan(plan: Plan) -> str:
     """Draw a plan that has been checked, one line an operator; options that are at their defaults are left out."""
-    whole = _completed(plan)
+    whole = completed(plan)
     lines = list(_draw(whole, "", items_after(whole)))
     width = max(len(left) for left, _ in lines)
     needs = ", ".join(dict.fromkeys(need for step in steps_of(plan) for need in step.needs))
@@ -22,8 +22,8 @@ def draw_plan(plan: Plan) -> str:
     return "\n".join([title, *(f"{left:<{width}}  {right}".rstrip() for left, right in lines)])
 
 
-def _completed(plan: Plan) -> Plan:
-    """Add the operator that ends every plan by itself."""
+def completed(plan: Plan) -> Plan:
+    """Return a plan with the operator that ends every plan by itself."""
     if plan[-1].name == _LAST:
         return plan
     schema = OPERATORS[_LAST]
@@ -37,31 +37,43 @@ def _draw(plan: Plan, indent: str, given: Mapping[str, Items]) -> Iterator[tuple
         inner = indent + ("   " if is_last else "│  ")
         for index, branch in enumerate(step.plans):
             is_last_branch = index == len(step.plans) - 1
-            yield f"{inner}{'└─ ' if is_last_branch else '├─ '}plan {index}{_is_given_on(step, index)}", ""
+            given_on = {None: "", True: ", given on", False: ", not given on"}[is_given_on(step, index)]
+            yield f"{inner}{'└─ ' if is_last_branch else '├─ '}plan {index}{given_on}", ""
             yield from _draw(branch, inner + ("   " if is_last_branch else "│  "), given)
 
 
 def _head(step: Step) -> str:
-    options = step.arguments
-    if step.config is not None:
-        defaults = options_of(type(step.config)())
-        options = {name: value for name, value in options_of(step.config).items() if value != defaults[name]}
-    shown = ", ".join(f"{name}={_shown(value)}" for name, value in options.items())
+    shown = ", ".join(f"{name}={text}" for name, text, is_default in shown_options(step) if not is_default)
     return f"{step.name}({shown})" if shown else step.name
+
+
+def shown_options(step: Step) -> list[tuple[str, str, bool]]:
+    """Return name and value of each option, without plans, and whether the value is the default."""
+    if step.config is None:
+        return [(name, _shown(value), False) for name, value in step.arguments.items()]
+    defaults = options_of(type(step.config)())
+    return [(name, _shown(value), value == defaults[name]) for name, value in options_of(step.config).items()]
 
 
 def _shown(value: Any) -> str:
     return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)
 
 
-def _is_given_on(step: Step, index: int) -> str:
+def is_given_on(step: Step, index: int) -> bool | None:
+    """Return whether the items of one of several plans are given on; None: those of all of them."""
     assert isinstance(step.config, BranchesConfig)
     chosen = step.config.output_indexes
-    return "" if chosen is None else (", given on" if index in chosen else ", not given on")
+    return None if chosen is None else index in chosen
+
+
+def items_text(step: Step, given: Mapping[str, Items]) -> str:
+    """Return the names of the items that a step gives; empty where they are not known."""
+    items = None if step.is_function else given[step.key]
+    return "" if items is None else " or ".join(items)
 
 
 def _items(step: Step, given: Mapping[str, Items]) -> str:
     if step.is_function:
         return "makes the whole plan"
-    items = given[step.key]
-    return "" if items is None else f"-> {' or '.join(items)}"
+    text = items_text(step, given)
+    return f"-> {text}" if text else ""

@@ -1,0 +1,4 @@
+"""Drawings as SVG texts that need nothing else: boxes with arrows, and small curves.
+
+Imports the standard library only.
+"""

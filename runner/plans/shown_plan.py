@@ -1,0 +1,53 @@
+"""A plan that shows itself: as a tree of text, and in a notebook as boxes with arrows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from runner.config.plans import Plan, draw_plan
+from runner.config.plans.drawing import completed, is_given_on, items_text, shown_options
+from runner.config.plans.item_checks import items_after
+from runner.config.plans.steps import Items, Step
+from runner.drawings.boxes import Box, Flow, Line, draw
+
+
+@dataclass(frozen=True)
+class ShownPlan:
+    """The execution plan of an algorithm.
+
+    Attributes:
+        steps: its operators, in order.
+    """
+
+    steps: Plan
+
+    def __str__(self) -> str:
+        return draw_plan(self.steps)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_svg_(self) -> str:
+        """Return what a notebook shows: operators with their options and the resources that they work with."""
+        whole = completed(self.steps)
+        return draw(_flow(whole, items_after(whole)), str(self))
+
+
+def _flow(plan: Plan, given: Mapping[str, Items], title: str = "", has_end: bool = True) -> Flow:
+    boxes = [_box(step, given) for step in plan]
+    gives: list[str | None] = [items_text(step, given) for step in plan]
+    if not has_end:
+        gives[-1] = None
+    return Flow(boxes, gives, title)
+
+
+def _box(step: Step, given: Mapping[str, Items]) -> Box:
+    options = [Line(name, text, is_default) for name, text, is_default in shown_options(step)]
+    needs = [Line("works with", ", ".join(step.needs))] if step.needs else []
+    flows = []
+    for index, plan in enumerate(step.plans):
+        chosen = is_given_on(step, index)
+        text = {None: "", True: ", given on", False: ", not given on"}[chosen]
+        flows.append(_flow(plan, given, f"plan {index}{text}", chosen is not False))
+    return Box(step.name, [*options, *needs], flows)
