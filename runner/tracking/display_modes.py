@@ -7,15 +7,21 @@ import sys
 from typing import Literal, TextIO
 
 from runner.tracking.display import Display, NoDisplay, PlainDisplay
+from runner.tracking.notebook_display import NotebookDisplay, is_in_notebook
 
 DisplayMode = Literal["auto", "live", "plain", "none"]
 
 
 def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
-    """Return the display for `mode` on `stream` (None: stdout). "auto" is live on a terminal and plain elsewhere."""
-    stream = sys.stdout if stream is None else stream
+    """Return the display for `mode` on `stream` (None: stdout, or a notebook's output).
+
+    "auto" is live on a terminal and in a notebook, and plain elsewhere.
+    """
     if mode == "none":
         return NoDisplay()
+    if mode != "plain" and stream is None and is_in_notebook():
+        return NotebookDisplay()
+    stream = sys.stdout if stream is None else stream
     if mode == "plain" or (mode == "auto" and not is_capable_terminal(stream)):
         return PlainDisplay(stream)
     from rich.console import Console
