@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,10 +229,17 @@ def curves_of(record: RunRecord, metrics: Sequence[str]) -> Figure:
             nearest = nearest_match(name, list(record.columns))
             problem = Problem("this run has no such metric", str(record.path), name, ", ".join(record.columns), nearest)
             raise UserError(problem.render_alone())
-    lines = [_Line.find(record.columns, name, name) for name in metrics]
-    if len(lines) > 1:
-        lines = [_Line(line.name, line.y) for line in lines]
-    return _figure(record, "curves", lines, metrics[0] if len(metrics) == 1 else "")
+    if len(metrics) == 1:
+        return _figure(record, "curves", [_Line.find(record.columns, metrics[0], metrics[0])], metrics[0])
+    stem = _common_stem(metrics)
+    lines = [_Line(name.removeprefix(f"{stem}/"), record.columns[name]) for name in metrics]
+    return _figure(record, "curves", lines, stem)
+
+
+def _common_stem(metrics: Sequence[str]) -> str:
+    """Return the parts between slashes that all names begin with."""
+    parts = zip(*(name.split("/")[:-1] for name in metrics), strict=False)
+    return "/".join(names[0] for names in takewhile(lambda names: len(set(names)) == 1, parts))
 
 
 # -- small charts -----------------------------------------------------------------------------------------------------

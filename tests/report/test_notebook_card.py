@@ -74,6 +74,14 @@ def test_curves_of_chosen_metrics(tmp_path: Path) -> None:
     assert "total_loss" in picture
 
 
+def test_curves_of_one_kind_have_short_names(tmp_path: Path) -> None:
+    record = read_run(write_run(tmp_path / "run", LINES, FINISHED))
+    figure = record.curves("learners/default_policy/total_loss", "learners/default_policy/curr_kl_coeff")
+    assert {row["series"] for row in figure.points["points"]} == {"total_loss", "curr_kl_coeff"}
+    (picture,) = pictures_of(figure._repr_html_())
+    assert "learners/default_policy" in picture
+
+
 @pytest.mark.parametrize("metrics", [["env_runners/episode_return_meen"], []])
 def test_a_metric_that_is_not_there_is_an_error(tmp_path: Path, metrics: list[str]) -> None:
     record = read_run(write_run(tmp_path / "run", LINES))
