@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -16,6 +14,7 @@ from runner.config.callback_checks import with_evaluation
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS
+from runner.config.own_code import problem_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
@@ -42,7 +41,6 @@ from runner.pipelines.recorded_episodes import with_held_observations
 T = TypeVar("T")
 
 _RECORDED_STEPS = 64
-_PACKAGE_DIR = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -224,16 +222,4 @@ def _problems_of(error: Exception, stage: str) -> list[Problem]:
         return [replace(error.problem, where=where)]
     if isinstance(error, RunnerError):
         return [Problem(str(error), stage)]
-    return [Problem(f"{type(error).__name__}: {error}", f"{stage}, {_place_of(error)}")]
-
-
-def _place_of(error: Exception) -> str:
-    """Return file and line of an error: the innermost ones outside of runner and installed packages, if any."""
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [
-        frame
-        for frame in frames
-        if not Path(frame.filename).is_relative_to(_PACKAGE_DIR) and "site-packages" not in frame.filename
-    ]
-    frame = (theirs or list(frames))[-1]
-    return f"{frame.filename}:{frame.lineno}"
+    return [problem_of(error, stage)]

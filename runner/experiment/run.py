@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
+from runner.config.own_code import problem_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
@@ -116,8 +118,7 @@ class Run:
             reason = f"{type(error).__name__}: {error}"
             _log.exception("the run failed")
             self._records.finish("failed", reason)
-            where = f"runner itself or code of yours that it called; the stack trace is in {self._log_path}"
-            raise RunFailure(Problem(reason, where=where)) from error
+            raise RunFailure(_failure_of(error, self._records.run_dir)) from error
 
     def _keep_trained_iteration(self) -> None:
         """Keep a trained iteration whose evaluation failed: its metrics line and a checkpoint."""
@@ -143,6 +144,20 @@ class Run:
         every = self._config.checkpoint.every_iterations
         return every is not None and self._trainer.training_iteration % every == 0
 
-    @property
-    def _log_path(self) -> Path:
-        return self._records.run_dir / "runner.log"
+
+@contextmanager
+def own_errors_told(run_dir: Path) -> Iterator[None]:
+    """Raise what the user's code raises within as a failure that names its line."""
+    try:
+        yield
+    except (RunnerError, Interrupted):
+        raise
+    except Exception as error:
+        _log.exception("the run cannot begin")
+        raise RunFailure(_failure_of(error, run_dir)) from error
+
+
+def _failure_of(error: Exception, run_dir: Path) -> Problem:
+    """Describe an error by the user's line that it came through; where the stack trace is."""
+    problem, trace = problem_of(error), f"the stack trace is in {run_dir / 'runner.log'}"
+    return replace(problem, where=f"{problem.where or 'runner itself'}; {trace}")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
 from runner.config.compose import Composed
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.run import Run
+from runner.experiment.run import Run, own_errors_told
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer
@@ -44,8 +45,12 @@ def run_experiment(
     with (
         interrupts(),
         RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
-        Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir) as trainer,
+        ExitStack() as stack,
     ):
+        with own_errors_told(records.run_dir):
+            trainer = stack.enter_context(
+                Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir)
+            )
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)

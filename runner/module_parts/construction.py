@@ -13,9 +13,11 @@ from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
+from runner.config.own_code import is_bad_call, is_own, place_of, problem_of
 from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, read_plan
 from runner.config.schemas import ExperimentConfig
 from runner.learners.loss import Loss, find_misfit
+from runner.module_parts.module_checks import SUPER_FIRST, ModuleCheck, find_wrong_class
 from runner.module_parts.module_plan import ModulePlan
 from runner.module_parts.parts import ActingParts, ModuleParts
 from runner.modules.rl_module import RLModule
@@ -57,6 +59,8 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
             module.is_stateful,
             plan.agents is not None,
         )
+    if _is_checked(config, module):
+        _raise(ModuleCheck(module).acting())
     check_reads(module.inputs, env_to_module.check_order(()), f"module {plan.module._target_}", "env_to_module")
     acted = {*module_to_env.check_order(module.outputs), *module_to_env.writes_per_fragment}
     recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
@@ -83,6 +87,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
     module = acting_parts.module
+    if _is_checked(config, module):
+        needs = (*loss.needs, *(("vf_preds",) if learner.reads_module else ()))
+        _raise(ModuleCheck(module).learning(needs))
     reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
     check_reads(reads, learner.check_order(()), plan.algorithm.loss, where)
     _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
@@ -187,8 +194,39 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
         try:
             module: RLModule = module_class(*spaces, plan.module)
         except (TypeError, ValueError) as error:
-            raise ConfigError([Problem(str(error), where=where, got=plan.module._target_)]) from error
+            raise ConfigError([_unmade_module(error, where, module_class)]) from error
+        except Exception as error:
+            if not is_own(module_class):
+                raise
+            raise ConfigError([_unmade_module(error, where, module_class)]) from error
+    wrong = find_wrong_class(module) if is_own(module_class) else None
+    if wrong is not None:
+        raise ConfigError([wrong])
     return module
+
+
+def _unmade_module(error: Exception, where: str, module_class: type[RLModule]) -> Problem:
+    """Describe why a module cannot be made; of the user's own class by the line that says so."""
+    if not is_own(module_class):
+        return Problem(str(error), where, f"{module_class.__module__}.{module_class.__qualname__}")
+    problem = problem_of(error, where)
+    if is_bad_call(error):
+        allowed = "__init__(self, observation_space, action_space, config)"
+        return Problem(str(error), f"{where}, {place_of(module_class, '__init__')}", allowed=allowed)
+    is_early = "before Module.__init__() call" in str(error)  # torch's text
+    what = f"{module_class.__name__} cannot be made: {problem.what}"
+    return replace(problem, what=what, allowed=SUPER_FIRST if is_early else problem.allowed)
+
+
+def _is_checked(config: ExperimentConfig, module: RLModule) -> bool:
+    """Return whether a module's passes are checked: the user's, where no other module takes part in them."""
+    return is_own(type(module)) and not config.multi_agent.multi_rl_module
+
+
+def _raise(problems: Iterator[Problem]) -> None:
+    found = list(dict.fromkeys(problems))
+    if found:
+        raise ConfigError(found)
 
 
 def learner_device(config: ExperimentConfig) -> torch.device:

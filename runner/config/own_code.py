@@ -1,0 +1,122 @@
+"""Where the user's own code stands: lines of classes and methods, and the line of it that an error came from."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sysconfig
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from runner.config.errors import Problem, list_names, nearest_match
+
+_PACKAGE_DIR = Path(__file__).resolve().parents[1]
+_LIBRARY_DIRS = tuple({sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
+_MOST_ARGUMENTS = 4
+_UNEXPECTED = re.compile(r"(?P<called>\w+)(\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'")
+
+
+def is_own(part: type) -> bool:
+    """Return whether a class is none of runner's."""
+    return part.__module__.partition(".")[0] != _PACKAGE_DIR.name
+
+
+def is_own_method(part: type, method: str) -> bool:
+    """Return whether the user wrote this method of a class."""
+    return _is_own_code(getattr(getattr(part, method, None), "__code__", None))
+
+
+def line_of(part: Any) -> str | None:
+    """Return file:line of a class or function; None where its source cannot be found."""
+    try:
+        code = inspect.unwrap(part).__code__ if not isinstance(part, type) else None
+        if code is not None:
+            return f"{code.co_filename}:{code.co_firstlineno}"
+        return f"{inspect.getsourcefile(part)}:{inspect.getsourcelines(part)[1]}"
+    except (AttributeError, OSError, TypeError):
+        return None
+
+
+def place_of(part: type, *methods: str) -> str:
+    """Return file:line and name of the first of the methods that the user wrote; of the class where there is none."""
+    for method in methods:
+        if is_own_method(part, method):
+            return f"{line_of(getattr(part, method))}, {part.__name__}.{method}"
+    return ", ".join(filter(None, (line_of(part), part.__name__)))
+
+
+def problem_of(error: BaseException, where: str | None = None) -> Problem:
+    """Describe an error by the user's newest line that it came through, and by what the function there was given.
+
+    Args:
+        error: with its traceback; only frames below the one that caught it count.
+        where: what the user knows the failed part by, a key of the configuration for example; an error that came
+            through no line of the user's is placed by it alone. None: the line that raised such an error.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    lines = traceback.extract_tb(error.__traceback__)
+    what = f"{type(error).__name__}: {error}".rstrip(": ")
+    for frame, line in zip(reversed(frames), reversed(lines), strict=True):
+        if _is_own_code(frame.f_code):
+            name = frame.f_code.co_qualname.replace("<locals>.", "")
+            place = ", ".join(filter(None, (where, f"{line.filename}:{line.lineno}", name)))
+            names, wanted = _names_for(error, frame)
+            is_listed = names and not isinstance(error, AttributeError)
+            allowed = list_names(names, wanted) if is_listed else None
+            return Problem(what, place, _arguments_of(frame), allowed, nearest_match(wanted, names))
+    return Problem(what, where or (f"runner itself, {lines[-1].filename}:{lines[-1].lineno}" if lines else None))
+
+
+def is_bad_call(error: BaseException) -> bool:
+    """Return whether a function was called with arguments that it does not take: the caller's line raised this."""
+    tb = error.__traceback__
+    return isinstance(error, TypeError) and tb is not None and tb.tb_next is None
+
+
+def outline(value: Any) -> str | None:
+    """Return shape and dtype of an array or tensor, of each in a dict or tuple; None where there is none."""
+    if hasattr(value, "ndim") and hasattr(value, "dtype"):
+        return f"{tuple(value.shape)} {str(value.dtype).removeprefix('torch.')}"
+    if isinstance(value, Mapping):
+        parts = {key: outline(part) for key, part in value.items()}
+        return ", ".join(f"{key} {text}" for key, text in parts.items() if text) or None
+    if isinstance(value, tuple):
+        return ", ".join(filter(None, map(outline, value))) or None
+    return None
+
+
+def _names_for(error: BaseException, frame: FrameType) -> tuple[list[str], str]:
+    """Return the names that could stand where a wrong one stood, and the wrong one; nothing where it is unknown."""
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+        wanted = error.args[0]
+        for value in frame.f_locals.values():
+            if isinstance(value, Mapping) and wanted not in value and value and all(isinstance(k, str) for k in value):
+                return list(value), wanted
+        return [], wanted
+    if isinstance(error, AttributeError) and error.name is not None:
+        return [name for name in dir(error.obj) if not name.startswith("_")], error.name
+    match = _UNEXPECTED.match(str(error)) if isinstance(error, TypeError) else None
+    called = frame.f_locals.get(match["called"], frame.f_globals.get(match["called"])) if match else None
+    if match is None or not callable(called):
+        return [], ""
+    return [name for name in inspect.signature(called).parameters if name != "self"], match["name"]
+
+
+def _arguments_of(frame: FrameType) -> str | None:
+    """Return shapes and dtypes of the arguments of a frame's function; None where there are none."""
+    code = frame.f_code
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    outlined = [(name, outline(frame.f_locals[name])) for name in names if name in frame.f_locals]
+    texts = [f"{name}: {text}" for name, text in outlined if text]
+    return "\n".join(texts[:_MOST_ARGUMENTS]) or None
+
+
+def _is_own_code(code: CodeType | None) -> bool:
+    if code is None or code.co_filename.startswith("<"):
+        return False
+    path = Path(code.co_filename)
+    is_installed = any(path.is_relative_to(folder) for folder in _LIBRARY_DIRS) or "site-packages" in path.parts
+    return not path.is_relative_to(_PACKAGE_DIR) and not is_installed

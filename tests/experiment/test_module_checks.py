@@ -1,0 +1,258 @@
+"""A module of the user's that breaks what runners and losses rely on is refused when it is made, with its line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.module_parts import build_parts
+from runner.modules import RLModule
+
+HERE = "tests.experiment.test_module_checks"
+CARTPOLE = "+experiment=ppo_cartpole"
+
+
+class Good(RLModule):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.pi, self.vf = nn.Linear(4, 2), nn.Linear(4, 1)
+
+    def forward_train(self, batch: Any) -> Any:
+        return {"action_dist_inputs": self.pi(batch["obs"]), "vf_preds": self.vf(batch["obs"]).squeeze(-1)}
+
+
+def training_with(make: Callable[[Any, Any], Any]) -> type[RLModule]:
+    """Return a module whose `forward_train` returns something else, made from its two outputs."""
+
+    class Altered(Good):
+        def forward_exploration(self, batch: Any) -> Any:
+            return {"action_dist_inputs": self.pi(batch["obs"])}
+
+        def forward_train(self, batch: Any) -> Any:
+            return make(*super().forward_train(batch).values())
+
+    return Altered
+
+
+def acting_with(make: Callable[[Any], Any]) -> type[RLModule]:
+    """Return a module whose `forward_exploration` returns something else, made from `action_dist_inputs`."""
+
+    class Altered(Good):
+        def forward_exploration(self, batch: Any) -> Any:
+            return make(self.pi(batch["obs"]))
+
+    return Altered
+
+
+NoOutput = acting_with(lambda _: {})
+MisspeltOutput = acting_with(lambda inputs: {"action_dist_input": inputs})
+NoneActed = acting_with(lambda _: None)
+TupleActed = acting_with(lambda inputs: (inputs, None))
+TooWide = acting_with(lambda inputs: {"action_dist_inputs": torch.cat([inputs, inputs], -1)})
+OtherRows = acting_with(lambda inputs: {"action_dist_inputs": inputs[:3]})
+NoRows = acting_with(lambda inputs: {"action_dist_inputs": inputs.mean(0)})
+DoublesActed = acting_with(lambda inputs: {"action_dist_inputs": inputs.double()})
+IntegersActed = acting_with(lambda inputs: {"action_dist_inputs": inputs.long()})
+ArrayActed = acting_with(lambda inputs: {"action_dist_inputs": inputs.numpy()})
+NoValues = training_with(lambda inputs, _: {"action_dist_inputs": inputs})
+MisspeltValues = training_with(lambda inputs, values: {"action_dist_inputs": inputs, "vf_pred": values})
+ColumnOfValues = training_with(lambda inputs, v: {"action_dist_inputs": inputs, "vf_preds": v.unsqueeze(-1)})
+OneValue = training_with(lambda inputs, values: {"action_dist_inputs": inputs, "vf_preds": values.mean()})
+NoneTrained = training_with(lambda *_: None)
+TupleTrained = training_with(lambda *outputs: outputs)
+
+
+class NoSuper(RLModule):
+    def __init__(self, *_: Any) -> None:
+        self.pi = nn.Linear(4, 2)
+
+
+class NoSuperNorLayers(RLModule):
+    def __init__(self, *_: Any) -> None:
+        self.width = 3
+
+
+class NoParameters(RLModule):
+    pass
+
+
+class NoArguments(Good):
+    def __init__(self) -> None:
+        pass
+
+
+def take_options(width: int = 3, depth: int = 2) -> None:
+    """Take what `model_config` may hold."""
+
+
+class Options(Good):
+    def __init__(self, observation_space: Any, action_space: Any, config: Any) -> None:
+        super().__init__(observation_space, action_space, config)
+        take_options(**config.model_config)
+
+
+class Raising(Good):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        raise LookupError("no such file")
+
+
+class Memory(RLModule):
+    is_stateful = True
+    inputs = ("obs", "state_in")
+    outputs = ("action_dist_inputs", "state_out")
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.cell, self.pi, self.vf = nn.GRU(4, 6, batch_first=True), nn.Linear(6, 2), nn.Linear(6, 1)
+
+    def get_initial_state(self) -> Any:
+        return {"h": torch.zeros(6)}
+
+    def remember(self, batch: Any) -> Any:
+        features, state = self.cell(batch["obs"], batch["state_in"]["h"].unsqueeze(0))
+        return features, {"h": state.squeeze(0)}
+
+    def forward_exploration(self, batch: Any) -> Any:
+        features, state = self.remember(batch)
+        return {"action_dist_inputs": self.pi(features), "state_out": state}
+
+    def forward_train(self, batch: Any) -> Any:
+        features, _ = self.remember(batch)
+        return {"action_dist_inputs": self.pi(features), "vf_preds": self.vf(features).squeeze(-1)}
+
+
+class OtherMemory(Memory):
+    def remember(self, batch: Any) -> Any:
+        features, state = super().remember(batch)
+        return features, {"h": state["h"].unsqueeze(0)}
+
+
+class RenamedMemory(Memory):
+    def remember(self, batch: Any) -> Any:
+        features, state = super().remember(batch)
+        return features, {"hidden": state["h"]}
+
+
+class TensorOfMemory(Memory):
+    def get_initial_state(self) -> Any:
+        return torch.zeros(6)
+
+
+class DoublesOfMemory(Memory):
+    def get_initial_state(self) -> Any:
+        return {"h": torch.zeros(6, dtype=torch.float64)}
+
+
+class NoMemoryAtAll(Memory):
+    def get_initial_state(self) -> Any:
+        return {}
+
+
+class UndeclaredMemory(Memory):
+    is_stateful = False
+
+
+def parts_of(name: str, *overrides: str) -> Any:
+    composed = compose_experiment([CARTPOLE, f"module._target_={HERE}.{name}", *overrides])
+    return build_parts(build_experiment_config(composed))
+
+
+def report_of(name: str, *overrides: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parts_of(name, *overrides)
+    assert f"{Path(__file__)}:" in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("NoOutput", ["forward_exploration returns no action_dist_inputs", "got      an empty dict"]),
+        ("MisspeltOutput", ["forward_exploration returns no action_dist_inputs", "nearest  action_dist_input"]),
+        ("NoneActed", ["forward_exploration returns no dict", "got      None", "a dict with action_dist_inputs"]),
+        ("TupleActed", ["forward_exploration returns no dict", "got      tuple: (5, 2) float32"]),
+        ("TooWide", ["of another shape", "got      (5, 4) float32", "allowed  (5, 2) float32", "Categorical"]),
+        ("OtherRows", ["of another shape", "got      (3, 2) float32", "allowed  (5, 2) float32"]),
+        ("NoRows", ["of another shape", "got      (2,) float32"]),
+        ("DoublesActed", ["of another dtype", "got      (5, 2) float64", ".float() makes it"]),
+        ("IntegersActed", ["of another dtype", "got      (5, 2) int64"]),
+        ("ArrayActed", ["that is no tensor", "got      (5, 2) float32"]),
+        ("NoValues", ["forward_train returns no vf_preds", "got      action_dist_inputs"]),
+        ("MisspeltValues", ["forward_train returns no vf_preds", "nearest  vf_pred"]),
+        ("ColumnOfValues", ["vf_preds of another shape", "(5, 1) float32", "(5,) float32", ".squeeze(-1)"]),
+        ("OneValue", ["vf_preds of another shape", "got      () float32"]),
+        ("NoneTrained", ["forward_train returns no dict", "got      None", "action_dist_inputs, vf_preds"]),
+        ("TupleTrained", ["forward_train returns no dict", "got      tuple: (5, 2) float32, (5,) float32"]),
+        ("NoSuper", ["NoSuper cannot be made", "allowed  super().__init__(observation_space, action_space, config)"]),
+        ("NoSuperNorLayers", ["does not call RLModule's", "super().__init__("]),
+        ("NoParameters", ["NoParameters has no parameters", "nn.ModuleList"]),
+        ("NoArguments", ["takes 1 positional argument but 4 were given", "(self, observation_space, action_space"]),
+        ("Raising", ["Raising cannot be made: LookupError: no such file"]),
+        ("OtherMemory", ["state_out of another form than state_in", "h (1, 5, 6) float32", "h (5, 6) float32"]),
+        ("RenamedMemory", ["state_out of another form than state_in", "hidden (5, 6) float32", "h (5, 6) float32"]),
+        ("TensorOfMemory", ["get_initial_state returns no dict of tensors", "got      (6,) float32"]),
+        ("DoublesOfMemory", ["memory that is no float32 tensor", "Tensor (6,) float64"]),
+        ("NoMemoryAtAll", ["get_initial_state returns no dict of tensors", "got      an empty dict"]),
+        ("UndeclaredMemory", ["UndeclaredMemory.inputs has state_in", "is_stateful false"]),
+    ],
+)
+def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
+    report = report_of(name)
+    assert report.startswith("1 problem")
+    for message in messages:
+        assert message in report
+
+
+def test_an_unknown_option() -> None:
+    report = report_of("Options", "+module.model_config.widht=3")
+    for message in ("Options cannot be made", "'widht'", "allowed  depth, width", "nearest  width"):
+        assert message in report
+
+
+class Particular(Good):
+    """Reads a column that no space describes."""
+
+    def forward_train(self, batch: Any) -> Any:
+        return super().forward_train({"obs": torch.eye(4)[batch["goal"]]})
+
+
+class Random(Good):
+    calls = 0
+
+    def forward_train(self, batch: Any) -> Any:
+        type(self).calls += 1
+        torch.rand(3)
+        return super().forward_train(batch)
+
+
+class WithNorm(Good):
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward_train(self, batch: Any) -> Any:
+        return super().forward_train({"obs": self.norm(batch["obs"])})
+
+
+@pytest.mark.parametrize("name", ["Good", "Memory", "Particular", "WithNorm"])
+def test_good_modules_are_made_and_stay_as_they_are(name: str) -> None:
+    module = parts_of(name)["default_policy"].module
+    assert type(module).__name__ == name
+    assert module.training
+    if isinstance(module, WithNorm):
+        assert module.norm.running_mean is not None
+        assert (module.norm.running_mean == 0).all()
+
+
+def test_no_random_number_of_the_process_is_drawn() -> None:
+    before = torch.get_rng_state()
+    parts_of("Random")
+    assert Random.calls == 2
+    assert torch.equal(before, torch.get_rng_state())
