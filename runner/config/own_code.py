@@ -92,10 +92,9 @@ def _names_for(error: BaseException, frame: FrameType) -> tuple[list[str], str]:
     """Return the names that could stand where a wrong one stood, and the wrong one; nothing where it is unknown."""
     if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
         wanted = error.args[0]
-        for value in frame.f_locals.values():
-            if isinstance(value, Mapping) and wanted not in value and value and all(isinstance(k, str) for k in value):
-                return list(value), wanted
-        return [], wanted
+        mappings = [value for value in frame.f_locals.values() if isinstance(value, Mapping) and wanted not in value]
+        lists = [list(one) for one in mappings if one and all(isinstance(key, str) for key in one)]
+        return next((one for one in lists if nearest_match(wanted, one)), lists[0] if lists else []), wanted
     if isinstance(error, AttributeError) and error.name is not None:
         return [name for name in dir(error.obj) if not name.startswith("_")], error.name
     match = _UNEXPECTED.match(str(error)) if isinstance(error, TypeError) else None

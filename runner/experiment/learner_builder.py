@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.operators import ENV_RUNNERS
+from runner.config.own_code import is_bad_call, is_own, place_of, problem_of
 from runner.config.plans import needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
 from runner.learners.acted_outputs import ActedOutputs
@@ -154,9 +156,29 @@ def _build_joint_learner(
 def _module_learning(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> ModuleLearning:
     """Make the loss of a module, and the random stream of its learner."""
     plan, algorithm = parts.plan, parts.plan.algorithm
-    loss: Loss = import_target(algorithm.loss, "algorithm.loss", Loss)(algorithm)
+    loss = make_loss(algorithm)
     loss.use_stream(random_stream(config.seed, plan.name("loss"), peers.rank))
     return ModuleLearning(loss, algorithm, random_stream(config.seed, plan.name("learner"), peers.rank))
+
+
+def make_loss(algorithm: AlgorithmConfig) -> Loss:
+    """Make the loss of an algorithm.
+
+    Raises:
+        ConfigError: it is no loss, or its constructor fails.
+    """
+    loss_class = import_target(algorithm.loss, "algorithm.loss", Loss)
+    try:
+        loss: Loss = loss_class(algorithm)
+    except Exception as error:
+        if not is_own(loss_class):
+            raise
+        problem = problem_of(error, "algorithm.loss")
+        if is_bad_call(error):
+            where = f"algorithm.loss, {place_of(loss_class, '__init__')}"
+            problem = Problem(str(error), where, allowed="__init__(self, config)")
+        raise ConfigError([problem]) from error
+    return loss
 
 
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:

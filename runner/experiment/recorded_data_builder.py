@@ -13,8 +13,7 @@ from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.learner_builder import columns_of_learner
-from runner.learners.loss import Loss
+from runner.experiment.learner_builder import columns_of_learner, make_loss
 from runner.module_parts import ModuleParts, ModulePlan, build_module_parts, has_several_agents, on_device
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 
@@ -148,5 +147,4 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
     from runner.offline.evaluation.held_out import HeldOutEvaluation
 
     plan = parts[DEFAULT_MODULE_ID].plan
-    loss: Loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)(plan.algorithm)
-    return HeldOutEvaluation(config, build_module_parts(config, plan), loss)
+    return HeldOutEvaluation(config, build_module_parts(config, plan), make_loss(plan.algorithm))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from typing import Any
 
@@ -18,6 +19,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.learners.gradient_steps import GradientSteps
 from runner.learners.gradients import Gradients
 from runner.learners.loss import Loss, with_noise
+from runner.learners.loss_checks import ComputeLoss, checked_once
 from runner.learners.minibatches import Minibatch
 from runner.learners.module_update import LearnerUpdate, ModuleUpdate, Record, weighted_sums
 from runner.learners.peers import Alone, Peers
@@ -66,6 +68,9 @@ class JointLearner:
             )
             for module_id, of_one in trained.items()
         }
+        self._compute_loss: dict[str, ComputeLoss] = {}
+        for module_id, of_one in trained.items():
+            checked_once(of_one.loss, of_one.config.metrics, partial(self._compute_loss.__setitem__, module_id))
 
     def update(self, batches: TrainBatches, num_env_steps: int) -> dict[str, LearnerUpdate]:
         """Update the modules that have a batch; see `Learner.update`.
@@ -159,7 +164,8 @@ class JointLearner:
                 module = member_of(self.module, module_id, joint_pass)
                 minibatch = minibatches[module_id]
                 loss = self._updates[module_id].loss
-                metrics = loss(module, with_noise(columns, loss, module), minibatch.is_last_epoch)
+                columns = with_noise(columns, loss, module)
+                metrics = self._compute_loss[module_id](module, columns, minibatch.is_last_epoch)
                 losses.append(share * metrics.total_loss)
                 records[module_id].append((rows[module_id].without_rows(vars(metrics), minibatch), share))
             self._steps.backward(torch.stack(losses).sum())

@@ -13,6 +13,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.learners.gradient_steps import GradientSteps
 from runner.learners.gradients import Gradients
 from runner.learners.loss import Loss, with_noise
+from runner.learners.loss_checks import ComputeLoss, checked_once
 from runner.learners.minibatches import Minibatch
 from runner.learners.module_update import LearnerUpdate as LearnerUpdate
 from runner.learners.module_update import ModuleUpdate, Record, weighted_sums
@@ -54,7 +55,12 @@ class Learner:
         self._steps = GradientSteps(module, config)
         self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers)
         self._compiled = _compiled_gradient(module, loss, self._steps, self._peers) if is_compiled else None
+        checked_once(loss, config.metrics, self._use)
         self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
+
+    def _use(self, compute_loss: ComputeLoss) -> None:
+        """Compute the loss by this from now on."""
+        self._compute_loss = compute_loss
 
     # -- updates -------------------------------------------------------------------------------------------------------
 
@@ -139,7 +145,9 @@ class Learner:
         self._steps.gradient.zero_()
         records: list[tuple[Record, float]] = []
         for columns, share in minibatch.microbatches():
-            metrics = self.loss(self.module, with_noise(columns, self.loss, self.module), minibatch.is_last_epoch)
+            metrics = self._compute_loss(
+                self.module, with_noise(columns, self.loss, self.module), minibatch.is_last_epoch
+            )
             loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
             self._steps.backward(loss)
             records.append((rows.without_rows(vars(metrics), minibatch), share))

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from runner.config.edit_lists import OF_ALGORITHM
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
 from runner.config.own_code import is_bad_call, is_own, place_of, problem_of
@@ -90,6 +90,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
     if _is_checked(config, module):
         needs = (*loss.needs, *(("vf_preds",) if learner.reads_module else ()))
         _raise(ModuleCheck(module).learning(needs))
+    if isinstance(loss.reads, str):
+        what = f"{loss.__name__}.reads is no tuple of column names"
+        raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
     reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
     check_reads(reads, learner.check_order(()), plan.algorithm.loss, where)
     _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
@@ -166,6 +169,7 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
             f"{reader} reads {', '.join(missing)}, which no piece of the {pipeline} pipeline writes",
             where="algorithm.learner_pipeline, connectors.learner" if "learner" in where else f"connectors.{where}",
             allowed=", ".join(sorted(available)),
+            nearest=nearest_match(missing[0], available),
         )
         raise ConfigError([problem])
 

@@ -1,0 +1,105 @@
+"""What a loss of the user's returns for its first minibatch, checked once; later minibatches cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+from torch import Tensor
+
+from runner.config.algorithms import LossMetrics
+from runner.config.errors import Problem, RunFailure
+from runner.config.own_code import is_bad_call, is_own, line_of, outline, place_of
+from runner.episodes import nested
+from runner.learners.loss import Loss
+from runner.modules.rl_module import RLModule
+
+# (module, batch, is_reporting) -> record.
+ComputeLoss = Callable[..., LossMetrics]
+
+
+def checked_once(loss: Loss, record_class: type[LossMetrics], use: Callable[[ComputeLoss], None]) -> None:
+    """Let a learner use a loss: the user's through a check of its first record, which then gives way to the loss.
+
+    Args:
+        loss: of an algorithm.
+        record_class: of the metrics that the algorithm's configuration names.
+        use: takes what the learner is to call from now on.
+    """
+    if not is_own(type(loss)):
+        use(loss)
+        return
+
+    def compute_first(module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
+        before = nested.map_leaves(_copied, dict(batch))
+        try:
+            record = loss(module, batch, is_reporting)
+        except TypeError as error:
+            if is_bad_call(error):
+                raise RunFailure(_bad_call(loss, error)) from error
+            raise
+        for problem in _problems(loss, record, record_class):
+            raise RunFailure(problem)
+        for column, given in before.items():
+            if not all(nested.leaves(nested.map_leaves(_is_same, given, batch[column]))):
+                what = f"{type(loss).__name__} changes column {column} of the batch, which later epochs read again"
+                raise RunFailure(Problem(what, _place(loss), allowed="a changed copy: 2 * x, not x *= 2"))
+        use(loss)
+        return record
+
+    use(compute_first)
+
+
+def _problems(loss: Loss, record: Any, record_class: type[LossMetrics]) -> Iterator[Problem]:
+    """Yield what a learner could not use of a record."""
+    name = type(loss).__name__
+    allowed = (
+        f"{record_class.__name__}({', '.join(field.name for field in fields(record_class))}), {line_of(record_class)}"
+    )
+    if not isinstance(record, LossMetrics):
+        got = "None" if record is None else f"{type(record).__name__} {outline(record) or ''}".rstrip()
+        yield Problem(f"{name} returns no {record_class.__name__}", _place(loss), got, allowed)
+        return
+    for field, value in vars(record).items():
+        got = f"{field} {outline(value) or repr(value)}"
+        if field in record_class.rows:
+            if not isinstance(value, Tensor) or not value.ndim:
+                yield Problem(f"{name} returns a {field} without rows", _place(loss), got, "a tensor (B, ...)")
+        elif field == "total_loss":
+            yield from _wrong_total(name, value, got, _place(loss))
+        elif value is not None:
+            yield from _wrong_metric(name, field, value, got, _place(loss))
+
+
+def _wrong_total(name: str, value: Any, got: str, place: str) -> Iterator[Problem]:
+    allowed = "a 0-d tensor with a gradient: the mean over rows of what the module's outputs give"
+    if not isinstance(value, Tensor):
+        yield Problem(f"{name} returns a total_loss that is no tensor", place, got, allowed)
+    elif value.ndim:
+        yield Problem(f"{name} returns a total_loss of several numbers", place, got, f"{allowed}; .mean() makes it")
+    elif not value.requires_grad:
+        what = f"{name} returns a total_loss without a gradient"
+        yield Problem(what, place, got, f"{allowed}, without .detach(), .item(), torch.no_grad() or numpy on the way")
+
+
+def _wrong_metric(name: str, field: str, value: Any, got: str, place: str) -> Iterator[Problem]:
+    if not isinstance(value, Tensor) or value.ndim:
+        allowed = "a 0-d tensor: torch.tensor(x) of a number, .mean() of several"
+        yield Problem(f"{name} returns a metric {field} that is no 0-d tensor", place, got, allowed)
+
+
+def _bad_call(loss: Loss, error: TypeError) -> Problem:
+    return Problem(str(error), _place(loss), allowed="__call__(self, module, batch, is_reporting=True)")
+
+
+def _place(loss: Loss) -> str:
+    return place_of(type(loss), "__call__")
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf
+
+
+def _is_same(before: Any, after: Any) -> bool:
+    return not isinstance(before, Tensor) or bool(((before == after) | (before.isnan() & after.isnan())).all())

@@ -1,0 +1,164 @@
+"""What a loss of the user's gets wrong is told at the first minibatch, with its line, and costs nothing later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.algorithms import PPOConfig
+from runner.experiment.rehearsal import rehearse
+from runner.learners.learner import Learner
+from runner.learners.ppo import PPOLoss
+from runner.testing.sampled_items import small_module
+
+HERE = "tests.learners.test_loss_checks"
+
+
+@dataclass(frozen=True)
+class Unnamed:
+    total_loss: Any
+
+
+def returning(make: Callable[[Any], Any]) -> type[PPOLoss]:
+    """Return a loss that returns something else, made from PPO's record."""
+
+    class Altered(PPOLoss):
+        def __call__(self, *arguments: Any) -> Any:
+            return make(super().__call__(*arguments))
+
+    return Altered
+
+
+Several = returning(lambda record: replace(record, total_loss=record.total_loss.expand(3)))
+Number = returning(lambda record: replace(record, total_loss=1.5))
+Detached = returning(lambda record: replace(record, total_loss=record.total_loss.detach()))
+Nothing = returning(lambda _: None)
+BareTensor = returning(lambda record: record.total_loss)
+Dict = returning(vars)
+OtherRecord = returning(lambda record: Unnamed(record.total_loss))
+NumberMetric = returning(lambda record: replace(record, entropy=0.5))
+TextMetric = returning(lambda record: replace(record, entropy="high"))
+RowsMetric = returning(lambda record: replace(record, entropy=torch.ones(5)))
+NotFinite = returning(lambda record: replace(record, total_loss=record.total_loss * torch.nan))
+
+
+class MisspeltColumn(PPOLoss):
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        return batch["advantage"]
+
+
+class MisspeltOutput(PPOLoss):
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        outputs = module.outputs_at_steps(batch)
+        return outputs["vf_pred"]
+
+
+class FewArguments(PPOLoss):
+    def __call__(self, module: Any, batch: Any) -> Any:  # type: ignore[override]
+        raise AssertionError("never called")
+
+
+class ChangesBatch(PPOLoss):
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        record = super().__call__(module, batch, is_reporting)
+        batch["advantages"].mul_(2)
+        return record
+
+
+class MisspeltReads(PPOLoss):
+    reads = (*PPOLoss.reads, "value_target")
+
+
+class TextReads(PPOLoss):
+    reads = "obs"  # type: ignore[assignment]
+
+
+class NoArguments(PPOLoss):
+    def __init__(self) -> None:
+        pass
+
+
+class MisspeltField(PPOLoss):
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.weight = config.entropy_coef
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("Several", ["a total_loss of several numbers", "got total_loss (3,) float32", ".mean() makes it"]),
+        ("Number", ["a total_loss that is no tensor", "got total_loss 1.5", "a 0-d tensor with a gradient"]),
+        ("Detached", ["a total_loss without a gradient", "got total_loss () float32", ".detach()"]),
+        ("Nothing", ["returns no PPOMetrics", "got None", "allowed PPOMetrics(total_loss, policy_loss, vf_loss"]),
+        ("BareTensor", ["returns no PPOMetrics", "got Tensor () float32"]),
+        ("Dict", ["returns no PPOMetrics", "got dict total_loss () float32"]),
+        ("OtherRecord", ["returns no PPOMetrics", "got Unnamed"]),
+        ("NumberMetric", ["a metric entropy that is no 0-d tensor", "got entropy 0.5", "torch.tensor(x)"]),
+        ("TextMetric", ["a metric entropy that is no 0-d tensor", "got entropy 'high'"]),
+        ("RowsMetric", ["a metric entropy that is no 0-d tensor", "got entropy (5,) float32", ".mean()"]),
+        ("MisspeltColumn", ["KeyError: 'advantage'", "MisspeltColumn.__call__", "obs (", "nearest advantages"]),
+        ("MisspeltOutput", ["KeyError: 'vf_pred'", "MisspeltOutput.__call__", "nearest vf_preds"]),
+        ("FewArguments", ["takes 3 positional arguments but 4 were given", "(self, module, batch, is_reporting=True)"]),
+        ("ChangesBatch", ["ChangesBatch changes column advantages of the batch", "2 * x, not x *= 2"]),
+        ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "('obs',)"]),
+        ("NoArguments", ["takes 1 positional argument but 2 were given", "algorithm.loss", "__init__(self, config)"]),
+        ("MisspeltField", ["no attribute 'entropy_coef'", "algorithm.loss", "nearest entropy_coeff"]),
+    ],
+)
+def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
+    report = report_of(name)
+    assert report.startswith("1 problem")
+    for message in (*messages, f"{Path(__file__)}:"):
+        assert message in report
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("MisspeltReads", ["reads value_target, which no piece of the learner pipeline", "nearest value_targets"]),
+        ("NotFinite", ["the loss is not finite: total_loss is nan", "policy_loss "]),
+    ],
+)
+def test_a_mistake_that_others_make_too(name: str, messages: list[str]) -> None:
+    report = report_of(name)
+    for message in messages:
+        assert message in report
+
+
+def report_of(name: str) -> str:
+    config = compose_experiment(["+experiment=ppo_cartpole", f"algorithm.loss={HERE}.{name}"])
+    with pytest.raises(ConfigError) as caught:
+        rehearse(build_experiment_config(config))
+    return " ".join(str(caught.value).split())
+
+
+def test_later_minibatches_go_to_the_loss_itself() -> None:
+    module = small_module()
+    loss = returning(lambda record: record)(PPOConfig())
+    learner = Learner(module, loss, PPOConfig(), np.random.default_rng(0))
+    rows = torch.ones(6)
+    batch = {
+        "obs": torch.zeros(6, 3),
+        "actions": torch.zeros(6, dtype=torch.int64),
+        "action_logp": -rows,
+        "action_dist_inputs": torch.zeros(6, 5),
+        "vf_preds": rows,
+        "advantages": rows,
+        "value_targets": rows,
+    }
+    assert learner._compute_loss is not loss
+    learner.update(batch, 0)
+    assert learner._compute_loss is loss
+
+
+def test_runner_s_own_losses_are_not_checked() -> None:
+    loss = PPOLoss(PPOConfig())
+    assert Learner(small_module(), loss, PPOConfig(), np.random.default_rng(0))._compute_loss is loss
