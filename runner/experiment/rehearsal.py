@@ -154,7 +154,10 @@ class _Rehearsal:
     def _try_evaluation(self, parts: Mapping[str, ModuleParts]) -> None:
         config = self._config
         if config.evaluation.evaluation_interval is not None:
+            told = list(self._problems)
             sampled = self._try("one step of evaluation", lambda: first_sample(config, parts, EVALUATION))
+            known = {problem.what for problem in told}  # of the training step, which runs through the same parts
+            self._problems = told + [one for one in self._problems[len(told) :] if one.what not in known]
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
             plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}

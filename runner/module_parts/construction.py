@@ -198,21 +198,21 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
         try:
             module: RLModule = module_class(*spaces, plan.module)
         except (TypeError, ValueError) as error:
-            raise ConfigError([_unmade_module(error, where, module_class)]) from error
+            raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
         except Exception as error:
             if not is_own(module_class):
                 raise
-            raise ConfigError([_unmade_module(error, where, module_class)]) from error
+            raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
     wrong = find_wrong_class(module) if is_own(module_class) else None
     if wrong is not None:
         raise ConfigError([wrong])
     return module
 
 
-def _unmade_module(error: Exception, where: str, module_class: type[RLModule]) -> Problem:
+def _unmade_module(error: Exception, where: str, path: str, module_class: type[RLModule]) -> Problem:
     """Describe why a module cannot be made; of the user's own class by the line that says so."""
     if not is_own(module_class):
-        return Problem(str(error), where, f"{module_class.__module__}.{module_class.__qualname__}")
+        return Problem(str(error), where, path)
     problem = problem_of(error, where)
     if is_bad_call(error):
         allowed = "__init__(self, observation_space, action_space, config)"

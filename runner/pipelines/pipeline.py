@@ -9,10 +9,12 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.connector_metrics import connector_metric
-from runner.config.errors import Problem
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.own_code import is_own, place_of, problem_of
 from runner.config.piece_reports import meaning_of
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines.drawing import draw_pipeline
+from runner.pipelines.first_calls import check_first_calls
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.piece_graph import PipelineGraph
 from runner.pipelines.piece_list import PieceList, named_pieces
@@ -34,6 +36,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
     """
 
     name = "pipeline"
+    input_spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         self._calls: list[Call] = list(self._pieces)
         if self.is_training:
             self._calls = [self._metrics.call_of(piece) for piece in self._pieces]
+        check_first_calls(self._calls, self._pieces, self._observation_spaces, self.name)
 
     def take_metrics(self, module_id: str) -> ConnectorMetrics:
         """Return what the pieces of this module's pipeline have reported since the last call, by the run's names."""
@@ -87,20 +91,49 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         """Return name -> meaning of the metrics of the run that the pieces of this module's pipeline report."""
         return {connector_metric(module_id, self.name, name): meaning_of(self.reports, name) for name in self.reports}
 
+    @property
+    def _observation_spaces(self) -> list[gym.Space[Any] | None]:
+        """The observation space after each piece; None where the spaces before the first one are not known."""
+        if self.input_spaces is None:
+            return [None] * len(self._pieces)
+        return [obs_space for obs_space, _ in self.spaces_after]
+
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer(self) -> None:
         """Infer the spaces after each piece, and the columns that the pieces together read and write."""
+        assert self.input_spaces is not None
         obs_space, action_space = self.input_spaces
         self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for piece in self._pieces:
-            obs_space, action_space = (
-                piece.recompute_output_observation_space(obs_space, action_space),
-                piece.recompute_output_action_space(obs_space, action_space),
-            )
+            obs_space, action_space = self._spaces_after(piece, obs_space, action_space)
             self.spaces_after.append((obs_space, action_space))
         self.observation_space, self.action_space = obs_space, action_space
         self._infer_columns()
+
+    def _spaces_after(self, piece: ConnectorPiece, *spaces: gym.Space[Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Return the spaces after a piece.
+
+        Raises:
+            PipelineError: the user's piece fails to say it.
+            TypeError: a piece cannot use the spaces.
+        """
+        if not is_own(type(piece)):
+            return piece.recompute_output_observation_space(*spaces), piece.recompute_output_action_space(*spaces)
+        found = []
+        for method in ("recompute_output_observation_space", "recompute_output_action_space"):
+            where = f"connectors.{self.name}"
+            try:
+                found.append(getattr(piece, method)(*spaces))
+            except (ConfigError, TypeError):
+                raise
+            except Exception as error:
+                raise PipelineError([problem_of(error, where)]) from error
+            if not isinstance(found[-1], gym.Space):
+                what = f"{type(piece).__name__}.{method} returns no space"
+                where = f"{where}, {place_of(type(piece), method)}"
+                raise PipelineError([Problem(what, where, repr(found[-1]), "a gymnasium.Space")])
+        return found[0], found[1]
 
     def observation_spaces_after(self) -> Iterator[tuple[ConnectorPiece, gym.Space[Any]]]:
         """Yield each single piece, of nested pipelines too, with the observation space after it."""
@@ -116,6 +149,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         reads: list[str] = []
         writes: list[str] = []
         for piece in self._pieces:
+            self._check_declared(piece)
             reads += [column for column in piece.reads if column not in (*reads, *writes)]
             writes += [column for column in piece.writes if column not in writes]
             writes = [column for column in writes if column not in piece.drops]
@@ -129,6 +163,14 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         self.needs_all_rows = any(piece.needs_all_rows for piece in self._pieces)
         self.num_lookback = max((piece.num_lookback for piece in self._pieces), default=0)
         self.writes_per_fragment = tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
+
+    def _check_declared(self, piece: ConnectorPiece) -> None:
+        for attribute in ("reads", "writes", "drops", "writes_per_fragment"):
+            names = getattr(piece, attribute)
+            if isinstance(names, str):
+                what = f"{type(piece).__name__}.{attribute} is no tuple of column names"
+                where = f"connectors.{self.name}, {place_of(type(piece))}"
+                raise PipelineError([Problem(what, where, repr(names), f"({names!r},)")])
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
@@ -179,6 +221,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
             where=f"connectors.{self.name}, piece {position + 1} of {len(self._pieces)}",
             got=" -> ".join(type(piece).__name__ for piece in self._pieces),
             allowed=f"columns at this place: {', '.join(columns) or 'none'}",
+            nearest=None if later or once else nearest_match(column, columns),
         )
 
     @property
@@ -322,9 +365,9 @@ class LearnerConnectorPipeline(ConnectorPipeline):
                 time only.
         """
         block = block_from_episodes(episodes)
-        for piece, call, is_own in zip(self._pieces, self._calls, self._are_of_runner, strict=True):
+        for piece, call, is_of_runner in zip(self._pieces, self._calls, self._are_of_runner, strict=True):
             batch = call(batch=batch, episodes=block, **kwargs)
-            if self._are_rows_checked and is_own:
+            if self._are_rows_checked and is_of_runner:
                 continue
             columns = batch.get(block.module_id, batch)
             check_rows(self.name, piece, columns, rows_to_learn_from(columns, block))

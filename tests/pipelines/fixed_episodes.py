@@ -30,7 +30,7 @@ class FixedEpisodes:
 
     @property
     def current_obs(self) -> Any:
-        return nested.take(self._columns["obs"], (slice(None), -1))
+        return nested.take(self._columns.get("obs", ()), (slice(None), -1))
 
     @property
     def starts_episode(self) -> npt.NDArray[np.bool_]:

@@ -65,6 +65,10 @@ class Nested(MultiAgentObservationPreprocessor):
     def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:
         return {"place": observation[:2], "k": (np.int64(observation[2]),)}
 
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        place = gym.spaces.Box(0.0, 1e6, (2,), np.float32)
+        return gym.spaces.Dict(place=place, k=gym.spaces.Tuple([gym.spaces.Discrete(1000)]))
+
 
 CASES = {
     "FlattenObservations": PieceCase(FlattenObservations, "env_to_module", *AFTER_OBS),

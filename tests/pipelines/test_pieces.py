@@ -385,7 +385,7 @@ class ReadsTooMuch(ConnectorPiece):
         (WritesMoreInEvaluation, "column greedy is written without explore only"),
         (DeclaresAList, "reads is no tuple of column names"),
         (KeepsWhatItDrops, "column obs is declared in `drops` and still there"),
-        (HasNoSpace, "a space is none"),
+        (HasNoSpace, "returns no space"),
         (DoublesTheWidth, "(?s)not of the space that it says.*got      shape \\(3, 6\\) and dtype float32\n"),
         (RoundsObservations, "(?s)not of the space that it says.*and dtype int64\n"),
         (NestsObservations, "(?s)not of the space that it says.*{'place': "),

@@ -36,6 +36,8 @@ AssertGolden = Callable[[str, str], None]
 class Marker(ConnectorPiece):
     """Notes its name when it is called."""
 
+    writes = ("calls",)
+
     def __init__(self, name: str = "marker") -> None:
         self.marker = name
 

@@ -1,0 +1,187 @@
+"""A piece of the user's that does not do what it declares is told in its first call, with its line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.experiment.rehearsal import rehearse
+from runner.pipelines import (
+    ConnectorPiece,
+    EnvToModulePiece,
+    EnvToModulePipeline,
+    LearnerPiece,
+    ObservationPiece,
+)
+from tests.pipelines.fixed_episodes import FixedEpisodes
+
+HERE = "tests.pipelines.test_first_calls"
+
+
+class Passing(ConnectorPiece):
+    def __call__(self, *, batch: Any, **_: Any) -> Any:
+        return batch
+
+
+class MisspeltReads(Passing):
+    reads = ("obss",)
+
+
+class TextReads(Passing):
+    reads = "obs"  # type: ignore[assignment]
+
+
+class NotWritten(Passing):
+    writes = ("speed",)
+
+
+class Misspelt(ConnectorPiece):
+    writes = ("speed",)
+
+    def __call__(self, *, batch: Any, **_: Any) -> Any:
+        return {**batch, "speeds": batch["obs"][:, 1]}
+
+
+class Undeclared(ConnectorPiece):
+    def __call__(self, *, batch: Any, **_: Any) -> Any:
+        return {**batch, "speed": batch["obs"][:, 1]}
+
+
+class TakesOut(ConnectorPiece):
+    def __call__(self, *, batch: Any, **_: Any) -> Any:
+        return {}
+
+
+class ReturnsNothing(ConnectorPiece):
+    def __call__(self, *, batch: Any, **_: Any) -> Any:
+        batch["obs"] = 2 * batch["obs"]
+
+
+class ReadsUndeclared(ConnectorPiece):
+    def __call__(self, *, batch: Any, **_: Any) -> Any:
+        return {**batch, "obs": batch["obss"]}
+
+
+class FewKeywords(ConnectorPiece):
+    def __call__(self, *, batch: Any, episodes: Any) -> Any:  # type: ignore[override]
+        return batch
+
+
+class NoCall(ConnectorPiece):
+    pass
+
+
+class NoTransform(ObservationPiece):
+    pass
+
+
+class TooFewRows(ObservationPiece):
+    def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
+        return obs[:-1]
+
+
+class Doubles(ObservationPiece):
+    def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
+        return obs.astype(np.float64)
+
+
+class Wider(ObservationPiece):
+    def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
+        return np.concatenate([obs, obs], -1)
+
+
+class InPlace(ObservationPiece):
+    def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
+        obs *= 2
+        return obs
+
+
+class NoSpace(ObservationPiece):
+    def recompute_output_observation_space(self, *_: Any) -> Any:
+        return None
+
+
+class RaisesForSpaces(ObservationPiece):
+    def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
+        return input_observation_space.lov
+
+
+class Acting(EnvToModulePiece):
+    pass
+
+
+class ShortRewards(LearnerPiece):
+    reads = writes = ("rewards",)
+
+    def __call__(self, *, batch: Any, episodes: Any, **_: Any) -> Any:
+        of_module = batch.get(episodes.module_id, batch)
+        of_module["rewards"] = of_module["rewards"][:-2]
+        return batch
+
+
+def report_of(*edits: str) -> str:
+    config = compose_experiment(["+experiment=ppo_cartpole", *edits])
+    with pytest.raises(ConfigError) as caught:
+        rehearse(build_experiment_config(config))
+    return " ".join(str(caught.value).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("NotWritten", ["does not write column 'speed', which its `writes` declares", "columns after it: obs"]),
+        ("Misspelt", ["does not write column 'speed'", "columns after it: obs, speeds", "nearest speeds"]),
+        ("Undeclared", ["writes column 'speed', which its `writes` does not declare", "allowed writes = ('speed',)"]),
+        ("TakesOut", ["takes out column 'obs', which its `drops` does not declare"]),
+        ("ReturnsNothing", ["ReturnsNothing.__call__ returns no batch", "got None", "return batch"]),
+        ("ReadsUndeclared", ["KeyError: 'obss'", "got batch: obs (2, 4) float32", "nearest obs"]),
+        ("FewKeywords", ["unexpected keyword argument 'rl_module'", "__call__(self, *, batch, episodes, **kwargs)"]),
+        ("NoCall", ["NoCall has no __call__"]),
+        ("NoTransform", ["NoTransform has no transform"]),
+        ("TooFewRows", ["another number of rows", "got an array of shape (1, 4)", "TooFewRows.transform"]),
+        ("Doubles", ["not of the space that it says", "got obs (2, 4) float64", "float32)", "Doubles.transform"]),
+        ("Wider", ["not of the space that it says", "got obs (2, 8) float32", "recompute_output_observation_space"]),
+        ("InPlace", ["InPlace changes the episodes", "obs = 2 * obs, not obs *= 2", "InPlace.transform"]),
+        ("NoSpace", ["recompute_output_observation_space returns no space", "got None", "a gymnasium.Space"]),
+        ("RaisesForSpaces", ["no attribute 'lov'", "RaisesForSpaces.recompute_output", "nearest low"]),
+        ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "allowed ('obs',)"]),
+    ],
+)
+def test_a_mistake_in_env_to_module(name: str, messages: list[str]) -> None:
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {{_target_: {HERE}.{name}}}}}"
+    write = f"{{insert_after: {name}, piece: {{_target_: runner.pipelines.WriteObservationsToEpisodes}}}}"
+    report = report_of(f"connectors.env_to_module=[{edit},{write}]")
+    assert report.startswith("1 problem")
+    for message in (*messages, "connectors.env_to_module", f"{Path(__file__)}:"):
+        assert message in report or (message == "connectors.env_to_module" and "KeyError" in report)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "name", "messages"),
+    [
+        ("env_to_module", "MisspeltReads", ["reads the column 'obss', which no piece before it", "nearest obs"]),
+        ("learner", "Acting", ["Acting does not belong in the learner pipeline", "connectors.env_to_module"]),
+        ("module_to_env", "Wider", ["Wider does not belong in the module_to_env pipeline", "connectors.learner"]),
+        ("learner", "ShortRewards", ["leaves column 'rewards' with another number of rows", "ShortRewards.__call__"]),
+        ("learner", "NotWritten", ["does not write column 'speed'", "connectors.learner", "advantages"]),
+        ("module_to_env", "NotWritten", ["does not write column 'speed'", "connectors.module_to_env"]),
+    ],
+)
+def test_a_mistake_elsewhere(pipeline: str, name: str, messages: list[str]) -> None:
+    report = report_of(f"connectors.{pipeline}=[{{append: {{_target_: {HERE}.{name}}}}}]")
+    assert report.startswith("1 problem")
+    for message in messages:
+        assert message in report
+
+
+def test_later_calls_go_to_the_piece_itself() -> None:
+    piece = Passing()
+    pipeline = EnvToModulePipeline([piece], gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2))
+    assert pipeline._calls[0] is not piece
+    pipeline(batch={}, episodes=FixedEpisodes())
+    assert pipeline._calls[0] is piece
