@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import shutil
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,6 +20,9 @@ from runner.config.schemas import CheckpointConfig
 from runner.segments import find_segments
 
 _log = logging.getLogger(__name__)
+
+# Runs that are named for a folder above them; a sweep's are at outputs/EXPERIMENT/DATE/TIME/NUMBER.
+_MOST_RUNS, _DEEPEST_RUN, _MOST_FOLDERS = 5, 4, 5000
 
 
 class CheckpointFolder:
@@ -135,8 +139,35 @@ def newest_checkpoint(path: Path) -> Path:
         raise UserError(f"{path}: no such folder; give the run dir of a run or one of its checkpoints")
     folders = list_checkpoints(path / "checkpoints")
     if not folders:
+        below = _runs_below(path)
+        if below:
+            what = f"{path} has no checkpoint; runs below it that have one, newest first:"
+            raise UserError("\n".join([what, *(f"   {run}" for run in below)]))
         raise UserError(f"{path} has no checkpoint; a run writes one every checkpoint.every_iterations and at its end")
     return folders[-1]
+
+
+def _runs_below(path: Path) -> list[Path]:
+    """Return the newest runs with a checkpoint in the folders below one, newest first; not all of a large tree."""
+    newest: dict[Path, float] = {}
+    folders = deque([(path, 0)])
+    for _ in range(_MOST_FOLDERS):
+        if not folders:
+            break
+        folder, depth = folders.popleft()
+        checkpoints = list_checkpoints(folder / "checkpoints")
+        if checkpoints:
+            newest[folder] = (checkpoints[-1] / MANIFEST).stat().st_mtime
+        elif depth < _DEEPEST_RUN:
+            folders += [(below, depth + 1) for below in _visible_folders(folder)]
+    return sorted(newest, key=lambda run: newest[run], reverse=True)[:_MOST_RUNS]
+
+
+def _visible_folders(path: Path) -> list[Path]:
+    try:
+        return [Path(entry) for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")]
+    except OSError:  # it has gone, or may not be read
+        return []
 
 
 def is_checkpoint_path(path: Path) -> bool:

@@ -45,10 +45,14 @@ def main(argv: Sequence[str]) -> int:
 
 def _is_sweep(folder: Path) -> bool:
     """Return whether it is a sweep's folder or a run's; raise `UserError` for any other."""
-    if (folder / _SWEEP_FILE).is_file():
-        return True
-    if any((folder / name).is_file() for name in _RUN_FILES):
-        return False
+    try:
+        if (folder / _SWEEP_FILE).is_file():
+            return True
+        if any((folder / name).is_file() for name in _RUN_FILES):
+            return False
+    except OSError as error:  # no permission, for example
+        what, got = "the folder cannot be read", error.strerror or str(error)
+        raise UserError(Problem(what, str(folder), got, _ALLOWED).render_alone()) from error
     got = "no such folder" if not folder.is_dir() else "none of these files is there"
     raise UserError(Problem("there is nothing to report", str(folder), got, _ALLOWED).render_alone())
 

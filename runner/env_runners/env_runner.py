@@ -181,7 +181,8 @@ class SingleAgentEnvRunner:
         if outside is NONE_OUTSIDE and self.infos is None:
             return fragment
         infos = {} if self.infos is None else self.infos.take()
-        return replace(fragment, finished=replace(fragment.finished, outside=outside, infos=infos))
+        keys = () if self.infos is None else self.infos.known_keys(infos)
+        return replace(fragment, finished=replace(fragment.finished, outside=outside, infos=infos, info_keys=keys))
 
     def _start_if_needed(self, explore: bool) -> None:
         if self._to_module is not None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure, show_value
 from runner.config.info_metrics import InfoMetric
-from runner.rows.infos import Infos, info_of
+from runner.rows.infos import Infos, info_of, keys_of
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -45,6 +45,7 @@ class EpisodeInfos:
         self._so_far = {name: np.full(self._num_envs, np.nan) for name in joined}
         self._num_steps = {name: np.zeros(self._num_envs) for name in joined}
         self._ended: dict[str, list[Floats]] = {metric.name: [] for metric in self._metrics}
+        self._newest_at_end: Infos = {}
 
     def add_step(self, infos: Infos, is_step: Bools, is_done: Bools) -> None:
         """Take in one vector step.
@@ -58,6 +59,8 @@ class EpisodeInfos:
             RunFailure: an info has something else than a number.
         """
         has_ended = np.count_nonzero(is_done) > 0
+        if has_ended:
+            self._newest_at_end = infos
         for metric in self._metrics:
             name, joined = metric.name, JOINED.get(metric.at)
             if joined is None:
@@ -85,6 +88,11 @@ class EpisodeInfos:
         taken = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in self._ended.items()}
         self._ended = {name: [] for name in self._ended}
         return taken
+
+    def known_keys(self, taken: Mapping[str, Floats]) -> tuple[str, ...]:
+        """Return the keys of the newest infos at the end of an episode, if numbers that were taken are missing."""
+        is_missing = any(len(numbers) and np.isnan(numbers).all() for numbers in taken.values())
+        return tuple(keys_of(self._newest_at_end)) if is_missing else ()
 
     def _numbers(self, infos: Infos, metric: InfoMetric, is_asked: Bools) -> Floats:
         """Return the numbers (N,) of a step's infos, of the sub-environments that are asked; NaN: none."""

@@ -18,7 +18,7 @@ from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.callback_checks import with_evaluation
 from runner.config.compose import compose_experiment
-from runner.config.errors import Problem, RunFailure, UserError, nearest_match
+from runner.config.errors import Problem, RunFailure, UserError, list_names, nearest_match
 from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
@@ -316,18 +316,27 @@ class Trainer:
         if _is_due(evaluation.offline_evaluation_interval, iteration):
             result |= self.evaluate_offline()
         if self._metrics.num_episodes_lifetime:
-            self._warn_of_missing_infos(self._metrics.infos)
+            self._warn_of_missing_infos(self._metrics.infos, self._metrics.info_keys)
         self._tell_result(result)
         return result
 
-    def _warn_of_missing_infos(self, numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]]) -> None:
+    def _warn_of_missing_infos(
+        self, numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]], keys: Sequence[str]
+    ) -> None:
         """Warn once of metrics out of infos that no finished episode has had a number for."""
         if self._has_warned_of_infos or not numbers:
             return
         self._has_warned_of_infos = True
         for metric in self._of_infos:
             if not metric.is_part and np.isnan(np.asarray(numbers.get(metric.name, ()), np.float64)).all():
-                self._warn(f"{metric.name}: no info of the finished episodes has {'/'.join(metric.path)}")
+                key = "/".join(metric.path)
+                near = nearest_match(key, keys)
+                texts = (
+                    f"{metric.name}: no info of the finished episodes has {key}",
+                    f"it has {list_names(keys, key)}" if keys else "",
+                    f"nearest: {near}" if near else "",
+                )
+                self._warn("; ".join(filter(None, texts)))
 
     def _tell_result(self, result: Result) -> None:
         """Tell callbacks of an iteration, and add what the driver's have reported in it."""
@@ -367,7 +376,7 @@ class Trainer:
             episodes.outside.count,
         )
         self._metrics.warn_of(episodes.outside)
-        self._warn_of_missing_infos(episodes.infos)
+        self._warn_of_missing_infos(episodes.infos, episodes.info_keys)
         result |= reduced_infos("evaluation/env_runners", self._of_infos, episodes.infos)
         result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))

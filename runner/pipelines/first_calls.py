@@ -119,7 +119,7 @@ def _fits(blank: Any, leaf: Any) -> bool:
     shape = np.shape(blank)
     if not hasattr(leaf, "dtype") or str(leaf.dtype).removeprefix("torch.") != str(np.asarray(blank).dtype):
         return False
-    return leaf.ndim > len(shape) and tuple(leaf.shape[leaf.ndim - len(shape) :]) == shape
+    return bool(leaf.ndim > len(shape) and tuple(leaf.shape[leaf.ndim - len(shape) :]) == shape)
 
 
 def _columns_of(batch: Mapping[str, Any], episodes: Any) -> Mapping[str, Any]:

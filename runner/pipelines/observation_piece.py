@@ -25,7 +25,7 @@ class ObservationPiece(ConnectorPiece):
     """
 
     writes = (OBS,)
-    belongs_in = ("env_to_module", "learner")
+    belongs_in: tuple[str, ...] | None = ("env_to_module", "learner")
     # Takes what `transform` reports, see `ConnectorPiece.reports`; None: nothing is to be reported.
     metrics: PieceMetrics | None = None
 

@@ -36,7 +36,8 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
     """
 
     name = "pipeline"
-    input_spaces: tuple[gym.Space[Any], gym.Space[Any]] | None = None
+    # Observation and action space after each piece; none while the spaces before the first one are not known.
+    spaces_after: Sequence[tuple[gym.Space[Any], gym.Space[Any]]] = ()
 
     def __init__(
         self,
@@ -94,20 +95,18 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
     @property
     def _observation_spaces(self) -> list[gym.Space[Any] | None]:
         """The observation space after each piece; None where the spaces before the first one are not known."""
-        if self.input_spaces is None:
-            return [None] * len(self._pieces)
-        return [obs_space for obs_space, _ in self.spaces_after]
+        return [obs_space for obs_space, _ in self.spaces_after] or [None] * len(self._pieces)
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer(self) -> None:
         """Infer the spaces after each piece, and the columns that the pieces together read and write."""
-        assert self.input_spaces is not None
         obs_space, action_space = self.input_spaces
-        self.spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
+        spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for piece in self._pieces:
             obs_space, action_space = self._spaces_after(piece, obs_space, action_space)
-            self.spaces_after.append((obs_space, action_space))
+            spaces_after.append((obs_space, action_space))
+        self.spaces_after = spaces_after
         self.observation_space, self.action_space = obs_space, action_space
         self._infer_columns()
 

@@ -43,6 +43,7 @@ class RunMetrics:
 
     Attributes:
         infos: metric out of infos -> numbers of the newest finished episodes.
+        info_keys: keys that the newest infos had where a metric found no number.
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
     """
 
@@ -62,6 +63,7 @@ class RunMetrics:
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
         self._of_infos = of_infos
+        self.info_keys: tuple[str, ...] = ()
         self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
         self._reported: ConnectorMetrics = {}
@@ -121,6 +123,7 @@ class RunMetrics:
             for id_, values in returns.items():
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
+        self.info_keys = finished.info_keys or self.info_keys
         for name, recent_numbers in self.infos.items():
             numbers = finished.infos.get(name, _NO_NUMBERS)
             recent_numbers.extend(numbers[~np.isnan(numbers)].tolist())

@@ -36,7 +36,8 @@ class FinishedEpisodes:
     With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
     returns) hold each agent's own. `outside` counts observations of all steps, also of episodes that have not ended.
     `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none; with several agents there is one for
-    each agent's episode. `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
+    each agent's episode. `info_keys`: keys of the newest last infos where a metric found no number.
+    `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
     """
 
     returns: npt.NDArray[np.float64]
@@ -47,6 +48,7 @@ class FinishedEpisodes:
     outside: OutsideObservations = NONE_OUTSIDE
     infos: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     reported: tuple[Mapping[str, Any], ...] = ()
+    info_keys: tuple[str, ...] = ()
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -60,6 +62,7 @@ class FinishedEpisodes:
             OutsideObservations.total([part.outside for part in parts]),
             _joined([part.infos for part in parts]),
             tuple(reported for part in parts for reported in part.reported),
+            next((part.info_keys for part in reversed(parts) if part.info_keys), ()),
         )
 
 

@@ -73,3 +73,15 @@ def info_of(infos: Infos, env: int) -> dict[str, Any]:
             continue
         info[key] = info_of(values, env) if isinstance(values, Mapping) else values[env]
     return info
+
+
+def keys_of(infos: Infos) -> list[str]:
+    """Return the keys of infos in order, joined with slashes where they are nested."""
+    if not isinstance(infos, Mapping):
+        return sorted({key for info in infos for key in keys_of(info)})
+    keys: list[str] = []
+    for key, value in infos.items():
+        if key.startswith("_") and key[1:] in infos:  # gymnasium's note of for whom the key holds
+            continue
+        keys += [f"{key}/{part}" for part in keys_of(value)] if isinstance(value, Mapping) else [key]
+    return sorted(keys)

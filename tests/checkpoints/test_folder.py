@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,19 @@ def test_the_newest_one_is_found(tmp_path: Path) -> None:
 def test_no_checkpoint_is_the_users_mistake(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         newest_checkpoint(tmp_path / name)
+
+
+def test_runs_below_a_folder_are_named(tmp_path: Path) -> None:
+    for number in range(7):
+        run = tmp_path / "outputs" / "maze" / "2026-01-01" / f"0{number}-00-00"
+        _saved(run, [1.0])
+        os.utime(run / "checkpoints" / "iteration_000001" / "manifest.json", (number, number))
+    with pytest.raises(UserError) as caught:
+        newest_checkpoint(tmp_path / "outputs")
+    first, *runs = str(caught.value).splitlines()
+    assert first == f"{tmp_path / 'outputs'} has no checkpoint; runs below it that have one, newest first:"
+    assert [Path(run.strip()).name for run in runs] == [f"0{number}-00-00" for number in (6, 5, 4, 3, 2)]
+    assert newest_checkpoint(Path(runs[0].strip())).name == "iteration_000001"
 
 
 def test_what_a_killed_process_left_half_written_is_ignored_and_swept_up(tmp_path: Path) -> None:

@@ -108,6 +108,19 @@ def test_a_key_that_no_info_has_is_told_by_an_evaluation_alone() -> None:
     assert notes == ["env_runners/won: no info of the finished episodes has wno"]
 
 
+@pytest.mark.parametrize("metric", ["{info: episode/ret}", "{info: episode/ret, at: episode_mean}"])
+def test_the_keys_that_infos_have_are_told(metric: str) -> None:
+    notes: list[str] = []
+    overrides = ["+experiment=ppo_cartpole", *QUICK, WITH_INFOS, f"metrics={{env_runners/won: {metric}}}"]
+    with Trainer(build_experiment_config(compose_experiment(overrides, None)), note=notes.append) as trainer:
+        trainer.train()
+        trainer.train()
+    assert notes == [
+        "env_runners/won: no info of the finished episodes has episode/ret; it has episode/l, episode/r, episode/t; "
+        "nearest: episode/r"
+    ]
+
+
 @pytest.mark.parametrize(
     ("metrics", "message"),
     [
