@@ -27,6 +27,7 @@ from runner.config.plans import (
     find_buffer_problems,
     find_compile_problems,
     find_plan_problems,
+    find_untrained_plan,
     find_useless_intensity,
     read_plan,
     steps_of,
@@ -73,6 +74,7 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
     unread = composed.unread
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
+        yield from find_untrained_plan(config, composed.where)
         yield from find_compile_problems(config, composed.where)
         yield from find_useless_intensity(config.algorithm, composed.where)
         yield from find_buffer_problems(config, composed.where)

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from runner.config.errors import Problem, RunFailure
 from runner.config.operators import OPERATORS
+from runner.config.own_code import is_own, place_of
 from runner.config.plans import read_options
 from runner.plans.items import Item
 
@@ -105,11 +107,14 @@ class Operator:
         """Yield what is made of each item; `Waiting` passes."""
         while self.rest:  # of the item before a checkpoint
             yield self.rest.popleft()
+        proper = self.transform
+        transform = self._first_transform if is_own(type(self)) else proper
         for item in items:
             if isinstance(item, Waiting):
                 yield item
                 continue
-            self.rest.extend(self.transform(item))
+            self.rest.extend(transform(item))
+            transform = proper
             while self.rest:
                 yield self.rest.popleft()
 
@@ -119,6 +124,30 @@ class Operator:
         What is kept for later items belongs into `get_state`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no transform")
+
+    def _first_transform(self, item: Any) -> list[Any]:
+        """Return what is made of the first item, checked.
+
+        Raises:
+            RunFailure: it is no list of items, or one of another kind than `gives` names.
+        """
+        name, where = type(self).__name__, place_of(type(self), "transform")
+        try:
+            made = self.transform(item)
+        except NotImplementedError as error:
+            raise RunFailure(Problem(str(error), where)) from error
+        if not isinstance(made, Iterable):
+            got = "None" if made is None else type(made).__name__
+            allowed = "a list of items, or a generator: return [item], or yield item; return [] for none"
+            raise RunFailure(Problem(f"{name}.transform returns no items", where, got, allowed))
+        items = list(made)
+        for one in items:
+            kinds = [kind.__name__ for kind in type(one).__mro__]
+            if self.gives is not None and not isinstance(one, Waiting) and not set(kinds) & set(self.gives):
+                what = f"{name}.transform gives another item than its `gives` names"
+                got = f"{type(one).__name__} for {type(item).__name__}"
+                raise RunFailure(Problem(what, where, got, ", ".join(self.gives) or "none"))
+        return items
 
     def _counted(self, items: Iterable[Any]) -> Iterator[Any]:
         if not self.is_counted:

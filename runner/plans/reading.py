@@ -8,6 +8,7 @@ from typing import Any
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
+from runner.config.own_code import place_of
 from runner.config.plans import KEY, Plan, Step, read_plan
 from runner.plans.flow import Flow, Operator
 from runner.plans.operators.concurrency import Concurrently, Duplicate
@@ -57,6 +58,9 @@ def _made(step: Step, resources: Resources) -> Operator:
         operator = operator_class(resources, **step.arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{step.name} cannot be made: {error}", step.key, str(step.arguments))]) from error
+    if not hasattr(operator, "resources"):
+        what, allowed = f"the __init__ of {step.name} does not call Operator's", "super().__init__(resources)"
+        raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", allowed=allowed)])
     return operator
 
 

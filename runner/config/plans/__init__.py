@@ -2,7 +2,12 @@
 
 from runner.config.plans.branch_checks import find_useless_intensity
 from runner.config.plans.buffer_checks import find_buffer_problems, is_replayed, modules_stored_in, recorded_buffers
-from runner.config.plans.checks import find_asynchrony_problems, find_compile_problems, find_plan_problems
+from runner.config.plans.checks import (
+    find_asynchrony_problems,
+    find_compile_problems,
+    find_plan_problems,
+    find_untrained_plan,
+)
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
 from runner.config.plans.needs import learns_from_replay_only, names_recorded_data, needs_of
@@ -18,6 +23,7 @@ __all__ = [
     "find_buffer_problems",
     "find_compile_problems",
     "find_plan_problems",
+    "find_untrained_plan",
     "find_useless_intensity",
     "is_replayed",
     "items_after",

@@ -8,6 +8,7 @@ from typing import Any
 from runner.config.errors import Problem
 from runner.config.operators import (
     ASYNC,
+    ApplyGradientsConfig,
     AsyncGradientsConfig,
     CompleteEpisodesConfig,
     ParallelRolloutsConfig,
@@ -20,6 +21,8 @@ from runner.config.plans.queue_checks import find_queue_problems
 from runner.config.plans.reading import PlanReader, read_plan
 from runner.config.plans.steps import KEY, Plan, Where, steps_of
 from runner.config.schemas import ExperimentConfig
+
+_UPDATES = (ApplyGradientsConfig, TrainOneStepConfig)
 
 
 def find_plan_problems(values: Sequence[Any], where: Where) -> list[Problem]:
@@ -41,6 +44,17 @@ def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator
             what = f"{step.key}: simulators that connect (env.port) sample in rounds"
             allowed = "ParallelRollouts with mode bulk_sync or raw; simulators go on while the learner updates"
             yield Problem(what, where(step.key), step.name, allowed)
+
+
+def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+    """Yield that a plan learns nothing; one that records what it samples, or has unknown steps, may."""
+    steps = list(steps_of(read_plan(config.algorithm.plan)))
+    kinds = [step.base or type(step.config) for step in steps]
+    is_known = all(step.config is not None or step.base is not None for step in steps)
+    if is_known and config.offline.output is None and not any(issubclass(kind, _UPDATES) for kind in kinds):
+        names = " -> ".join(step.name for step in steps)
+        allowed = "a plan with TrainOneStep or ApplyGradients; without one where offline.output records what is sampled"
+        yield Problem(f"{KEY} trains nothing: it updates no module", where(KEY), names, allowed)
 
 
 def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:

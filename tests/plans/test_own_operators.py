@@ -1,0 +1,94 @@
+"""What an operator of the user's gets wrong is told by the plan, with its line, in its first item."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+
+from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.errors import RunnerError
+from runner.experiment.trainer import Trainer
+from runner.plans import Operator
+
+HERE = "tests.plans.test_own_operators"
+SMALL = ["env_runners.num_envs_per_env_runner=2", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"]
+
+
+class Nothing(Operator):
+    def transform(self, item: Any) -> Any:
+        pass
+
+
+class BareItem(Operator):
+    def transform(self, item: Any) -> Any:
+        return item
+
+
+class OtherItem(Operator):
+    takes: ClassVar = ("Experiences",)
+    gives: ClassVar = ("Experiences",)
+
+    def transform(self, item: Any) -> Any:
+        return [item.rollout]
+
+
+class NoTransform(Operator):
+    pass
+
+
+class NoSuper(Operator):
+    def __init__(self, resources: Any) -> None:
+        self.count = 0
+
+
+class Copies(Operator):
+    takes: ClassVar = ("Experiences",)
+    gives: ClassVar = ("Experiences",)
+
+    def transform(self, item: Any) -> Any:
+        yield item
+
+
+def train(name: str) -> None:
+    plan = f"algorithm.plan=[ParallelRollouts,ConcatBatches,{{_target_: {HERE}.{name}}},TrainOneStep]"
+    overrides = [*SMALL, plan, "algorithm.train_batch_size_per_learner=40", "algorithm.minibatch_size=20"]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        trainer.train()
+
+
+@pytest.mark.parametrize(
+    ("name", "messages"),
+    [
+        ("Nothing", ["Nothing.transform returns no items", "got None", "return [item]"]),
+        ("BareItem", ["BareItem.transform returns no items", "got Experiences", "return [item]"]),
+        ("OtherItem", ["gives another item than its `gives` names", "got Rollout for", "allowed Experiences"]),
+        ("NoTransform", ["NoTransform has no transform"]),
+        ("NoSuper", ["does not call Operator's", "super().__init__(resources)", "algorithm.plan.2"]),
+    ],
+)
+def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
+    with pytest.raises(RunnerError) as caught:
+        train(name)
+    for message in (*messages, f"{Path(__file__)}:"):
+        assert message in " ".join(str(caught.value).split())
+
+
+def test_a_good_operator_goes_on() -> None:
+    train("Copies")
+
+
+@pytest.mark.parametrize("plan", ["[ParallelRollouts]", "[ParallelRollouts,ConcatBatches]"])
+def test_a_plan_that_trains_nothing(plan: str) -> None:
+    arguments = ["+experiment=ppo_cartpole", f"algorithm.plan={plan}"]
+    with pytest.raises(ConfigError) as caught:
+        build_experiment_config(compose_experiment(arguments))
+    report = " ".join(str(caught.value).split())
+    for message in (
+        "algorithm.plan trains nothing",
+        "where override algorithm.plan=",
+        "TrainOneStep or ApplyGradients",
+    ):
+        assert message in report
+    build_experiment_config(compose_experiment([*arguments, "offline.output=data"]))
