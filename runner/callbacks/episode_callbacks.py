@@ -14,6 +14,8 @@ from runner.episodes import multi_agent_episodes
 from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
 from runner.pipelines.piece_metrics import ConnectorMetrics
 
+_EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
+
 
 class HeardEpisodes(Protocol):
     """The episodes of N sub-environments; as a sequence, views of them that are made on demand."""
@@ -53,6 +55,12 @@ class EpisodeCallbacks:
         self._heard_envs = np.ones(num_envs, np.bool_)
         self._first_state = copy.deepcopy(callbacks.get_state())
         callbacks.call("on_environment_created", env=env, env_runner_index=env_runner_index)
+
+    @property
+    def has_missed_episodes(self) -> bool:
+        """Whether callbacks hear of episodes, and the env runner has told of none yet."""
+        is_asked = self._callbacks.hears(*_EPISODE_HOOKS)
+        return is_asked and all(own is None for of_env in self._own for own in of_env)
 
     def begin_evaluation(self, is_running: npt.NDArray[np.bool_]) -> None:
         """Forget what was kept since the start, and tell only of sub-environments (N,) that have anything to run."""

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.callbacks import EPISODE_HOOKS, EpisodeCallbacks, build_callbacks
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
+from runner.config.own_code import is_own, place_of
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
@@ -98,7 +99,7 @@ def build_env_runner(
         if config.metrics:
             module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
             several.infos = AgentInfos(read_info_metrics(config, agents), module_of, num_envs)
-        several.callbacks = _episode_callbacks(config, role, index, envs.environments, num_envs, several.module)
+        _give_callbacks(several, several.module, config, role, index, envs.environments)
         of_agents: EnvRunner = several
         return of_agents
     acting = parts[DEFAULT_MODULE_ID]
@@ -108,22 +109,51 @@ def build_env_runner(
     )
     if config.metrics:
         runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
-    runner.callbacks = _episode_callbacks(config, role, index, env.environments, num_envs, acting.module)
+    _give_callbacks(runner, acting.module, config, role, index, env.environments)
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}", index)
     single: EnvRunner = runner
     return single
 
 
-def _episode_callbacks(
-    config: ExperimentConfig, role: str, index: int, env: Any, num_envs: int, module: Any
-) -> EpisodeCallbacks | None:
-    """Make this env runner's own instances of the callbacks; None if none of them hears of episodes."""
+def _give_callbacks(runner: Any, module: Any, config: ExperimentConfig, role: str, index: int, envs: Any) -> None:
+    """Give an env runner its own instances of the callbacks; None if none of them hears of episodes."""
+    runner.callbacks = None
     callbacks = build_callbacks(config)
-    if not callbacks.hears(*EPISODE_HOOKS):
-        return None
-    callbacks.context["is_evaluation"] = role == EVALUATION
-    return EpisodeCallbacks(callbacks, env, index, num_envs, module)
+    if callbacks.hears(*EPISODE_HOOKS):
+        callbacks.context["is_evaluation"] = role == EVALUATION
+        num_envs = (config.evaluation if role == EVALUATION else config.env_runners).num_envs_per_env_runner
+        runner.callbacks = EpisodeCallbacks(callbacks, envs, index, num_envs, module)
+        _check_callbacks_are_called(runner, config)
+
+
+def _check_callbacks_are_called(runner: Any, config: ExperimentConfig) -> None:
+    """Let the first `sample` of the user's env runner fail if it tells its callbacks of no episode."""
+    callbacks: EpisodeCallbacks = runner.callbacks
+    if not is_own(type(runner)):
+        return
+    sample = runner.sample
+
+    def first_sample(*arguments: Any, **options: Any) -> Any:
+        sampled = sample(*arguments, **options)
+        if callbacks.has_missed_episodes:
+            name = type(runner).__name__
+            what = f"{name} tells its callbacks of no episode, and `callbacks` hear of episodes"
+            allowed = (
+                f"a {name} that calls self.callbacks.before_first_reset, after_reset, before_step and after_step, "
+            )
+            raise RunFailure(
+                Problem(
+                    what,
+                    f"env_runners.env_runner_class, {place_of(type(runner), 'sample')}",
+                    ", ".join(str(block.get("_target_")) for block in config.callbacks),
+                    f"{allowed}as SingleAgentEnvRunner does; or callbacks=[]",
+                )
+            )
+        del runner.sample  # from now on its class's
+        return sampled
+
+    runner.sample = first_sample
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from runner import make_env_runner
+from runner.callbacks import Callback
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ExperimentConfig, MultiAgentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
@@ -66,6 +67,35 @@ def test_a_class_of_ones_own_samples_in_a_run() -> None:
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, f"env_runners.env_runner_class={HERE}.MarkingRunner"]) as own:
         assert own.train()["marked"] == 1
         assert own.train()["marked"] == 2
+
+
+class Deaf(SingleAgentEnvRunner):
+    """Tells its callbacks of nothing."""
+
+    def sample(self, *args: Any, **kwargs: Any) -> Sample:
+        callbacks, self.callbacks = self.callbacks, None
+        sample = super().sample(*args, **kwargs)
+        self.callbacks = callbacks
+        return sample
+
+
+class Hearing(Callback):
+    def on_episode_end(self, **kwargs: Any) -> None:
+        """Hear of it."""
+
+
+@pytest.mark.parametrize("name", ["Deaf", "MarkingRunner"])
+def test_a_class_that_does_not_call_callbacks_is_told(name: str) -> None:
+    overrides = [*QUICK, f"env_runners.env_runner_class={HERE}.{name}", f"callbacks=[{{_target_: {HERE}.Hearing}}]"]
+    with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
+        if name == "MarkingRunner":
+            assert trainer.train()["marked"] == 1
+            return
+        with pytest.raises(RunFailure) as caught:
+            trainer.train()
+    text = " ".join(str(caught.value).split())
+    for message in ("Deaf tells its callbacks of no episode", f"{HERE}.Hearing", "Deaf.sample", "before_step"):
+        assert message in text
 
 
 class HalfARunner:
