@@ -129,6 +129,9 @@ def _columns_of(batch: Mapping[str, Any], episodes: Any) -> Mapping[str, Any]:
 
 
 def _copy_of(episodes: Any) -> Any:
-    """Return copies of what episodes hold: of all columns of a block, or of the newest observations."""
-    held = dict(episodes.columns) if isinstance(episodes, ColumnBlock) else getattr(episodes, "current_obs", ())
+    """Return a copy of the newest observations that running episodes hold.
+
+    A block of a learner pipeline may be written into: `set_rewards` and the like of its episodes do.
+    """
+    held = () if isinstance(episodes, ColumnBlock) else getattr(episodes, "current_obs", ())
     return nested.map_leaves(lambda leaf: np.array(leaf) if isinstance(leaf, np.ndarray) else leaf, held)

@@ -205,20 +205,20 @@ class _ReaderContract:
 
 def _difference(first: ColumnBlock, second: ColumnBlock) -> str | None:
     """Return what differs between two blocks; None if they hold the same."""
+    difference = find_difference(_dtypes(first), _dtypes(second))
+    if difference is not None:
+        return f"dtype of column {difference}"
     difference = find_difference(first.columns, second.columns)
     if difference is not None:
         return f"column {difference}"
-    difference = find_difference(_dtype_kinds(first), _dtype_kinds(second))
-    if difference is not None:
-        return f"dtype of column {difference}"
     names = ("episode_ids", "lengths", "is_terminated", "is_truncated", "t_started")
     difference = next((name for name in names if not are_equal(getattr(first, name), getattr(second, name))), None)
     return difference if difference or are_equal(_infos_of(first), _infos_of(second)) else "infos"
 
 
-def _dtype_kinds(block: ColumnBlock) -> dict[str, Any]:
-    """Return the kind of dtype of each column, leaf by leaf: files may narrow numbers, and not make others of them."""
-    return {name: nested.map_leaves(lambda leaf: leaf.dtype.kind, column) for name, column in block.columns.items()}
+def _dtypes(block: ColumnBlock) -> dict[str, Any]:
+    """Return the dtype of each column, leaf by leaf."""
+    return {name: nested.map_leaves(lambda leaf: str(leaf.dtype), column) for name, column in block.columns.items()}
 
 
 def _infos_of(block: ColumnBlock) -> list[Any]:

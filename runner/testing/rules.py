@@ -37,15 +37,18 @@ def check_rules(name: str, rules: Iterable[Rule]) -> None:
     """Check all rules.
 
     Raises:
-        BrokenContract: some are broken; it lists all of them, each problem once.
+        BrokenContract: some are broken; it lists all of them, each problem once. An error in a rule after a broken one
+            is taken as its consequence, and left out.
     """
-    problems = list(dict.fromkeys(problem for rule in rules for problem in problems_of(rule)))
+    problems: dict[Problem, None] = {}
+    for rule in rules:
+        problems |= dict.fromkeys(problems_of(rule, is_explained=bool(problems)))
     if problems:
-        raise BrokenContract(name, problems)
+        raise BrokenContract(name, list(problems))
 
 
-def problems_of(rule: Rule) -> Iterator[Problem]:
-    """Yield what breaks a rule; an error of the part is one, too."""
+def problems_of(rule: Rule, is_explained: bool = False) -> Iterator[Problem]:
+    """Yield what breaks a rule; an error of the part is one, too, unless it `is_explained` by another problem."""
     try:
         yield from rule()
     except ConfigError as error:
@@ -53,7 +56,8 @@ def problems_of(rule: Rule) -> Iterator[Problem]:
     except RunFailure as error:
         yield error.problem
     except Exception as error:  # a part of a user may raise anything
-        yield Problem(f"{type(error).__name__}: {error}", _newest_line(error))
+        if not is_explained:
+            yield Problem(f"{type(error).__name__}: {error}", _newest_line(error))
 
 
 def _newest_line(error: Exception) -> str:
@@ -89,13 +93,18 @@ def through_checkpoint(state: Mapping[str, Any], owner: str) -> Any:
 
 
 def are_equal(first: Any, second: Any) -> bool:
-    """Return whether nested values are the same; NaNs are equal to each other, and so are a list and a tuple."""
+    """Return whether nested values are the same, arrays of the same dtype.
+
+    NaNs are equal to each other; so are a list and a tuple, and a number and an array of it.
+    """
     if isinstance(first, Mapping):
         is_same_kind = isinstance(second, Mapping) and first.keys() == second.keys()
         return is_same_kind and all(are_equal(first[key], second[key]) for key in first)
     if isinstance(first, (list, tuple)):
         is_same_kind = isinstance(second, (list, tuple)) and len(first) == len(second)
         return is_same_kind and all(map(are_equal, first, second))
+    if hasattr(first, "ndim") and hasattr(second, "ndim") and first.dtype != second.dtype:
+        return False
     one, other = np.asarray(first), np.asarray(second)
     has_nan = one.dtype.kind in "fc" and other.dtype.kind in "fc"
     return bool(np.array_equal(one, other, equal_nan=has_nan))

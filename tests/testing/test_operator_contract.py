@@ -150,7 +150,7 @@ class Fails(Own):
         (NeverEnds, "the flow does not end when its items do"),
         (DropsWaiting, "the operator does not give on each Waiting"),
         (CountsWaiting, "the operator gives other items when some are waited for"),
-        (GivesNumbers, "the operator gives int, which it does not declare"),
+        (GivesNumbers, "gives another item than its `gives` names"),
         (WritesIntoItems, "the operator writes into its items: rollout of item 0 is another one afterwards"),
         (DrawsFromElsewhere, "two new operators give different items for the same ones"),
         (CountsInSecret, "an operator with the state after 1 items does not go on as the one it is of"),
