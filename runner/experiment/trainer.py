@@ -114,9 +114,7 @@ class Trainer:
             self._held_out = build_held_out_evaluation(config, self._parts)
         _check_output(config)
         if RECORDED_DATA in needs and note is not None:
-            from runner.offline.reading.data_sets import start_text
-
-            note(start_text(config, recorded))
+            _tell_what_is_read(config, recorded, note)
         self._cluster = ExitStack()
         try:
             self._cluster.enter_context(ray_cluster(config, note or _log.info))
@@ -539,6 +537,12 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _tell_what_is_read(config: ExperimentConfig, recorded: Source | None, note: Callable[[str], None]) -> None:
+    from runner.offline.reading.data_sets import start_text
+
+    note(start_text(config, recorded))
 
 
 def _check_output(config: ExperimentConfig) -> None:

@@ -124,7 +124,7 @@ class WritesIntoItems(Own):
 
 class DrawsFromElsewhere(Own):
     def transform(self, item: Any) -> Iterable[Any]:
-        return [replace(item, ends_iteration=True, origins=())] if np.random.default_rng().random() < 0.5 else [item]
+        return [replace(item, ends_iteration=True, origins=())] * np.random.default_rng().integers(1, 50)
 
 
 class CountsInSecret(Own):
