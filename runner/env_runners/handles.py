@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.own_code import problem_of
 from runner.env_runners.tickets import LocalTicket, RemoteTicket, Ticket
 from runner.interrupts import Interrupted, is_interrupted
 
@@ -18,6 +19,9 @@ from runner.interrupts import Interrupted, is_interrupted
 MakeEnvRunner = Callable[[int, int], Any]
 
 _log = logging.getLogger(__name__)
+
+# Attribute of an error from an actor: the user's line that it came through, and what was given to it.
+_OWN_CODE = "line_and_arguments"
 
 # Many actors that start on few cores import torch one after the other.
 _START_TIMEOUT_S = 300.0
@@ -65,7 +69,13 @@ class _RunnerActor:
         self._runner = make_runner(index, generation)
 
     def call(self, method: str, *args: Any) -> Any:
-        return getattr(self._runner, method)(*args)
+        try:
+            return getattr(self._runner, method)(*args)
+        except Exception as error:
+            if not isinstance(error, RunnerError):  # these lines are known here, and their text travels
+                problem = problem_of(error)
+                vars(error)[_OWN_CODE] = (problem.where, problem.got)
+            raise
 
 
 class RemoteHandle:
@@ -119,9 +129,11 @@ class RemoteHandle:
             if isinstance(error.cause, RunnerError):
                 raise error.cause from None
             _log.error("env runner %d: %s", self._index, error)
+            place, got = getattr(error.cause, _OWN_CODE, (None, None))
             problem = Problem(
                 f"env runner {self._index} failed in {method}: {type(error.cause).__name__}: {error.cause}",
-                where="its Ray actor; the stack trace is in runner.log",
+                ", ".join(filter(None, (place, "its Ray actor; the stack trace is in runner.log"))),
+                got,
             )
             raise RunFailure(problem) from error
         except ray.exceptions.GetTimeoutError as error:

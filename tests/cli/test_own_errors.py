@@ -49,3 +49,12 @@ def test_a_module_that_raises(run_main: Callable[..., Outcome], name: str, messa
     for message in (*messages, f"{Path(__file__)}:", f"{name}.forward_exploration", "the stack trace is in"):
         assert message in " ".join(outcome.err.split())
     assert "Traceback" in next(Path("outputs").rglob("runner.log")).read_text()
+
+
+def test_an_error_in_an_actor(run_main: Callable[..., Outcome]) -> None:
+    module = f"module._target_={HERE}.MisspeltColumn"
+    outcome = run_main("+experiment=ppo_cartpole", module, "tracking=none", "env_runners.num_env_runners=1")
+    assert outcome.code == 1
+    text = " ".join(outcome.err.split())
+    for message in ("KeyError: 'observations'", f"{Path(__file__)}:", "MisspeltColumn.forward_exploration", "(8, 4)"):
+        assert message in text
