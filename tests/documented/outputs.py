@@ -98,4 +98,6 @@ def _pattern(line: str) -> str:
         pattern += re.escape(line[end : word.start()]) + MEANING[str(word.lastgroup)]
         end = word.end()
     pattern += re.escape(line[end:])
+    if line.startswith("recorded "):
+        pattern = pattern.replace(r"\s+in\s+data", r"(?:; .* left out)?\s+in\s+data")
     return pattern + "(?: or .*)?" if line.startswith("stop at ") else pattern

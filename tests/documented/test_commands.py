@@ -176,7 +176,7 @@ def without_judgement(arguments: Sequence[str]) -> list[str]:
     """Leave out what `validate` does not take."""
     left, names = list(arguments), ("--assert", "--budget", "--junit")
     for name in names:
-        if name in left:
+        while name in left:
             place = left.index(name)
             del left[place : place + 2]
     return left
