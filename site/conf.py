@@ -21,4 +21,5 @@ default_role = "literal"
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 html_theme = "furo"
+html_static_path, html_css_files = ["static"], ["tables.css"]
 html_show_copyright = html_show_sphinx = html_copy_source = False
