@@ -177,6 +177,20 @@ class A2CConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
+class IMPALAConfig(A2CConfig):
+    """IMPALA (Espeholt et al., 2018, https://arxiv.org/abs/1802.01561): A2C's loss with V-trace, with RLlib's defaults.
+
+    `lambda_` scales the traces (remark 2 of the paper).
+    """
+
+    lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
+    vtrace_clip_rho_threshold: float = option(1.0, "largest importance ratio of a temporal difference (rho)", above=0)
+    vtrace_clip_c_threshold: float = option(1.0, "largest importance ratio of a trace (c)", above=0)
+    vtrace_clip_pg_rho_threshold: float = option(1.0, "largest importance ratio of an advantage", above=0)
+
+
+@dataclass(frozen=True)
 class PGMetrics(LossMetrics):
     """What one gradient step of REINFORCE reports; means over the minibatch. Without a baseline `vf_loss` is 0."""
 

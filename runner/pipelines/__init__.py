@@ -53,6 +53,7 @@ _EXPORTS: dict[str, str] = {
     "Step": "piece_graph",
     "TensorToNumpy": "module_to_env_pieces",
     "UnBatchToIndividualItems": "module_to_env_pieces",
+    "VTrace": "vtrace",
     "WriteObservationsToEpisodes": "observation_pieces",
 }
 

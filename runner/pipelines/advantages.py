@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -155,7 +155,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
         return {
             VF_PREDS: values,
             VALUE_TARGETS: advantages + values,
-            ADVANTAGES: _standardised(advantages, mean, std) if self._standardizes else advantages,
+            ADVANTAGES: standardised_by(advantages, mean, std) if self._standardizes else advantages,
         }
 
 
@@ -213,16 +213,22 @@ def values_of(module: Any, columns: Batch, max_rows_per_pass: int) -> Tensor:
     return torch.cat([module.compute_values(nested.take(inputs, rows)) for rows in passes])
 
 
-def on_rows(compute: Callable[[Batch, Tensor, int], Batch], columns: Batch, values: Tensor, longest: int) -> Batch:
+def on_rows(
+    compute: Callable[[Batch, Tensor, int], Batch],
+    columns: Batch,
+    values: Tensor,
+    longest: int,
+    names: Sequence[str] = (REWARDS, TERMINATEDS, LOSS_MASK),
+) -> Batch:
     """Return the columns that `compute(columns, values, longest)` makes of rows (B,).
 
-    Of sequences (S, L) it gets the rows without the padding between them; its columns are then (S, L), too, with 0 in
-    the padding.
+    Of sequences (S, L) it gets the rows of these columns without the padding between them; what it makes is then
+    (S, L), too, with 0 in the padding.
     """
     if values.ndim == 1:
         return compute(columns, values, longest)
     is_row = torch.arange(values.shape[1], device=values.device) < columns[SEQ_LENS][:, None]
-    rows = {name: columns[name][is_row] for name in (REWARDS, TERMINATEDS, LOSS_MASK)}
+    rows = {name: columns[name][is_row] for name in names}
     flat = compute(rows, values[is_row], longest)
     return {name: torch.zeros_like(values).masked_scatter(is_row, column) for name, column in flat.items()}
 
@@ -230,7 +236,7 @@ def on_rows(compute: Callable[[Batch, Tensor, int], Batch], columns: Batch, valu
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
     """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation: at least 1e-4)."""
     mean, std, _ = moments_of(values, is_valid)
-    return _standardised(values, mean, std)
+    return standardised_by(values, mean, std)
 
 
 def moments_of(values: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -241,5 +247,6 @@ def moments_of(values: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor
     return mean, variance.sqrt(), count
 
 
-def _standardised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+def standardised_by(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return values (B,) with mean 0 and standard deviation 1 where these are theirs (the deviation: at least 1e-4)."""
     return (values - mean) / std.clamp(min=_SMALLEST_STD)
