@@ -282,3 +282,13 @@ class RecallReal(Recall):
         obs, _, *others = super().step(0)
         reward = float(action[0]) * (2 * self._bit - 1) if is_asked else 0.0
         return obs, reward, *others  # type: ignore[return-value]
+
+
+class UnevenSteps(gym.Wrapper[Any, Any, Any, Any]):
+    """Now and then a step of the environment takes 20 ms, at other times in each run."""
+
+    def step(self, action: Any) -> Any:
+        """Step, sometimes slowly."""
+        if os.urandom(1)[0] < 16:
+            time.sleep(0.02)
+        return self.env.step(action)

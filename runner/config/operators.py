@@ -55,6 +55,11 @@ class ParallelRolloutsConfig(OperatorConfig):
         choices=("bulk_sync", "raw", "async"),
     )
     num_async: int = option(1, "async: requests in flight for each env runner", minimum=1)
+    deterministic: bool = option(
+        False,
+        "async: take samples in the order in which they were asked for, so that a run gives the same numbers in one "
+        "process and on Ray, and after a kill; a slow env runner is waited for",
+    )
 
     gives: ClassVar[tuple[str, ...] | None] = (EXPERIENCES,)
     needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)

@@ -7,13 +7,16 @@ from typing import Any
 
 from runner.env_runners.env_runner_group import EnvRunnerGroup, RunnerTicket
 from runner.env_runners.sample import Sample
+from runner.env_runners.tickets import wait_any
 from runner.plans.run_metrics import RunMetrics
 
 
 class AsyncRequests:
     """So many requests in flight for each runner; answers are taken in the order in which they become ready.
 
-    Runners in this process answer in the order of the requests, so that a run gives the same numbers again.
+    Runners in this process answer in the order of the requests, so that a run gives the same numbers again. With
+    `is_deterministic` answers are taken in this order wherever runners are: a run gives the same numbers everywhere,
+    and waits for a slow runner once the others have answered all of their requests.
 
     Args:
         env_runners: that are asked.
@@ -23,6 +26,7 @@ class AsyncRequests:
         explore: whether actions are sampled.
         num_env_steps: of a request at least.
         sample_class: of the answers.
+        is_deterministic: take answers in the order of the requests.
     """
 
     def __init__(
@@ -34,12 +38,14 @@ class AsyncRequests:
         num_env_steps: int,
         explore: bool,
         sample_class: type[Sample] = Sample,
+        is_deterministic: bool = False,
     ) -> None:
         self._env_runners = env_runners
         self._metrics = metrics
         self._num_env_steps, self._explore, self._method = num_env_steps, explore, method
         self._num_in_flight = num_in_flight
         self._sample_class = sample_class
+        self._is_deterministic = is_deterministic
         self._tickets: list[RunnerTicket] = []
         self._num_left = self._num_at_once
 
@@ -60,7 +66,10 @@ class AsyncRequests:
         oldest = {
             ticket.index: ticket for ticket in reversed(self._tickets)
         }  # of each runner, whose answers are in order
-        ticket = next((one for one in self._tickets if oldest[one.index] is one and one.is_ready()), None)
+        if self._is_deterministic:
+            ticket = self._tickets[wait_any(self._tickets[:1])]
+        else:
+            ticket = next((one for one in self._tickets if oldest[one.index] is one and one.is_ready()), None)
         if ticket is None or self._num_left == 0:
             self._num_left = self._num_at_once
             self._env_runners.awaited += oldest.values()

@@ -51,6 +51,23 @@ def test_the_same_numbers_inline_and_on_ray(algorithm: str, ray_cluster: None) -
     assert results[0] == results[1]
 
 
+DETERMINISTIC = (
+    "algorithm.min_sample_timesteps_per_iteration=150",
+    "algorithm.plan=[{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}, "
+    "{ConcatBatches: {min_env_steps: 40}}, TrainOneStep]",
+)
+
+
+@pytest.mark.ray
+def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(ray_cluster: None) -> None:
+    uneven = "env.wrappers=[{_target_: tests.environments.UnevenSteps}]"
+    results = []
+    for overrides in (("engine=inline",), (), ()):
+        with Trainer.from_experiment("impala_cartpole", [*SMALL, *DETERMINISTIC, uneven, *overrides]) as trainer:
+            results.append([without_times(trainer.train()) for _ in range(3)])
+    assert results[0] == results[1] == results[2]
+
+
 @pytest.mark.ray
 def test_a_runner_killed_in_the_middle_of_asynchronous_sampling_is_replaced(ray_cluster: None) -> None:
     with trainer_of("a2c", A3C) as trainer:

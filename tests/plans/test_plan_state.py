@@ -61,6 +61,7 @@ PLANS: dict[str, tuple[str, list[str]]] = {
         "a2c_cartpole",
         [*TWO, f"algorithm.plan=[{ASYNC}, {{ConcatBatches: {{min_env_steps: 50}}}}, TrainOneStep]"],
     ),
+    "impala": ("impala_cartpole", [*TWO, FILTER, "algorithm.min_sample_timesteps_per_iteration=50"]),
     "raw": ("ppo_cartpole", [*THREE, "algorithm.plan=[{ParallelRollouts: {mode: raw}}, TrainOneStep]"]),
     "queue": ("a2c_cartpole", [f"algorithm.plan={QUEUE}"]),
     "duplicate": ("a2c_cartpole", [*TWO, f"algorithm.plan={DUPLICATE}"]),

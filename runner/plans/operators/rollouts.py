@@ -36,6 +36,7 @@ class ParallelRollouts(Source):
                 self.options.num_async,
                 env_steps_per_request(resources.config),
                 resources.config.env_runners.explore,
+                is_deterministic=self.options.deterministic,
             )
 
     def make_items(self) -> Iterator[Experiences | Waiting]:
