@@ -119,9 +119,10 @@ class ModuleCheck:
     def _misfits(self, name: str, outputs: Mapping[str, Any], num_steps: int) -> Iterator[Problem]:
         """Yield outputs with another shape or dtype than they must have."""
         what, where, leading = f"{self._class.__name__}.{name} returns", self._place(name), self._leading(num_steps)
-        dist = self._module.action_dist
-        meaning = f"a row for each of obs, of {dist.num_inputs} numbers as {type(dist).__name__} takes them"
-        shapes = {_DIST: ((*leading, dist.num_inputs), meaning)}
+        dist, shapes = self._module.action_dist, {}
+        if hasattr(dist, "num_inputs"):  # other objects are no distribution of ours, and what needs one says so
+            meaning = f"a row for each of obs, of {dist.num_inputs} numbers as {type(dist).__name__} takes them"
+            shapes[_DIST] = ((*leading, dist.num_inputs), meaning)
         if name == "forward_train":
             shapes[_VALUES] = (leading, "a number for each row of obs")
         for column, (shape, meaning) in shapes.items():

@@ -51,6 +51,7 @@ _QUEUE = (
     "TrainOneStep]], round_robin_weights: [2, '*'], output_indexes: [1]}}"
 )
 _ASYNC = "{ParallelRollouts: {mode: async, num_async: 2}}"
+_IN_ORDER = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
 
 # Replay whose ring of 2,500 rows, three segments, is written over before the end.
 _REPLAY = (
@@ -100,6 +101,7 @@ SAMPLED = {
     "dqn_minatar_breakout": (*_REPLAY, "module.fcnet_hiddens=[8]"),
     "dqn_stateless_cartpole_lstm": (*_REPLAY, "module.lstm_cell_size=8"),
     "her_bit_flipping": _REPLAY,
+    "impala_cartpole": (*_SHORT_FRAGMENTS, f"algorithm.plan=[{_IN_ORDER},ConcatBatches,TrainOneStep]"),
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_acrobot": _SAMPLED,
     "ppo_ant": _SAMPLED,

@@ -257,6 +257,7 @@ EXPERIMENTS = {
     "sac": "sac_pendulum",
     "td3": "td3_pendulum",
     "a3c": "a2c_cartpole",
+    "impala": "impala_cartpole",
     "pg": "pg_cartpole",
     "bc": "bc_cartpole",
     "marwil": "marwil_cartpole",
@@ -292,7 +293,7 @@ DRAWN = {
 
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
-    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "pg")
+    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "impala", "pg")
     for name, experiment in EXPERIMENTS.items():
         others = [] if name in sampling else ["offline.input_=somewhere"]
         if name == "a3c":

@@ -49,6 +49,7 @@ PROMISES = {
     "dqn_minatar_breakout": (5, 1_000_000),
     "dqn_stateless_cartpole_lstm": (350, 200_000),
     "her_bit_flipping": (-7.2, 50_000),
+    "impala_cartpole": (450, 1_000_000),
     "rainbow_cartpole": (450, 100_000),
     "sac_cartpole_discrete": (400, 100_000),
     "sac_lunarlander_continuous": (200, 150_000),
@@ -90,6 +91,7 @@ SAMPLED = (
     "a2c_",
     "dqn_",
     "her_",
+    "impala_",
     "pg_",
     "ppo_",
     "rainbow_",
@@ -98,7 +100,14 @@ SAMPLED = (
     "tqc_",
 )  # experiments without recorded data
 TEN_SEEDS = (
-    *("a2c_cartpole", "a2c_replay_cartpole", "dqn_cartpole", "dqn_minatar_breakout", "her_bit_flipping"),
+    *(
+        "a2c_cartpole",
+        "a2c_replay_cartpole",
+        "dqn_cartpole",
+        "dqn_minatar_breakout",
+        "her_bit_flipping",
+        "impala_cartpole",
+    ),
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
     *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),
     *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),

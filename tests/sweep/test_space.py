@@ -33,7 +33,7 @@ def read(*texts: str) -> SearchSpace:
         ("module.fcnet_hiddens=[64,64],[256]", ("[64,64]", "[256]")),
         ("env.env_config={a:1},{a:2}", ("{a:1}", "{a:2}")),
         ("experiment_name='a,b',c", ("'a,b'", "c")),
-        ("experiment=glob(ppo_c*,exclude=*catch)", ("ppo_cartpole",)),
+        ("experiment=glob(ppo_c*,exclude=*_*_*)", ("ppo_cartpole", "ppo_catch")),
     ],
 )
 def test_values_one_by_one(text: str, values: tuple[str, ...]) -> None:

@@ -207,7 +207,7 @@ def test_mistakes_start_nothing(run_main: Run, tmp_path: Path, overrides: list[s
 
 
 def test_validate_checks_the_options_of_a_glob(run_main: Run) -> None:
-    outcome = run_main("validate", "-m", "experiment=glob(ppo_c*)")
+    outcome = run_main("validate", "-m", "experiment=glob(ppo_c*,exclude=*_*_*)")
     assert outcome.out.splitlines()[0] == "ppo_cartpole: no problems in 2 configurations that cover the sweep"
 
 
