@@ -24,7 +24,8 @@ def converted_state(state: Mapping[str, Any]) -> dict[str, Any]:
         return dict(state)
     sources = state["sources"]
     if _OF_RECORDED_DATA in sources:
-        name, settings = RECORDED_DATA, sources[_OF_RECORDED_DATA]
+        of_reading = {key: value for key, value in sources[_OF_RECORDED_DATA].items() if not key.startswith("output")}
+        name, settings = RECORDED_DATA, of_reading
     else:
         name, settings = ENV_RUNNERS, sources
     others = {part: value for part, value in state.items() if part not in ("experience", "sources")}

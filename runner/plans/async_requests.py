@@ -66,10 +66,8 @@ class AsyncRequests:
         oldest = {
             ticket.index: ticket for ticket in reversed(self._tickets)
         }  # of each runner, whose answers are in order
-        if self._is_deterministic:
-            ticket = self._tickets[wait_any(self._tickets[:1])]
-        else:
-            ticket = next((one for one in self._tickets if oldest[one.index] is one and one.is_ready()), None)
+        ready = (one for one in self._tickets if oldest[one.index] is one and one.is_ready())
+        ticket = self._tickets[wait_any(self._tickets[:1])] if self._is_deterministic else next(ready, None)
         if ticket is None or self._num_left == 0:
             self._num_left = self._num_at_once
             self._env_runners.awaited += oldest.values()

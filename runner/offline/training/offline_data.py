@@ -272,8 +272,8 @@ class OfflineData:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the state depends on."""
-        return asdict(self.config.offline)
+        """What the state depends on: how data are read, not how they are recorded."""
+        return {name: value for name, value in asdict(self.config.offline).items() if not name.startswith("output")}
 
     @property
     def follows_module(self) -> bool:
