@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
         return {
             VF_PREDS: values,
             VALUE_TARGETS: advantages + values,
-            ADVANTAGES: standardised_by(advantages, mean, std) if self._standardizes else advantages,
+            ADVANTAGES: _standardised(advantages, mean, std) if self._standardizes else advantages,
         }
 
 
@@ -205,12 +205,19 @@ class MonteCarloReturns(LearnerPiece):
 def values_of(module: Any, columns: Batch, max_rows_per_pass: int) -> Tensor:
     """Return (B,) values of all rows, or (S, L) of all sequences."""
     inputs = {name: columns[name] for name in module.inputs}
-    mask = columns[LOSS_MASK]
+    values: list[Tensor] = [
+        module.compute_values(rows) for rows in in_passes(inputs, columns[LOSS_MASK], max_rows_per_pass)
+    ]
+    return values[0] if len(values) == 1 else torch.cat(values)
+
+
+def in_passes(columns: Batch, mask: Tensor, max_rows_per_pass: int) -> list[Batch]:
+    """Return the columns in parts of at most so many rows; sequences (S, L), of which `mask` is, stay whole."""
     num_rows, rows_per_pass = len(mask), max(1, max_rows_per_pass * len(mask) // mask.numel())
     if num_rows <= rows_per_pass:
-        return cast(Tensor, module.compute_values(inputs))
-    passes = [slice(first, first + rows_per_pass) for first in range(0, num_rows, rows_per_pass)]
-    return torch.cat([module.compute_values(nested.take(inputs, rows)) for rows in passes])
+        return [columns]
+    firsts = range(0, num_rows, rows_per_pass)
+    return [nested.take(columns, slice(first, first + rows_per_pass)) for first in firsts]
 
 
 def on_rows(
@@ -236,7 +243,7 @@ def on_rows(
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
     """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation: at least 1e-4)."""
     mean, std, _ = moments_of(values, is_valid)
-    return standardised_by(values, mean, std)
+    return _standardised(values, mean, std)
 
 
 def moments_of(values: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -247,6 +254,5 @@ def moments_of(values: Tensor, is_valid: Tensor) -> tuple[Tensor, Tensor, Tensor
     return mean, variance.sqrt(), count
 
 
-def standardised_by(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """Return values (B,) with mean 0 and standard deviation 1 where these are theirs (the deviation: at least 1e-4)."""
+def _standardised(values: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     return (values - mean) / std.clamp(min=_SMALLEST_STD)

@@ -12,7 +12,7 @@ from torch import Tensor
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
-from runner.pipelines.advantages import moments_of, on_rows, standardised_by, suffix_sums
+from runner.pipelines.advantages import in_passes, moments_of, on_rows, standardised, suffix_sums
 from runner.pipelines.piece import (
     ACTION_LOGP,
     ACTIONS,
@@ -156,8 +156,7 @@ class VTrace(LearnerPiece):
             longest,
         )
         if self._standardizes:
-            mean, std, _ = moments_of(advantages, is_step)
-            advantages = standardised_by(advantages, mean, std)
+            advantages = standardised(advantages, is_step)
         return {VF_PREDS: values, VALUE_TARGETS: targets, ADVANTAGES: advantages}
 
 
@@ -166,10 +165,7 @@ def _values_and_ratios(module: RLModule, columns: Batch, max_rows_per_pass: int)
     """Return values and ratios (B,) of rows, or (S, L) of sequences; the ratio is 1 where no env step is."""
     names = (*module.inputs, ACTIONS, ACTION_LOGP, LOSS_MASK)
     rows = {name: columns[name] for name in names}
-    mask = columns[LOSS_MASK]
-    rows_per_pass = max(1, max_rows_per_pass * len(mask) // mask.numel())
-    passes = [slice(first, first + rows_per_pass) for first in range(0, len(mask), rows_per_pass)]
-    found = [_of_pass(module, nested.take(rows, part) if len(passes) > 1 else rows) for part in passes]
+    found = [_of_pass(module, part) for part in in_passes(rows, columns[LOSS_MASK], max_rows_per_pass)]
     values, ratios = zip(*found, strict=True)
     return torch.cat(values), torch.cat(ratios)
 
