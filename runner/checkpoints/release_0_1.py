@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.checkpoints.errors import CheckpointError
 from runner.config.errors import Problem
+from runner.config.offline import settings_of_reading
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 
 SCHEMA_VERSION = 1
@@ -24,8 +25,7 @@ def converted_state(state: Mapping[str, Any]) -> dict[str, Any]:
         return dict(state)
     sources = state["sources"]
     if _OF_RECORDED_DATA in sources:
-        of_reading = {key: value for key, value in sources[_OF_RECORDED_DATA].items() if not key.startswith("output")}
-        name, settings = RECORDED_DATA, of_reading
+        name, settings = RECORDED_DATA, settings_of_reading(sources[_OF_RECORDED_DATA])
     else:
         name, settings = ENV_RUNNERS, sources
     others = {part: value for part, value in state.items() if part not in ("experience", "sources")}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,11 @@ from runner.config.fields import option
 
 # What writes without Ray Data.
 OWN_WRITE_METHODS = ("write_parquet", "write_json", "write_csv")
+
+
+def settings_of_reading(offline: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the `offline` block that say how data are read, not how they are recorded."""
+    return {name: value for name, value in offline.items() if not name.startswith("output")}
 
 
 @dataclass(frozen=True)

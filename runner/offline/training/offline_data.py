@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.offline import settings_of_reading
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.columns import EPISODE_COLUMNS
@@ -273,7 +274,7 @@ class OfflineData:
     @property
     def settings(self) -> Mapping[str, Any]:
         """What the state depends on: how data are read, not how they are recorded."""
-        return {name: value for name, value in asdict(self.config.offline).items() if not name.startswith("output")}
+        return settings_of_reading(asdict(self.config.offline))
 
     @property
     def follows_module(self) -> bool:
