@@ -191,6 +191,41 @@ class IMPALAConfig(A2CConfig):
 
 
 @dataclass(frozen=True)
+class APPOConfig(PPOConfig):
+    """APPO as IMPACT has it (Luo et al., 2020, https://arxiv.org/abs/1912.00167), with RLlib's names and defaults.
+
+    PPO's clipped surrogate for samples of older policies: ratios are to a target policy, targets are V-trace's.
+    """
+
+    lr: Schedule = option(5e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
+    grad_clip: float | None = option(
+        40.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
+    )
+    train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
+    num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
+    minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
+    replay_capacity: int = option(4000, "newest env steps that are trained on again", unit="env steps", minimum=2)
+    replay_proportion: float = option(1.0, "updates on replayed batches for each on a sampled one", minimum=0)
+    replay_fragment_length: int = option(50, "most consecutive env steps of a replayed batch", minimum=1)
+    target_network_update_freq: int = option(2, "between updates of the target policy", unit="updates", minimum=1)
+    tau: float = option(1.0, "share of the policy in an update of its target; 1 copies it", above=0, maximum=1)
+    target_worker_clipping: float = option(
+        2.0, "largest ratio of the policy that acted to the target policy (rho)", above=0
+    )
+    lambda_: float = option(1.0, "factor of each trace", minimum=0, maximum=1)
+    vtrace_clip_rho_threshold: float = option(1.0, "largest importance ratio of a temporal difference (rho)", above=0)
+    vtrace_clip_c_threshold: float = option(1.0, "largest importance ratio of a trace (c)", above=0)
+    vtrace_clip_pg_rho_threshold: float = option(1.0, "largest importance ratio of an advantage", above=0)
+    standardize_advantages: bool = option(False, "scale the advantages of a batch to mean 0 and standard deviation 1")
+    clip_param: float = option(0.4, "epsilon of the clipped surrogate", above=0)
+    vf_loss_coeff: float = option(0.5, "weight of the value loss", minimum=0)
+    vf_clip_param: float | None = option(None, "squared value error is capped at this; null: no cap", above=0)
+    entropy_coeff: Schedule = option(0.01, "weight of the entropy bonus", minimum=0, is_schedule=True)
+    use_kl_loss: bool = option(False, "add the adaptive KL penalty")
+    kl_coeff: float = option(1.0, "initial weight of the KL penalty", minimum=0, is_adapted=True)
+
+
+@dataclass(frozen=True)
 class PGMetrics(LossMetrics):
     """What one gradient step of REINFORCE reports; means over the minibatch. Without a baseline `vf_loss` is 0."""
 

@@ -14,11 +14,12 @@ from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import offline_evaluation_metrics
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
-from runner.config.plans import needs_of
+from runner.config.plans import needs_of, samples_asynchronously
 from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"
 NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
+WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners/weights_lag_max"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
 
 _RUN_METRICS: Mapping[str, str] = {
@@ -38,9 +39,14 @@ _RUN_METRICS: Mapping[str, str] = {
 }
 
 _ONLINE_METRICS: Mapping[str, str] = {
-    "timers/env_runner_sampling": "seconds this iteration spent sampling",
+    "timers/env_runner_sampling": "seconds this iteration spent sampling, or waiting for env runners",
     NUM_RESTARTS: "env runners restarted so far",
     "fault_tolerance/num_healthy_workers": "env runners that answered in this iteration",
+}
+
+_ASYNC_METRICS: Mapping[str, str] = {
+    WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over trained steps",
+    WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
 }
 
 _EXTERNAL_METRICS: Mapping[str, str] = {
@@ -144,6 +150,7 @@ def producible_metrics(
     for buffer in config.algorithm.replay_buffers:
         names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
     names |= _COMPILE_METRICS if config.learners.compile else {}
+    names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
     if config.env.is_external and samples:
         names |= _EXTERNAL_METRICS
     for prefix in prefixes:

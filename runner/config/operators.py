@@ -45,8 +45,29 @@ class OperatorConfig:
 
 
 @dataclass(frozen=True)
-class ParallelRolloutsConfig(OperatorConfig):
-    """Let all env runners sample."""
+class AsyncRequestsConfig(OperatorConfig):
+    """Base of operators that ask env runners while the plan goes on."""
+
+    num_async: int = option(1, "requests in flight for each env runner", minimum=1)
+    max_weights_lag: int | None = option(
+        None,
+        "an answer is waited for before others are taken once so many updates were made since it was asked for; "
+        "null: however many",
+        unit="updates",
+        minimum=0,
+    )
+    deterministic: bool = option(
+        False,
+        "take answers in the order in which they were asked for, so that a run gives the same numbers in one process "
+        "and on Ray, and after a kill; a slow env runner is waited for",
+    )
+
+    needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)
+
+
+@dataclass(frozen=True)
+class ParallelRolloutsConfig(AsyncRequestsConfig):
+    """Let all env runners sample; `num_async`, `max_weights_lag` and `deterministic` are for mode async."""
 
     mode: str = option(
         "bulk_sync",
@@ -54,15 +75,8 @@ class ParallelRolloutsConfig(OperatorConfig):
         "runner; async: each runner's samples as soon as they are ready",
         choices=("bulk_sync", "raw", "async"),
     )
-    num_async: int = option(1, "async: requests in flight for each env runner", minimum=1)
-    deterministic: bool = option(
-        False,
-        "async: take samples in the order in which they were asked for, so that a run gives the same numbers in one "
-        "process and on Ray, and after a kill; a slow env runner is waited for",
-    )
 
     gives: ClassVar[tuple[str, ...] | None] = (EXPERIENCES,)
-    needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)
 
 
 @dataclass(frozen=True)
@@ -74,13 +88,10 @@ class ReadRecordedConfig(OperatorConfig):
 
 
 @dataclass(frozen=True)
-class AsyncGradientsConfig(OperatorConfig):
+class AsyncGradientsConfig(AsyncRequestsConfig):
     """Let env runners compute gradients on their own samples, and give each gradient as soon as it is ready."""
 
-    num_async: int = option(1, "requests in flight for each env runner", minimum=1)
-
     gives: ClassVar[tuple[str, ...] | None] = (GRADIENTS,)
-    needs: ClassVar[tuple[str, ...]] = (ENV_RUNNERS,)
 
 
 @dataclass(frozen=True)

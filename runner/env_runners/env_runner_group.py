@@ -151,7 +151,7 @@ class EnvRunnerGroup:
 
         A ticket that is ready and belongs to a plan that has no turn ends no wait.
         """
-        awaited, self.awaited = self.awaited, []
+        awaited, self.awaited = list(dict.fromkeys(self.awaited)), []  # a plan may have found one twice
         wait_any(awaited or self.in_flight)
 
     def collect(self, ticket: RunnerTicket) -> Sample:

@@ -19,7 +19,7 @@ class PPOLoss(Loss):
     """
 
     reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
-    needs = ("vf_preds",)
+    needs: tuple[str, ...] = ("vf_preds",)
     varying = ("kl_coeff", "entropy_coeff")
 
     def __init__(self, config: PPOConfig) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
+    "APPOModule": "appo_module",
     "ActionDistribution": "action_distribution",
     "ActorCriticModule": "actor_critic_module",
     "Bernoulli": "bernoulli",

@@ -51,6 +51,7 @@ _EXPORTS: dict[str, str] = {
     "ScaleRewards": "reward_pieces",
     "SingleAgentObservationPreprocessor": "observation_pieces",
     "Step": "piece_graph",
+    "TargetVTrace": "vtrace",
     "TensorToNumpy": "module_to_env_pieces",
     "UnBatchToIndividualItems": "module_to_env_pieces",
     "VTrace": "vtrace",

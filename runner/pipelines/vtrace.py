@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import in_passes, moments_of, on_rows, standardised, suffix_sums
 from runner.pipelines.piece import (
+    ACTION_DIST_INPUTS,
     ACTION_LOGP,
     ACTIONS,
     ADVANTAGES,
@@ -98,7 +100,7 @@ class VTrace(LearnerPiece):
     """
 
     reads = (OBS, ACTIONS, ACTION_LOGP, REWARDS, TERMINATEDS, LOSS_MASK)
-    writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
+    writes: tuple[str, ...] = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
     reads_module = True
     needs_trajectories = True
     reports = {  # noqa: RUF012
@@ -132,11 +134,28 @@ class VTrace(LearnerPiece):
         """Add the columns to the batch of each module."""
         longest = int(episodes.lengths.max())
         for module_id, columns in batch.items():
-            values, ratios = _values_and_ratios(rl_module[module_id], columns, self._max_rows)
+            found = self._in_passes(rl_module[module_id], columns)
             if metrics is not None:
-                self._report(metrics, ratios, columns[LOSS_MASK])
-            columns |= on_rows(self._targets, {**columns, _RATIOS: ratios}, values, longest, _ROWS)
+                self._report(metrics, found[_RATIOS], columns[LOSS_MASK])
+            targets = on_rows(self._targets, {**columns, **found}, found[VF_PREDS], longest, _ROWS)
+            columns |= {name: column for name, column in found.items() if name in self.writes} | targets
         return batch
+
+    @torch.no_grad()
+    def _in_passes(self, module: RLModule, columns: Batch) -> Batch:
+        """Return what `of_policy` gives for all rows (B, ...) or sequences (S, L, ...)."""
+        rows = {name: columns[name] for name in (*module.inputs, ACTIONS, ACTION_LOGP, LOSS_MASK)}
+        passes = [self.of_policy(module, part) for part in in_passes(rows, columns[LOSS_MASK], self._max_rows)]
+        return passes[0] if len(passes) == 1 else {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
+
+    def of_policy(self, module: RLModule, rows: Batch) -> Batch:
+        """Return `vf_preds` and `ratios` of rows (B,) or sequences (S, L), and columns that take the place of others.
+
+        The ratio is 1 where no env step is.
+        """
+        outputs = module.forward_train({name: rows[name] for name in module.inputs})
+        log_ratios = _log_probs(module, outputs[ACTION_DIST_INPUTS], rows[ACTIONS]) - rows[ACTION_LOGP]
+        return {VF_PREDS: outputs[VF_PREDS], _RATIOS: log_ratios.exp().where(rows[LOSS_MASK], 1.0)}
 
     def _report(self, metrics: PieceMetrics, ratios: Tensor, is_step: Tensor) -> None:
         mean, _, count = moments_of(ratios, is_step)
@@ -160,21 +179,41 @@ class VTrace(LearnerPiece):
         return {VF_PREDS: values, VALUE_TARGETS: targets, ADVANTAGES: advantages}
 
 
-@torch.no_grad()
-def _values_and_ratios(module: RLModule, columns: Batch, max_rows_per_pass: int) -> tuple[Tensor, Tensor]:
-    """Return values and ratios (B,) of rows, or (S, L) of sequences; the ratio is 1 where no env step is."""
-    names = (*module.inputs, ACTIONS, ACTION_LOGP, LOSS_MASK)
-    rows = {name: columns[name] for name in names}
-    found = [_of_pass(module, part) for part in in_passes(rows, columns[LOSS_MASK], max_rows_per_pass)]
-    values, ratios = zip(*found, strict=True)
-    return torch.cat(values), torch.cat(ratios)
+class TargetVTrace(VTrace):
+    """V-trace for the module's target policy, which the loss then keeps the module close to: IMPACT (Luo et al., 2020,
+    https://arxiv.org/abs/1912.00167).
+
+    Ratios are of the target to the policy mu that acted. In the place of `action_logp` it puts
+    log max(pi_target(a | s), mu(a | s) / rho), in the place of `action_dist_inputs` the target's. Values are the
+    module's own.
+
+    Args:
+        target_worker_clipping: rho, largest ratio mu / pi_target.
+        arguments: of `VTrace`.
+    """
+
+    writes = (*VTrace.writes, ACTION_LOGP, ACTION_DIST_INPUTS)
+
+    def __init__(self, gamma: float, target_worker_clipping: float = 2.0, **arguments: Any) -> None:
+        super().__init__(gamma, **arguments)
+        self._log_rho = math.log(target_worker_clipping)
+
+    def of_policy(self, module: RLModule, rows: Batch) -> Batch:
+        """Return `vf_preds`, `ratios`, and the target's `action_logp` and `action_dist_inputs`; see `VTrace`."""
+        inputs = {name: rows[name] for name in module.inputs}
+        theta = module.target.forward_train(inputs)[ACTION_DIST_INPUTS]  # type: ignore[operator, union-attr]
+        log_probs, acted = _log_probs(module, theta, rows[ACTIONS]), rows[ACTION_LOGP]
+        return {
+            VF_PREDS: module.compute_values(inputs),
+            _RATIOS: (log_probs - acted).exp().where(rows[LOSS_MASK], 1.0),
+            ACTION_LOGP: torch.maximum(log_probs, acted - self._log_rho),
+            ACTION_DIST_INPUTS: theta,
+        }
 
 
-def _of_pass(module: RLModule, rows: Batch) -> tuple[Tensor, Tensor]:
-    outputs = module.forward_train({name: rows[name] for name in module.inputs})
-    theta, values = outputs["action_dist_inputs"], outputs[VF_PREDS]
-    last_axis = values.ndim - 1  # 0 of rows, 1 of sequences
-    actions = nested.map_leaves(lambda leaf: leaf.flatten(0, last_axis), rows[ACTIONS])
-    log_probs = module.action_dist.log_prob(theta.flatten(0, last_axis), actions).reshape(values.shape)
-    ratios = (log_probs - rows[ACTION_LOGP]).exp()
-    return values, ratios.where(rows[LOSS_MASK], 1.0)
+def _log_probs(module: RLModule, theta: Tensor, actions: Any) -> Tensor:
+    """Return log pi(a | s) (B,) of rows, or (S, L) of sequences."""
+    leading = theta.shape[:-1]
+    last_axis = len(leading) - 1
+    flat = nested.map_leaves(lambda leaf: leaf.flatten(0, last_axis), actions)
+    return module.action_dist.log_prob(theta.flatten(0, last_axis), flat).reshape(leading)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from runner.config.operators import AsyncRequestsConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup, RunnerTicket
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import wait_any
@@ -15,43 +16,41 @@ class AsyncRequests:
     """So many requests in flight for each runner; answers are taken in the order in which they become ready.
 
     Runners in this process answer in the order of the requests, so that a run gives the same numbers again. With
-    `is_deterministic` answers are taken in this order wherever runners are: a run gives the same numbers everywhere,
-    and waits for a slow runner once the others have answered all of their requests.
+    `options.deterministic` answers are taken in this order wherever runners are: a run gives the same numbers
+    everywhere, and waits for a slow runner once the others have answered all of their requests.
 
     Args:
         env_runners: that are asked.
         metrics: of the run, which say how many env steps were sampled.
+        options: requests in flight, order and lag.
         method: of a runner; gives a sample.
-        num_in_flight: requests of each runner.
         explore: whether actions are sampled.
         num_env_steps: of a request at least.
         sample_class: of the answers.
-        is_deterministic: take answers in the order of the requests.
     """
 
     def __init__(
         self,
         env_runners: EnvRunnerGroup,
         metrics: RunMetrics,
+        options: AsyncRequestsConfig,
         method: str,
-        num_in_flight: int,
         num_env_steps: int,
         explore: bool,
         sample_class: type[Sample] = Sample,
-        is_deterministic: bool = False,
     ) -> None:
+        metrics.reports_lag = True
         self._env_runners = env_runners
         self._metrics = metrics
         self._num_env_steps, self._explore, self._method = num_env_steps, explore, method
-        self._num_in_flight = num_in_flight
         self._sample_class = sample_class
-        self._is_deterministic = is_deterministic
+        self._options = options
         self._tickets: list[RunnerTicket] = []
         self._num_left = self._num_at_once
 
     @property
     def _num_at_once(self) -> int:
-        return self._num_in_flight * self._env_runners.num_runners
+        return self._options.num_async * self._env_runners.num_runners
 
     def next_ready(self) -> Sample | None:
         """Ask runners that have too few requests, and return an answer; None while none is ready.
@@ -59,22 +58,34 @@ class AsyncRequests:
         None comes also after as many answers as there are requests in flight, so that other plans have their turn
         where answers are always ready: runners in this process work when an answer is taken.
         """
-        for _ in range(self._num_in_flight):
+        for _ in range(self._options.num_async):
             for index in range(self._env_runners.num_runners):
-                if sum(ticket.index == index for ticket in self._tickets) < self._num_in_flight:
+                if sum(ticket.index == index for ticket in self._tickets) < self._options.num_async:
                     self._tickets.append(self._request(index))
-        oldest = {
-            ticket.index: ticket for ticket in reversed(self._tickets)
-        }  # of each runner, whose answers are in order
-        ready = (one for one in self._tickets if oldest[one.index] is one and one.is_ready())
-        ticket = self._tickets[wait_any(self._tickets[:1])] if self._is_deterministic else next(ready, None)
+        takeable = self._takeable()
+        if self._options.deterministic:
+            wait_any(takeable)
+        ticket = next((ticket for ticket in takeable if ticket.is_ready()), None)
         if ticket is None or self._num_left == 0:
             self._num_left = self._num_at_once
-            self._env_runners.awaited += oldest.values()
+            self._env_runners.awaited += takeable
             return None
         self._num_left -= 1
         self._tickets.remove(ticket)
         return self._env_runners.collect(ticket)
+
+    def _takeable(self) -> list[RunnerTicket]:
+        """Return the requests whose answer may be the next: the oldest of each runner, whose answers are in order."""
+        if self._options.deterministic or self._is_overdue(self._tickets[0]):
+            return self._tickets[:1]
+        oldest: dict[int, RunnerTicket] = {}
+        for ticket in self._tickets:
+            oldest.setdefault(ticket.index, ticket)
+        return list(oldest.values())
+
+    def _is_overdue(self, ticket: RunnerTicket) -> bool:
+        most = self._options.max_weights_lag
+        return most is not None and self._env_runners.weights_seq_no - ticket.weights_seq_no >= most
 
     def _request(self, index: int) -> RunnerTicket:
         num_sampled = self._metrics.num_env_steps_sampled_lifetime

@@ -100,6 +100,7 @@ class TrainResult(Item):
         updates: of each update, module id -> metric -> value.
         num_env_steps_trained: env steps of the train batches.
         num_env_steps_read: of them, recorded env steps that were read for these updates.
+        lags: how many updates each part of the train batch was behind, and its env steps; empty: not known.
         rows: module id -> column -> (B,) what the loss gives for each row of the train batch.
         replay_rows: of the experiences that were trained on.
     """
@@ -109,6 +110,7 @@ class TrainResult(Item):
     num_env_steps_read: int = 0
     rows: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     replay_rows: ReplayRows = field(default_factory=dict)
+    lags: Sequence[tuple[int, int]] = ()
 
     def __str__(self) -> str:
         return f"TrainResult of {len(self.updates)} updates on {self.num_env_steps_trained} env steps"

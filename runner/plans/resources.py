@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from runner.learners.remote_learner_group import Learners
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
-from runner.plans.items import Item
+from runner.plans.items import Item, Origin
 from runner.plans.run_metrics import Result, RunMetrics
 from runner.replay import ReplayBuffer
 
@@ -128,6 +129,11 @@ class Resources:
         if self._env_runners is not None:
             self._env_runners.set_weights(self.learners.get_weights(), runners)
 
+    def lags_of(self, origins: Iterable[Origin]) -> list[tuple[int, int]]:
+        """Return the updates that env runners had not seen when they sampled, and the env steps of each sample."""
+        newest = 0 if self._env_runners is None else self._env_runners.weights_seq_no
+        return [(newest - origin.weights_seq_no, origin.num_env_steps) for origin in origins]
+
     @property
     def shared_state(self) -> Mapping[str, Any]:
         """Module id -> merged state of pieces that runners share."""
@@ -165,7 +171,7 @@ class Resources:
         return queue
 
     def wait(self, what: Waiting) -> None:
-        """Wait until an env runner has answered.
+        """Wait until an env runner has answered, and count the seconds as ones of sampling.
 
         Raises:
             RunFailure: plans wait for each other.
@@ -173,7 +179,9 @@ class Resources:
         if what is Waiting.FOR_QUEUE:
             problem = Problem("the plan stands still: each of its plans waits for a queue", "algorithm.plan")
             raise RunFailure(problem)
+        started = time.perf_counter()
         self.env_runners.wait_for_any()
+        self.metrics.add_seconds("env_runner_sampling", time.perf_counter() - started)
 
     def report(self) -> Result:
         """Return the metrics of the resources at the end of an iteration."""

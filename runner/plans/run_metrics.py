@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
+from runner.config.metrics import WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
@@ -45,9 +46,11 @@ class RunMetrics:
         infos: metric out of infos -> numbers of the newest finished episodes.
         info_keys: keys that the newest infos had where a metric found no number.
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
+        reports_lag: whether samples may be of older weights, since the plan samples asynchronously.
     """
 
     counts_recorded = True
+    reports_lag = False
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class RunMetrics:
         self._started = time.perf_counter()
         self._timers: defaultdict[str, float] = defaultdict(float)
         self._updates: list[Mapping[str, Mapping[str, float]]] = []
+        self._lags: list[tuple[int, int]] = []
         self.num_env_steps_sampled = 0
         self._num_episodes = 0
         self._num_outside = 0
@@ -95,7 +99,7 @@ class RunMetrics:
     def count(self, item: Item) -> None:
         """Count what an item says: seconds, sampled env steps and episodes, updates."""
         for name, seconds in item.timers.items():
-            self._timers[name] += seconds
+            self.add_seconds(name, seconds)
         merge_metrics(self._reported, item.connector_metrics)
         for sample in item.samples:
             self._add_sampled(sample.rollout.num_env_steps)
@@ -106,6 +110,11 @@ class RunMetrics:
                 self._add_sampled(item.num_env_steps_read)
             self.num_env_steps_trained_lifetime += item.num_env_steps_trained
             self._updates.extend(item.updates)
+            self._lags.extend(item.lags)
+
+    def add_seconds(self, name: str, seconds: float) -> None:
+        """Add to `timers/<name>` of this iteration."""
+        self._timers[name] += seconds
 
     def _add_sampled(self, num_env_steps: int) -> None:
         self.num_env_steps_sampled += num_env_steps
@@ -163,6 +172,7 @@ class RunMetrics:
             )
             result |= reduced_infos("env_runners", self._of_infos, self.infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
+        result |= _lag_metrics(self._lags) if self.reports_lag else {}
         result |= _means_by_module(self._updates)
         result |= {name: reduced.result for name, reduced in self._reported.items()}
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
@@ -207,6 +217,17 @@ class RunMetrics:
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
         self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
         self.time_total_s = float(state["time_total_s"])
+
+
+def _lag_metrics(lags: Sequence[tuple[int, int]]) -> Result:
+    """Compute mean, over env steps, and largest of lags with their env steps; None without any."""
+    if not lags:
+        return {WEIGHTS_LAG_MEAN: None, WEIGHTS_LAG_MAX: None}
+    updates, num_env_steps = np.array(lags).T
+    return {
+        WEIGHTS_LAG_MEAN: float(np.average(updates, weights=num_env_steps)),
+        WEIGHTS_LAG_MAX: int(updates.max()),
+    }
 
 
 def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Result:

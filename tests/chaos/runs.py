@@ -94,6 +94,10 @@ _SMALL_IMAGES = (
 SAMPLED = {
     "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
+    "appo_cartpole": (
+        *_SHORT_FRAGMENTS,
+        f"algorithm.plan=[{_IN_ORDER},ConcatBatches,MixInReplay,TrainOneStep,UpdateTargetNetwork]",
+    ),
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,
     "dqn_cartpole_compiled": _REPLAY,

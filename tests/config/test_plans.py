@@ -258,6 +258,7 @@ EXPERIMENTS = {
     "td3": "td3_pendulum",
     "a3c": "a2c_cartpole",
     "impala": "impala_cartpole",
+    "appo": "appo_cartpole",
     "pg": "pg_cartpole",
     "bc": "bc_cartpole",
     "marwil": "marwil_cartpole",
@@ -293,7 +294,7 @@ DRAWN = {
 
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
-    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "impala", "pg")
+    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "impala", "appo", "pg")
     for name, experiment in EXPERIMENTS.items():
         others = [] if name in sampling else ["offline.input_=somewhere"]
         if name == "a3c":

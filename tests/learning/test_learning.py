@@ -50,6 +50,7 @@ PROMISES = {
     "dqn_stateless_cartpole_lstm": (350, 200_000),
     "her_bit_flipping": (-7.2, 50_000),
     "impala_cartpole": (450, 1_000_000),
+    "appo_cartpole": (450, 400_000),
     "rainbow_cartpole": (450, 100_000),
     "sac_cartpole_discrete": (400, 100_000),
     "sac_lunarlander_continuous": (200, 150_000),
@@ -89,6 +90,7 @@ UNTRIED = {
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
     "a2c_",
+    "appo_",
     "dqn_",
     "her_",
     "impala_",
@@ -107,6 +109,7 @@ TEN_SEEDS = (
         "dqn_minatar_breakout",
         "her_bit_flipping",
         "impala_cartpole",
+        "appo_cartpole",
     ),
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
     *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),

@@ -96,7 +96,7 @@ def test_every_exported_piece_is_put_through_the_contract() -> None:
     elsewhere = (test_history_pieces, test_observation_pieces, test_reward_pieces, test_train_batch_pieces)
     cases = [name for module in elsewhere for name in module.CASES] + list(OURS)
     # The memory pieces need a module with memory, the agents' one several agents, NoisyActions real-valued actions,
-    # VTrace what the policy gave when it acted. They have tests of their own.
+    # VTrace and TargetVTrace what the policy gave when it acted. They have tests of their own.
     others = {
         "ConnectorPiece",
         "EnvToModulePiece",
@@ -110,6 +110,7 @@ def test_every_exported_piece_is_put_through_the_contract() -> None:
         "ModuleToAgentUnmapping",
         "NoisyActions",
         "VTrace",
+        "TargetVTrace",
     }
     assert pieces - others == {name.partition("-")[0] for name in cases}
 

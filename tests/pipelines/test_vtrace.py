@@ -13,7 +13,7 @@ from torch import Tensor
 
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation
-from runner.pipelines.vtrace import VTrace, VTraceSettings, compute_vtrace
+from runner.pipelines.vtrace import TargetVTrace, VTrace, VTraceSettings, compute_vtrace
 from tests.learners.test_memory_over_cuts import GAMMA, acting_module, learner_batch, sampled
 
 Chunk = dict[str, Any]
@@ -116,9 +116,7 @@ def test_ratios_are_of_the_module_that_learns_to_the_one_that_acted(kind: str, m
     module = acting_module(kind, fragment)
     batch = learner_batch(fragment.block, module, 8)
     mask = batch["loss_mask"]
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(0.3 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
+    moved(module, 1)
     outputs = module.outputs_at_steps({**batch})
     theta, values = outputs["action_dist_inputs"], outputs["vf_preds"]
     log_probs = module.action_dist.log_prob(theta, batch["actions"][mask])
@@ -136,3 +134,41 @@ def test_ratios_are_of_the_module_that_learns_to_the_one_that_acted(kind: str, m
     )
     estimated = added(GeneralAdvantageEstimation(GAMMA, 0.0, standardize=False), module, batch, fragment.block)
     torch.testing.assert_close(difference, ratios * estimated["advantages"][mask], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_targets_are_of_the_target_policy_and_ratios_are_bounded(kind: str) -> None:
+    """What PPO's loss then calls the ratio is pi / max(pi_target, mu / rho)."""
+    rho = 1.1
+    fragment = sampled(kind, [2, 30, 4, 11], [60])[0]
+    module, target = (acting_module(kind, fragment) for _ in range(2))
+    batch = learner_batch(fragment.block, module, 8)
+    mask = batch["loss_mask"]
+    moved(target, 1)
+    on_target = added(VTrace(GAMMA), target, batch, fragment.block)
+    module.target = target
+    result = added(TargetVTrace(GAMMA, rho), module, batch, fragment.block)
+    outputs = target.outputs_at_steps({**batch})
+    theta = outputs["action_dist_inputs"].detach()
+    log_target = module.action_dist.log_prob(theta, batch["actions"][mask])
+    acted = batch["action_logp"][mask]
+    assert (acted - log_target).exp().max() > rho > (acted - log_target).exp().min()
+    torch.testing.assert_close(result["action_dist_inputs"][mask], theta)
+    expected = torch.maximum(log_target.exp(), acted.exp() / rho)
+    torch.testing.assert_close(result["action_logp"][mask].exp(), expected.detach())
+    # Values are the module's own; with those of the target the estimates would be V-trace's for it.
+    torch.testing.assert_close(result["vf_preds"][mask], module.outputs_at_steps({**batch})["vf_preds"].detach())
+    assert not torch.allclose(result["advantages"][mask], on_target["advantages"][mask])
+    moved(module, 1)
+    result = added(TargetVTrace(GAMMA, rho), module, batch, fragment.block)
+    for name in ("advantages", "value_targets", "vf_preds"):
+        torch.testing.assert_close(result[name][mask], on_target[name][mask])
+
+
+def moved(module: RLModule, seed: int) -> None:
+    """Add the same noise to the parameters, for each seed."""
+    own = [parameter for name, parameter in module.named_parameters() if not name.startswith("target.")]
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in own:
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))

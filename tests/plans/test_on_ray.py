@@ -7,12 +7,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from runner.config.operators import AsyncGradientsConfig, ParallelRolloutsConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.sample import Sample
@@ -52,20 +54,28 @@ def test_the_same_numbers_inline_and_on_ray(algorithm: str, ray_cluster: None) -
 
 
 DETERMINISTIC = (
-    "algorithm.min_sample_timesteps_per_iteration=150",
-    "algorithm.plan=[{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}, "
-    "{ConcatBatches: {min_env_steps: 40}}, TrainOneStep]",
+    "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}, {ConcatBatches: {min_env_steps: 40}}"
 )
+REPLAYED = "{MixInReplay: {replay_proportion: 0.5}}"
+DETERMINISTIC_PLANS = {
+    "impala_cartpole": f"[{DETERMINISTIC}, TrainOneStep]",
+    "appo_cartpole": f"[{DETERMINISTIC}, {REPLAYED}, TrainOneStep, UpdateTargetNetwork]",
+    "a2c_cartpole": "[{AsyncGradients: {num_async: 2, deterministic: true}}, ApplyGradients]",
+}
 
 
 @pytest.mark.ray
-def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(ray_cluster: None) -> None:
+@pytest.mark.parametrize("experiment", DETERMINISTIC_PLANS)
+def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experiment: str, ray_cluster: None) -> None:
     uneven = "env.wrappers=[{_target_: tests.environments.UnevenSteps}]"
+    plan = f"algorithm.plan={DETERMINISTIC_PLANS[experiment]}"
     results = []
     for overrides in (("engine=inline",), (), ()):
-        with Trainer.from_experiment("impala_cartpole", [*SMALL, *DETERMINISTIC, uneven, *overrides]) as trainer:
+        settings = [*SMALL, plan, "algorithm.min_sample_timesteps_per_iteration=150", uneven, *overrides]
+        with Trainer.from_experiment(experiment, settings) as trainer:
             results.append([without_times(trainer.train()) for _ in range(3)])
     assert results[0] == results[1] == results[2]
+    assert results[0][-1]["env_runners/weights_lag_max"] >= 1
 
 
 @pytest.mark.ray
@@ -136,6 +146,12 @@ class Clerk:
 
 def make_clerk(index: int, generation: int) -> Clerk:
     return Clerk()
+
+
+def make_gated_clerk(gates: Path, index: int, generation: int) -> GatedClerk:
+    clerk = GatedClerk()
+    clerk.gate = str(gates / str(index))
+    return clerk
 
 
 def make_slow_clerk(index: int, generation: int) -> SlowClerk:
@@ -224,6 +240,18 @@ def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
 # -- waiting -------------------------------------------------------------------------------------------------------
 
 
+class GatedClerk(Clerk):
+    """A runner that answers once there is a file."""
+
+    gate: str
+
+    def sample(self, num_env_steps: int, explore: bool, weights: Any, shared: Any, *_: Any) -> Sample:
+        """Wait for the file."""
+        while not os.path.exists(self.gate):
+            time.sleep(0.01)
+        return Sample(Rollout({}, num_env_steps), FinishedEpisodes(*[np.zeros(0)] * 3), {})
+
+
 class SlowClerk(Clerk):
     """A runner whose requests say when they are answered."""
 
@@ -241,7 +269,8 @@ def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluste
     group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_slow_clerk, i, g, 0.1, 0.0, WAIT_S), 1, {}, 0)
     group.set_weights({})
     group.shared_state = {"gates": str(tmp_path)}
-    first, second = (AsyncRequests(group, RunMetrics(1), "sample", 1, int(gate.name), True) for gate in gates)
+    options, metrics = AsyncGradientsConfig(), RunMetrics(1)
+    first, second = (AsyncRequests(group, metrics, options, "sample", int(gate.name), True) for gate in gates)
     assert first.next_ready() is None
     assert second.next_ready() is None
     gates[0].touch()
@@ -253,4 +282,34 @@ def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluste
     group.wait_for_any()
     assert [ticket.is_ready() for ticket in group.in_flight] == [True, True]
     assert second.next_ready() is not None
+    group.close()
+
+
+@pytest.mark.ray
+def test_a_sample_at_the_bound_of_lag_is_waited_for(ray_cluster: None, tmp_path: Path) -> None:
+    """Runner 0 does not answer; runner 1's answers are taken until two updates were made since runner 0 was asked."""
+    make_runner = partial(make_gated_clerk, tmp_path)
+    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_runner, i, g, 0.1, 0.0, WAIT_S), 2, {}, 0)
+    group.set_weights({})
+    (tmp_path / "1").touch()
+    options = ParallelRolloutsConfig(mode="async", max_weights_lag=2)
+    requests = AsyncRequests(group, RunMetrics(1), options, "sample", 5, True)
+    taken = []
+    while len(taken) < 2:
+        sample = requests.next_ready()
+        if sample is None:
+            group.wait_for_any()
+        else:
+            taken.append(sample.runner)
+            group.set_weights({})
+    assert taken == [1, 1]
+    assert requests.next_ready() is None
+    group.in_flight[-1].result()  # runner 1 has answered once more
+    assert requests.next_ready() is None
+    (tmp_path / "0").touch()
+    group.wait_for_any()
+    overdue = requests.next_ready()
+    assert overdue is not None
+    assert overdue.runner == 0
+    assert group.weights_seq_no - overdue.weights_seq_no == 2
     group.close()

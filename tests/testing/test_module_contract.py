@@ -12,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
-from runner.modules import DiscreteSACModule, DoubleQModule, IQLModule, RLModule, SACModule, TD3Module
+from runner.modules import APPOModule, DiscreteSACModule, DoubleQModule, IQLModule, RLModule, SACModule, TD3Module
 from runner.testing import BrokenContract, check_module
 
 BOX = gym.spaces.Box(-5.0, 5.0, (3,), np.float32)
 DISCRETE = gym.spaces.Discrete(3)
 CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 OURS = {
+    "APPO": (APPOModule, CONTINUOUS, {"free_log_std": True}),
+    "APPO-memory": (APPOModule, DISCRETE, {"use_lstm": True}),
     "SAC": (SACModule, CONTINUOUS, {}),
     "SAC-memory": (SACModule, CONTINUOUS, {"use_lstm": True}),
     "DroQ": (SACModule, CONTINUOUS, {"critic_dropout": 0.1}),

@@ -10,7 +10,12 @@ from runner.config.plans.checks import (
 )
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
-from runner.config.plans.needs import learns_from_replay_only, names_recorded_data, needs_of
+from runner.config.plans.needs import (
+    learns_from_replay_only,
+    names_recorded_data,
+    needs_of,
+    samples_asynchronously,
+)
 from runner.config.plans.reading import read_options, read_plan
 from runner.config.plans.steps import KEY, Plan, Step, steps_of
 
@@ -34,5 +39,6 @@ __all__ = [
     "read_options",
     "read_plan",
     "recorded_buffers",
+    "samples_asynchronously",
     "steps_of",
 ]

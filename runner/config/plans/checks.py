@@ -7,19 +7,18 @@ from typing import Any
 
 from runner.config.errors import Problem
 from runner.config.operators import (
-    ASYNC,
     ApplyGradientsConfig,
-    AsyncGradientsConfig,
+    AsyncRequestsConfig,
     CompleteEpisodesConfig,
-    ParallelRolloutsConfig,
     ReadRecordedConfig,
     StandardMetricsReportingConfig,
     TrainOneStepConfig,
 )
 from runner.config.plans.item_checks import ItemCheck
+from runner.config.plans.needs import is_asynchronous
 from runner.config.plans.queue_checks import find_queue_problems
 from runner.config.plans.reading import PlanReader, read_plan
-from runner.config.plans.steps import KEY, Plan, Where, steps_of
+from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _UPDATES = (ApplyGradientsConfig, TrainOneStepConfig)
@@ -37,13 +36,30 @@ def find_plan_problems(values: Sequence[Any], where: Where) -> list[Problem]:
 
 
 def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    """Yield requests that would be in flight to simulators, for which a checkpoint would have to wait."""
+    """Yield options of asynchrony that would do nothing, and requests to simulators.
+
+    Requests would be in flight to them, for which a checkpoint would have to wait.
+    """
     for step in steps_of(read_plan(config.algorithm.plan)):
-        is_async = isinstance(step.config, ParallelRolloutsConfig) and step.config.mode == ASYNC
-        if config.env.is_external and (is_async or isinstance(step.config, AsyncGradientsConfig)):
+        yield from _find_useless_options(step, where)
+        if config.env.is_external and is_asynchronous(step):
             what = f"{step.key}: simulators that connect (env.port) sample in rounds"
             allowed = "ParallelRollouts with mode bulk_sync or raw; simulators go on while the learner updates"
             yield Problem(what, where(step.key), step.name, allowed)
+
+
+def _find_useless_options(step: Step, where: Where) -> Iterator[Problem]:
+    if not isinstance(step.config, AsyncRequestsConfig):
+        return
+    has_bound, is_deterministic = step.config.max_weights_lag is not None, step.config.deterministic
+    if not is_asynchronous(step) and (has_bound or is_deterministic):
+        name = "max_weights_lag" if has_bound else "deterministic"
+        what = f"{step.key}: {name} is for samples that are asked for while the plan goes on"
+        yield Problem(what, where(step.key), name, "mode: async")
+    elif has_bound and is_deterministic:
+        what = f"{step.key}: with deterministic the order of samples bounds their lag, max_weights_lag does nothing"
+        allowed = "one of the two; num_async says how far samples may lag behind"
+        yield Problem(what, where(step.key), "deterministic: true, max_weights_lag", allowed)
 
 
 def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Problem]:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from runner.config.operators import (
+    ASYNC,
     ENV_RUNNERS,
     LEARNERS,
     RECORDED_DATA,
     AsyncGradientsConfig,
+    AsyncRequestsConfig,
     ComputeGradientsConfig,
     MixInReplayConfig,
+    ParallelRolloutsConfig,
     ReplayConfig,
     SelectExperiencesConfig,
     TrainOneStepConfig,
 )
 from runner.config.plans.reading import read_plan
-from runner.config.plans.steps import Plan, steps_of
+from runner.config.plans.steps import Plan, Step, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _LEARN = (AsyncGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig)
@@ -31,6 +34,18 @@ def needs_of(config: ExperimentConfig) -> frozenset[str]:
         needs |= {ENV_RUNNERS, LEARNERS} if any(step.is_function for step in steps) else set()
         needs |= {RECORDED_DATA} if names_recorded_data(config) else set()
     return frozenset(needs)
+
+
+def samples_asynchronously(config: ExperimentConfig) -> bool:
+    """Return whether the plan asks env runners while it goes on, so that they act with older weights."""
+    return any(is_asynchronous(step) for step in steps_of(read_plan(config.algorithm.plan)))
+
+
+def is_asynchronous(step: Step) -> bool:
+    """Return whether a step keeps requests to env runners in flight."""
+    if isinstance(step.config, ParallelRolloutsConfig):
+        return step.config.mode == ASYNC
+    return isinstance(step.config, AsyncRequestsConfig)
 
 
 def names_recorded_data(config: ExperimentConfig) -> bool:

@@ -32,11 +32,10 @@ class ParallelRollouts(Source):
             self._requests = AsyncRequests(
                 resources.env_runners,
                 resources.metrics,
+                self.options,
                 "sample",
-                self.options.num_async,
                 env_steps_per_request(resources.config),
                 resources.config.env_runners.explore,
-                is_deterministic=self.options.deterministic,
             )
 
     def make_items(self) -> Iterator[Experiences | Waiting]:
@@ -97,8 +96,8 @@ class AsyncGradients(Source):
         self._requests = AsyncRequests(
             resources.env_runners,
             resources.metrics,
+            self.options,
             "sample_gradients",
-            self.options.num_async,
             env_steps_per_request(resources.config),
             resources.config.env_runners.explore,
             GradientSample,

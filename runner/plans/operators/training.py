@@ -36,6 +36,7 @@ class TrainOneStep(Operator):
 
     def _trained(self, item: Experiences) -> TrainResult:
         started = time.perf_counter()
+        lags = self.resources.lags_of(item.origins)
         update = self._update(item)
         updated = time.perf_counter()
         self.resources.send_weights()
@@ -51,6 +52,7 @@ class TrainOneStep(Operator):
             item.num_env_steps,
             rows=update.rows,
             replay_rows=item.replay_rows,
+            lags=lags,
             timers=timers,
             connector_metrics=update.connector_metrics,
         )
@@ -121,13 +123,14 @@ class ApplyGradients(Operator):
         self.resources.callbacks.call("on_update_start")
         started = time.perf_counter()
         num_env_steps = self.resources.metrics.num_env_steps_sampled_lifetime
+        lags = self.resources.lags_of(item.origins)
         metrics = self.resources.learners.apply(item.gradients, num_env_steps)
         applied = time.perf_counter()
         runners = {origin.runner for origin in item.origins}
         self.resources.send_weights(None if self.options.update_all or not runners else runners)
         timers = {"learner_update": applied - started, "synch_weights": time.perf_counter() - applied}
         self.resources.callbacks.call("on_update_end", updates=[metrics])
-        yield TrainResult([metrics], item.num_env_steps, timers=timers)
+        yield TrainResult([metrics], item.num_env_steps, lags=lags, timers=timers)
 
 
 class UpdateTargetNetwork(Operator):
