@@ -303,6 +303,37 @@ class DQNConfig(AlgorithmConfig):
 
 
 @dataclass(frozen=True)
+class ApexDQNConfig(DQNConfig):
+    """Ape-X (Horgan et al., 2018, https://arxiv.org/abs/1803.00933): DQN from shards of replay, with RLlib's names.
+
+    Env runners sample at their own pace, and their sub-environments explore differently.
+    """
+
+    lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
+    train_batch_size_per_learner: int = option(512, "rows of one update", unit="env steps", minimum=1)
+    replay_capacity: int = option(2_000_000, "env steps that all shards keep", unit="env steps", minimum=2)
+    num_replay_shards: int = option(4, "parts of the replay, each in a process of its own", minimum=1)
+    num_steps_sampled_before_learning_starts: int = option(
+        50_000, "env steps that are kept before the first update", unit="env steps", minimum=0
+    )
+    n_step: int | list[int] = option(
+        3, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
+    )
+    epsilon: Schedule = option(
+        0.4, "share of random actions of the first sub-environment", minimum=0, maximum=1, is_schedule=True
+    )
+    epsilon_exponent: float = option(
+        7.0, "sub-environment i of N of a runner has epsilon^(1 + epsilon_exponent i / (N - 1))", minimum=0
+    )
+    training_intensity: float | None = option(
+        1.0, "trained env steps for each sampled one; null: as many items are trained on as are sampled", above=0
+    )
+    target_network_update_freq: int = option(
+        500_000, "sampled between updates of the targets", unit="env steps", minimum=1
+    )
+
+
+@dataclass(frozen=True)
 class BCMetrics(LossMetrics):
     """What one gradient step of behaviour cloning reports; means over the minibatch."""
 

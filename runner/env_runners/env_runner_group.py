@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ class EnvRunnerGroup:
         self._share = share
         self._recording = recording
         self.settings = dict(settings)
-        self._sent = [_SentWeights(0, {}, None)] * num_runners
+        self._sent = [_SentWeights(0, {}, share)] * num_runners
         self.weights_seq_no = 0
         self.shared_state: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
@@ -91,9 +92,12 @@ class EnvRunnerGroup:
         return self._restarts.count
 
     def set_weights(self, weights: Weights, runners: Iterable[int] | None = None) -> None:
-        """Act with these parameters (module id -> vector) from the next call on: all runners, or these."""
+        """Act with these parameters (module id -> vector) from the next call on: all runners, or these.
+
+        They are sent with the next call, so that versions between two calls cost nothing.
+        """
         self.weights_seq_no += 1
-        sent = _SentWeights(self.weights_seq_no, weights, self._share(dict(weights)))
+        sent = _SentWeights(self.weights_seq_no, weights, self._share)
         for index in range(self.num_runners) if runners is None else runners:
             self._sent[index] = sent
 
@@ -166,7 +170,7 @@ class EnvRunnerGroup:
         self, method: str, shares: Sequence[int], explore: bool, num_env_steps_sampled: int, first_runner: int = 0
     ) -> list[tuple[Any, ...]]:
         """Return a call for each of some runners, with its share, its weights and the merged state of pieces."""
-        shared_state = self._share(self.shared_state)
+        shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
         return [
             (method, share, explore, sent.shared, shared_state, sent.seq_no, num_env_steps_sampled)
             for share, sent in zip(shares, self._sent[first_runner:], strict=False)
@@ -281,7 +285,7 @@ class EnvRunnerGroup:
         newest = replace(self._sent[0], seq_no=int(state.get("weights_seq_no", self.weights_seq_no)))
         self.weights_seq_no = newest.seq_no
         older = {
-            int(seq_no): _SentWeights(int(seq_no), weights, self._share(dict(weights)))
+            int(seq_no): _SentWeights(int(seq_no), weights, self._share)
             for seq_no, weights in state.get("older_weights", {}).items()
         }
         seq_nos = state.get("weights_seq_nos", [newest.seq_no] * self.num_runners)
@@ -312,12 +316,17 @@ class _SentWeights:
     Attributes:
         seq_no: their number.
         weights: module id -> vector.
-        shared: the same, cheap to send.
+        share: see `EnvRunnerGroup`.
     """
 
     seq_no: int
     weights: Weights
-    shared: Any
+    share: Callable[[Any], Any]
+
+    @cached_property
+    def shared(self) -> Any:
+        """The weights, cheap to send to all runners; None before the first ones."""
+        return self.share(dict(self.weights)) if self.weights else None
 
 
 class RunnerTicket:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import gymnasium as gym
 
@@ -12,13 +13,19 @@ from runner.config.plans.buffer_checks import RECORDED
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
 from runner.module_parts import ModuleParts
-from runner.replay import HindsightReplayBuffer, ReplayBuffer
+from runner.replay import HindsightReplayBuffer, ReplayBuffer, ShardedReplayBuffer
 from runner.replay.goals import GoalJudge
+from runner.replay.shards import RemoteShard
+from runner.restarts import Restarts
 from runner.streams import random_stream
 
 
-def build_replay_buffers(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, ReplayBuffer]:
+def build_replay_buffers(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], may_be_remote: bool = False
+) -> dict[str, ReplayBuffer]:
     """Make the buffers of `algorithm.replay_buffers` by name, each with its own random stream.
+
+    Shards are in processes of their own where env runners are, if they `may_be_remote`.
 
     Raises:
         ConfigError: one cannot be made with its arguments; a module or a learner pipeline needs more than is replayed.
@@ -42,9 +49,20 @@ def build_replay_buffers(config: ExperimentConfig, parts: Mapping[str, ModulePar
             raise ConfigError(problems)
         if isinstance(buffer, HindsightReplayBuffer):
             buffer.use_judge(_goal_judge(config, key))
+        if isinstance(buffer, ShardedReplayBuffer) and may_be_remote:
+            _use_actors(buffer, config)
         buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
         buffer.use_lookback({module_id: of_module.learner.num_lookback for module_id, of_module in parts.items()})
     return buffers
+
+
+def _use_actors(buffer: ShardedReplayBuffer, config: ExperimentConfig) -> None:
+    """Put the shards of a buffer into Ray actors where env runners are ones."""
+    runners = config.env_runners
+    if runners.num_env_runners > 0 and config.engine != "inline":
+        most = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
+        restarts = Restarts(most, "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts")
+        buffer.use_shards(RemoteShard, partial(restarts.add, losses_in_a_row=1))
 
 
 def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:

@@ -57,6 +57,6 @@ def build_resources(
         env_runners,
         recorded_data,
         adapting_losses(config, parts),
-        build_replay_buffers(config, parts),
+        build_replay_buffers(config, parts, may_be_remote=True),
         Standardisation({module_id: of_module.env_to_module for module_id, of_module in parts.items()}),
     )

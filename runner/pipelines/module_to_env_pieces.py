@@ -83,19 +83,23 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
 
     Args:
         epsilon: share of random actions; a number, or [[env steps, value], ...] over the env steps of all runners.
+        exponent: how differently the rows explore: row i of N with epsilon^(1 + exponent i / (N - 1)) (Horgan et al.,
+            2018, appendix C of https://arxiv.org/abs/1803.00933, have 7); 0: all alike.
 
     Raises:
-        ValueError: a share below 0 or above 1, or no schedule.
+        ValueError: a share below 0 or above 1, no schedule, or an exponent below 0.
     """
 
     reads = (ACTION_DIST_INPUTS,)
     writes = (ACTIONS,)
     drops = (ACTION_DIST_INPUTS,)
 
-    def __init__(self, epsilon: Schedule) -> None:
+    def __init__(self, epsilon: Schedule, exponent: float = 0.0) -> None:
         super().__init__()
         check_schedule("epsilon", epsilon, 0, 1)
-        self._schedule = epsilon
+        if not isinstance(exponent, (int, float)) or exponent < 0:
+            raise ValueError(f"exponent must be a number of 0 or more, got {exponent!r}")
+        self._schedule, self._exponent = epsilon, exponent
         self.at_env_steps(0)
 
     def at_env_steps(self, num_env_steps: int) -> None:
@@ -118,11 +122,17 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
             noise = self._next_noise(
                 num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, 1 + num_values), np.float32)
             )
-            explores = noise[:, :1] < self.epsilon
+            explores = noise[:, :1] < self._epsilons(num_rows)
             if np.count_nonzero(explores):
                 q = _random_where(explores, noise[:, 1:], q)
         batch[ACTIONS] = rl_module.action_dist.mode(q)
         return batch
+
+    def _epsilons(self, num_rows: int) -> Any:
+        """Return epsilon, or where rows explore differently that of each (N, 1)."""
+        if not self._exponent:
+            return self.epsilon
+        return self.epsilon ** (1 + self._exponent * np.arange(num_rows)[:, None] / max(1, num_rows - 1))
 
     def to_graph(self) -> PieceGraph | None:
         """Return the best action."""

@@ -265,5 +265,5 @@ class Resources:
 
     def close(self) -> None:
         """Close all resources."""
-        for part in (self.learners, *self.sources.values()):
+        for part in (self.learners, *self.sources.values(), *self.replay_buffers.values()):
             part.close()

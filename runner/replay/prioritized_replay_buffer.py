@@ -105,6 +105,20 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         Raises:
             RunFailure: there are not as many errors as rows, or one is not finite.
         """
+        errors = self.checked_errors(module_id, rows, td_errors)
+        if self.fragment_length > 1:
+            rows, errors = _of_chunks(rows, errors)
+        ring = self._rings[module_id]
+        has_step = ring.has_step(rows)
+        if np.count_nonzero(has_step) < len(rows):
+            rows, errors = rows[has_step], errors[has_step]
+        if len(rows):
+            priorities = (errors + _SMALLEST_ERROR) ** self._alpha
+            self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))
+            self._trees[module_id].set(ring.place(rows), priorities)
+
+    def checked_errors(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> Floats:
+        """Return the absolute errors (B,) of rows (B,); see `update_priorities`."""
         if rows.shape != td_errors.shape:
             what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
             raise RunFailure(
@@ -116,16 +130,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
             what = f"an error of a replayed row of module {module_id} is not finite, so that it cannot be a priority"
             got, allowed = str(errors[~is_finite][0]), "finite numbers in the column of UpdatePriorities"
             raise RunFailure(Problem(what, "algorithm.plan", got, allowed))
-        if self.fragment_length > 1:
-            rows, errors = _of_chunks(rows, errors)
-        ring = self._rings[module_id]
-        has_step = ring.has_step(rows)
-        if np.count_nonzero(has_step) < len(rows):
-            rows, errors = rows[has_step], errors[has_step]
-        if len(rows):
-            priorities = (errors + _SMALLEST_ERROR) ** self._alpha
-            self._highest[module_id] = max(self._highest[module_id], float(priorities.max()))
-            self._trees[module_id].set(ring.place(rows), priorities)
+        return errors
 
     def row_bytes(self, module_id: str, block: ColumnBlock) -> float:
         """Return the memory that an env step of a module takes with its sums of priorities; see `ReplayBuffer`."""

@@ -28,6 +28,10 @@ _MARKS = 256
 MEASURED_ROWS = 4096
 
 
+class BufferEmpty(ValueError):
+    """There is nothing to sample."""
+
+
 @dataclass(frozen=True)
 class Replayed:
     """Sampled experiences.
@@ -163,10 +167,10 @@ class ReplayBuffer:
             num_env_steps_sampled: by the run so far, for schedules.
 
         Raises:
-            ValueError: the buffer is empty.
+            BufferEmpty: it has no experiences.
         """
         if not self._rings:
-            raise ValueError("an empty buffer cannot be sampled")
+            raise BufferEmpty("an empty buffer cannot be sampled")
         self._num_samples += 1
         if self.env_steps is not None:
             return self._sample_in_step(self.env_steps, num_env_steps)
@@ -316,6 +320,9 @@ class ReplayBuffer:
 
     def _load_module(self, module_id: str, state: Mapping[str, Any]) -> None:
         self._rings[module_id].set_state(state["ring"])
+
+    def close(self) -> None:
+        """Free what is held besides memory."""
 
 
 def with_weights(block: ColumnBlock, weights: npt.NDArray[np.float32]) -> ColumnBlock:

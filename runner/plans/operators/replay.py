@@ -11,7 +11,7 @@ from runner.plans.flow import Operator, Source, Waiting
 from runner.plans.items import Experiences, TrainResult
 from runner.plans.operators.rollouts import train_batch_size
 from runner.plans.resources import Resources
-from runner.replay import PrioritizedReplayBuffer
+from runner.replay import BufferEmpty, PrioritizedReplayBuffer
 
 
 class StoreToReplayBuffer(Operator):
@@ -44,7 +44,10 @@ class Replay(Source):
             if not self._has_started:
                 yield Waiting.FOR_QUEUE
         while True:
-            yield replayed(self.resources, self.options.buffer, num_env_steps)
+            try:
+                yield replayed(self.resources, self.options.buffer, num_env_steps)
+            except BufferEmpty:  # all of its processes were lost
+                yield Waiting.FOR_QUEUE
 
     def get_state(self) -> dict[str, Any]:
         """Return whether the buffer has held enough."""

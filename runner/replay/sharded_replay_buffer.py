@@ -1,0 +1,247 @@
+"""Prioritised replay in several parts, each in a process of its own where env runners are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.algorithms import Schedule
+from runner.episodes import nested
+from runner.episodes.block_state import rollout_from_state, rollout_to_state
+from runner.episodes.columns import Rollout
+from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
+from runner.replay.replay_buffer import BufferEmpty, Replayed
+from runner.replay.row_ring import Rows
+from runner.replay.shards import Answer, LocalShard, MakeBuffer, Shard, ShardLost, with_values
+from runner.streams import restore_stream, stream_state
+
+MakeShard = Callable[[MakeBuffer], Shard]
+
+
+class _Drawn(NamedTuple):
+    """A sample that was drawn ahead: its shard, its env steps, and what waits for it."""
+
+    shard: int
+    num_env_steps: int
+    answer: Answer
+
+
+class ShardedReplayBuffer(PrioritizedReplayBuffer):
+    """Prioritised buffers, shards, that are written and sampled in turn (Horgan et al., 2018, section 3 of
+    https://arxiv.org/abs/1803.00933).
+
+    Each sample is of one shard, and is drawn while the update before it goes on: it does not know that update's
+    priorities. A shard whose process is lost begins empty; its experiences are gone, and the run goes on.
+
+    Args:
+        capacity: env steps of each module that all shards keep together.
+        num_shards: S.
+        n_step, gamma, alpha, beta: see `PrioritizedReplayBuffer`.
+
+    Raises:
+        ValueError: a number out of its bounds.
+    """
+
+    def __init__(
+        self,
+        capacity: int = 10_000,
+        num_shards: int = 3,
+        n_step: int | Sequence[int] = 1,
+        gamma: float = 1.0,
+        alpha: float = 0.6,
+        beta: Schedule = 0.4,
+    ) -> None:
+        if not isinstance(num_shards, int) or num_shards < 1:
+            raise ValueError(f"num_shards must be an integer of 1 or more, got {num_shards!r}")
+        super().__init__(capacity, 1, n_step, gamma, 0, alpha, beta)
+        self.num_shards, self.num_restarts = num_shards, 0
+        make = partial(PrioritizedReplayBuffer, max(2, capacity // num_shards), 1, n_step, gamma, 0, alpha, beta)
+        self._make_buffer: MakeBuffer = make
+        self._on_loss: Callable[[str], None] = lambda loss: None
+        self._held: list[set[str]] = []  # modules of which a shard has experiences
+        self._next_written = self._next_sampled = 0
+        self._drawn: _Drawn | None = None
+        self.use_shards(LocalShard)
+
+    # -- shards ------------------------------------------------------------------------------------------------------
+
+    def use_shards(self, make_shard: MakeShard, on_loss: Callable[[str], None] | None = None) -> None:
+        """Keep the experiences in shards of `make_shard`, from before the first ones on.
+
+        Args:
+            make_shard: makes a shard around a buffer.
+            on_loss: is told which shard was lost, and raises where the run shall end; None: it shall not.
+        """
+        self._make_shard, self._on_loss = make_shard, on_loss or self._on_loss
+        self._shards = [make_shard(self._make_buffer) for _ in range(self.num_shards)]
+        self._held = [set() for _ in self._shards]
+
+    def _prepare(self, index: int) -> None:
+        stream = np.random.Generator(np.random.PCG64(self._stream.integers(2**63, size=4)))
+        self._shards[index].call("use_stream", stream)
+        self._shards[index].call("use_lookback", dict(self._num_lookback))
+
+    def use_lookback(self, num_lookback: Mapping[str, int]) -> None:
+        """Give the steps before each sample, and the random streams, to the shards; see `ReplayBuffer`."""
+        super().use_lookback(num_lookback)
+        for index in range(self.num_shards):
+            self._prepare(index)
+
+    def _replace(self, index: int, lost: ShardLost) -> None:
+        self._on_loss(f"replay shard {index} {lost}")
+        self.num_restarts += 1
+        self._shards[index].close()
+        self._shards[index] = self._make_shard(self._make_buffer)
+        self._held[index] = set()
+        self._prepare(index)
+
+    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
+        answers = [shard.call(method, *arguments) for shard in self._shards]
+        return [self._answer_of(index, answer, method, *arguments) for index, answer in enumerate(answers)]
+
+    def _answer_of(self, index: int, answer: Answer, method: str, *arguments: Any) -> Any:
+        """Wait for an answer; a shard that is lost meanwhile is replaced, and asked again."""
+        while True:
+            try:
+                return answer()
+            except ShardLost as lost:
+                self._replace(index, lost)
+                answer = self._shards[index].call(method, *arguments)
+
+    def _call(self, index: int, method: str, *arguments: Any) -> Answer:
+        """Start a call of a shard, which is replaced where it is lost."""
+        while True:
+            try:
+                return self._shards[index].call(method, *arguments)
+            except ShardLost as lost:
+                self._replace(index, lost)
+
+    # -- experiences -------------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the env steps that can be sampled; 0 until each shard has some."""
+        lengths = self._call_all("__len__")
+        return sum(lengths) if all(lengths) else 0
+
+    @property
+    def module_ids(self) -> list[str]:
+        """The modules of which env steps are held."""
+        return list(dict.fromkeys(module_id for held in self._held for module_id in sorted(held)))
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all shards are full."""
+        return all(self._call_all("is_full"))
+
+    def add(self, rollout: Rollout) -> None:
+        """Write the experiences to the shard whose turn it is."""
+        index = self._next_written
+        self._next_written = (index + 1) % self.num_shards
+        self._call(index, "add", rollout)
+        self._held[index] |= {module_id for module_id, block in rollout.blocks.items() if block.num_rows}
+
+    def sample(self, num_env_steps: int, num_env_steps_sampled: int = 0) -> Replayed:
+        """Return the sample that was drawn ahead, and draw the next one; see `ReplayBuffer`."""
+        drawn, self._drawn = self._drawn, None
+        if drawn is None or drawn.num_env_steps != num_env_steps:
+            drawn = self._draw(num_env_steps, num_env_steps_sampled)
+        while True:
+            try:
+                replayed = drawn.answer()
+                break
+            except ShardLost as lost:
+                self._replace(drawn.shard, lost)
+                drawn = self._draw(num_env_steps, num_env_steps_sampled)
+        self._drawn = self._draw(num_env_steps, num_env_steps_sampled)
+        rows = {module_id: of_shard * self.num_shards + drawn.shard for module_id, of_shard in replayed.rows.items()}
+        return Replayed(_writable(replayed.rollout), rows)
+
+    def _draw(self, num_env_steps: int, num_env_steps_sampled: int) -> _Drawn:
+        """Ask the next shard that has experiences for a sample."""
+        for _ in range(self.num_shards):
+            index = self._next_sampled
+            self._next_sampled = (index + 1) % self.num_shards
+            if self._held[index]:
+                answer = self._call(index, "sample", num_env_steps, num_env_steps_sampled)
+                if self._held[index]:  # it was not lost in between
+                    return _Drawn(index, num_env_steps, answer)
+        raise BufferEmpty("no shard has experiences")
+
+    def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
+        """Set the priorities of rows (B,) of one sample; see `PrioritizedReplayBuffer`."""
+        errors = self.checked_errors(module_id, rows, td_errors)
+        index = int(rows[0]) % self.num_shards
+        if module_id in self._held[index]:
+            self._call(index, "update_priorities", module_id, rows // self.num_shards, errors)
+
+    def metrics(self) -> dict[str, float | int | None]:
+        """Return what all shards hold, and the mean priority."""
+        of_shards: list[dict[str, Any]] = self._call_all("metrics")
+        summed = {name: sum(one[name] for one in of_shards) for name in ("num_env_steps", "num_bytes")}
+        weighted = [one["mean_priority"] * one["num_env_steps"] for one in of_shards if one["num_env_steps"]]
+        return {
+            "capacity": self.capacity * max(1, len(self.module_ids)),
+            **summed,
+            "age_of_oldest": max(one["age_of_oldest"] for one in of_shards),
+            "mean_priority": sum(weighted) / summed["num_env_steps"] if weighted else None,
+            "num_shard_restarts": self.num_restarts,
+        }
+
+    # -- what is kept ------------------------------------------------------------------------------------------------
+
+    def get_state(self, has_experiences: bool = True) -> dict[str, Any]:
+        """Return the states of all shards, whose turn it is, and the sample that was drawn ahead."""
+        drawn = self._drawn
+        replayed = None if drawn is None or not has_experiences else drawn.answer()
+        if drawn is not None and replayed is not None:
+            self._drawn = drawn._replace(answer=lambda: replayed)
+        return {
+            "has_experiences": has_experiences,
+            "shards": self._call_all("get_state", has_experiences),
+            "held": [sorted(held) if has_experiences else [] for held in self._held],
+            "next": [self._next_written, self._next_sampled],
+            "drawn": None if drawn is None or replayed is None else _drawn_state(drawn, replayed),
+            "stream": stream_state(self._stream),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state` of a buffer with the same arguments."""
+        for index, of_shard in enumerate(state["shards"]):
+            self._answer_of(index, self._call(index, "set_state", with_values(of_shard)), "set_state", of_shard)
+        self._held = [set(held) for held in state["held"]]
+        self._next_written, self._next_sampled = map(int, state["next"])
+        self._drawn = None if state["drawn"] is None else _drawn_from_state(state["drawn"])
+        restore_stream(self._stream, state["stream"])
+
+    def close(self) -> None:
+        """End the shards."""
+        for shard in self._shards:
+            shard.close()
+
+
+def _drawn_state(drawn: _Drawn, replayed: Replayed) -> dict[str, Any]:
+    return {
+        "shard": drawn.shard,
+        "num_env_steps": drawn.num_env_steps,
+        "rollout": rollout_to_state(replayed.rollout),
+        "rows": dict(replayed.rows),
+    }
+
+
+def _drawn_from_state(state: Mapping[str, Any]) -> _Drawn:
+    replayed = Replayed(rollout_from_state(state["rollout"]), state["rows"])
+    return _Drawn(int(state["shard"]), int(state["num_env_steps"]), lambda: replayed)
+
+
+def _writable(rollout: Rollout) -> Rollout:
+    """Return the rollout with arrays that may be written to; arrays out of Ray's object store may not."""
+    blocks = {
+        module_id: replace(block, columns=nested.map_leaves(partial(np.require, requirements="W"), dict(block.columns)))
+        for module_id, block in rollout.blocks.items()
+    }
+    return replace(rollout, blocks=blocks)
