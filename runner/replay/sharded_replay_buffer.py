@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -100,26 +101,27 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         self._held[index] = set()
         self._prepare(index)
 
+    def _call(self, index: int, method: str, *arguments: Any) -> Answer | None:
+        """Start a call of a shard; None: it was lost and is replaced."""
+        try:
+            return self._shards[index].call(method, *arguments)
+        except ShardLost as lost:
+            self._replace(index, lost)
+            return None
+
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        answers = [shard.call(method, *arguments) for shard in self._shards]
+        """Return the answers of all shards; one that is lost meanwhile is replaced, and asked again."""
+        answers = [self._call(index, method, *arguments) for index in range(self.num_shards)]
         return [self._answer_of(index, answer, method, *arguments) for index, answer in enumerate(answers)]
 
-    def _answer_of(self, index: int, answer: Answer, method: str, *arguments: Any) -> Any:
-        """Wait for an answer; a shard that is lost meanwhile is replaced, and asked again."""
+    def _answer_of(self, index: int, answer: Answer | None, method: str, *arguments: Any) -> Any:
         while True:
             try:
-                return answer()
+                if answer is not None:
+                    return answer()
             except ShardLost as lost:
                 self._replace(index, lost)
-                answer = self._shards[index].call(method, *arguments)
-
-    def _call(self, index: int, method: str, *arguments: Any) -> Answer:
-        """Start a call of a shard, which is replaced where it is lost."""
-        while True:
-            try:
-                return self._shards[index].call(method, *arguments)
-            except ShardLost as lost:
-                self._replace(index, lost)
+            answer = self._call(index, method, *arguments)
 
     # -- experiences -------------------------------------------------------------------------------------------------
 
@@ -142,7 +144,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         """Write the experiences to the shard whose turn it is."""
         index = self._next_written
         self._next_written = (index + 1) % self.num_shards
-        self._call(index, "add", rollout)
+        while self._call(index, "add", rollout) is None:
+            pass
         self._held[index] |= {module_id for module_id, block in rollout.blocks.items() if block.num_rows}
 
     def sample(self, num_env_steps: int, num_env_steps_sampled: int = 0) -> Replayed:
@@ -157,7 +160,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             except ShardLost as lost:
                 self._replace(drawn.shard, lost)
                 drawn = self._draw(num_env_steps, num_env_steps_sampled)
-        self._drawn = self._draw(num_env_steps, num_env_steps_sampled)
+        with suppress(BufferEmpty):  # all others were lost
+            self._drawn = self._draw(num_env_steps, num_env_steps_sampled)
         rows = {module_id: of_shard * self.num_shards + drawn.shard for module_id, of_shard in replayed.rows.items()}
         return Replayed(_writable(replayed.rollout), rows)
 
@@ -168,7 +172,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             self._next_sampled = (index + 1) % self.num_shards
             if self._held[index]:
                 answer = self._call(index, "sample", num_env_steps, num_env_steps_sampled)
-                if self._held[index]:  # it was not lost in between
+                if answer is not None:
                     return _Drawn(index, num_env_steps, answer)
         raise BufferEmpty("no shard has experiences")
 
@@ -212,7 +216,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state` of a buffer with the same arguments."""
         for index, of_shard in enumerate(state["shards"]):
-            self._answer_of(index, self._call(index, "set_state", with_values(of_shard)), "set_state", of_shard)
+            self._answer_of(index, None, "set_state", with_values(of_shard))
         self._held = [set(held) for held in state["held"]]
         self._next_written, self._next_sampled = map(int, state["next"])
         self._drawn = None if state["drawn"] is None else _drawn_from_state(state["drawn"])

@@ -92,3 +92,13 @@ def test_a_resumed_piece_goes_on() -> None:
 def test_what_is_no_share(epsilon: Any) -> None:
     with pytest.raises(ValueError, match=r"epsilon must be 0 to 1, or \[\[env steps, value\], \.\.\.\]"):
         EpsilonGreedyActions(epsilon)
+
+
+def test_rows_explore_as_differently_as_the_exponent_says() -> None:
+    piece = EpsilonGreedyActions(0.5, exponent=2.0)
+    piece.use_stream(random_stream(3, "env_runner/module_to_env", 0))
+    others = sum((act(piece, Q.expand(3, 4)) != 1).astype(float) for _ in range(4000)) / 4000
+    expected = 0.75 * np.array([0.5, 0.5**2, 0.5**3])  # a random action is the best one in a quarter of the cases
+    np.testing.assert_allclose(others, expected, atol=0.03)
+    with pytest.raises(ValueError, match="exponent must be a number of 0 or more, got -1"):
+        EpsilonGreedyActions(0.5, exponent=-1)

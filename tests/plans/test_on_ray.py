@@ -60,6 +60,9 @@ REPLAYED = "{MixInReplay: {replay_proportion: 0.5}}"
 DETERMINISTIC_PLANS = {
     "impala_cartpole": f"[{DETERMINISTIC}, TrainOneStep]",
     "appo_cartpole": f"[{DETERMINISTIC}, {REPLAYED}, TrainOneStep, UpdateTargetNetwork]",
+    "apex_cartpole": "[{Concurrently: {output_indexes: [1], round_robin_weights: auto, plans: ["
+    "[{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}, StoreToReplayBuffer], "
+    "[{Replay: {learning_starts: 40}}, TrainOneStep, UpdatePriorities]]}}]",
     "a2c_cartpole": "[{AsyncGradients: {num_async: 2, deterministic: true}}, ApplyGradients]",
 }
 
@@ -75,7 +78,8 @@ def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experim
         with Trainer.from_experiment(experiment, settings) as trainer:
             results.append([without_times(trainer.train()) for _ in range(3)])
     assert results[0] == results[1] == results[2]
-    assert results[0][-1]["env_runners/weights_lag_max"] >= 1
+    is_replayed = experiment == "apex_cartpole"  # whose samples are trained on much later
+    assert is_replayed or results[0][-1]["env_runners/weights_lag_max"] >= 1
 
 
 @pytest.mark.ray

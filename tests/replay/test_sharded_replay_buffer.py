@@ -1,0 +1,136 @@
+"""Replay in shards: turns, priorities, loss of a process, and the same samples in this process and in Ray actors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.errors import RunFailure
+from runner.replay import BufferEmpty, ShardedReplayBuffer
+from runner.replay.sharded_replay_buffer import MakeShard
+from runner.replay.shards import LocalShard, RemoteShard
+from runner.streams import random_stream
+from tests.replay.test_replay_buffer import ID, rollout_of
+
+
+def sharded(make_shard: MakeShard = LocalShard, on_loss: Callable[[str], None] | None = None) -> ShardedReplayBuffer:
+    buffer = ShardedReplayBuffer(90, num_shards=3, alpha=1.0)
+    buffer.use_shards(make_shard, on_loss)
+    buffer.use_stream(random_stream(0, "test"))
+    buffer.use_lookback({ID: 0})
+    return buffer
+
+
+def filled(make_shard: MakeShard = LocalShard) -> ShardedReplayBuffer:
+    """Episodes 0, 1, 2 are in shards 0, 1, 2, and so are 3, 4, 5."""
+    buffer = sharded(make_shard)
+    for number in range(6):
+        buffer.add(rollout_of(f"episode {number}", first=number))
+    return buffer
+
+
+def episodes_of(replayed: Any) -> set[int]:
+    return set((replayed.rollout.blocks[ID].columns["actions"] // 100).tolist())
+
+
+def played(buffer: ShardedReplayBuffer, num_samples: int = 7) -> list[Any]:
+    """Sample, update, and write in turn; returns what was sampled."""
+    seen: list[Any] = []
+    for number in range(num_samples):
+        replayed = buffer.sample(8, number)
+        columns = replayed.rollout.blocks[ID].columns
+        seen.append([column.tolist() for _, column in sorted(columns.items())] + [replayed.rows[ID].tolist()])
+        buffer.update_priorities(ID, replayed.rows[ID], columns["actions"] / 100.0)
+        buffer.add(rollout_of(f"later {number}", first=10 + number))
+    seen.append(buffer.metrics())
+    return seen
+
+
+def test_samples_are_of_each_shard_in_turn() -> None:
+    buffer = filled()
+    assert len(buffer) == 30
+    assert buffer.module_ids == [ID]
+    assert [episodes_of(buffer.sample(50)) for _ in range(4)] == [{0, 3}, {1, 4}, {2, 5}, {0, 3}]
+
+
+def test_it_has_steps_once_each_shard_has_some() -> None:
+    buffer = sharded()
+    for number, expected in enumerate([0, 0, 15]):
+        buffer.add(rollout_of("a", first=number))
+        assert len(buffer) == expected
+
+
+def test_an_update_reaches_the_shard_of_its_sample() -> None:
+    buffer = filled()
+    for _ in range(3):
+        replayed = buffer.sample(30)
+        errors = (replayed.rollout.blocks[ID].columns["actions"] >= 300).astype(float)  # episodes 3, 4 and 5 alone
+        buffer.update_priorities(ID, replayed.rows[ID], errors)
+    for _ in range(3):
+        buffer.sample(1)  # drawn before the updates
+    for number in range(3):
+        assert episodes_of(buffer.sample(30)) <= {3 + (number + 1) % 3, 3 + number, 3 + (number + 2) % 3}
+    with pytest.raises(RunFailure, match="not finite"):
+        buffer.update_priorities(ID, replayed.rows[ID], np.full(30, np.nan))
+
+
+def test_arguments_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match="num_shards must be an integer of 1 or more, got 0"):
+        ShardedReplayBuffer(num_shards=0)
+    with pytest.raises(BufferEmpty):
+        sharded().sample(1)
+
+
+def test_a_resumed_buffer_goes_on_with_the_sample_that_was_drawn_ahead(tmp_path: Path) -> None:
+    buffer = filled()
+    played(buffer, 3)
+    save_checkpoint(tmp_path / "checkpoint", {"replay": buffer.get_state()}, {})
+    straight = played(buffer)
+    resumed = sharded()
+    resumed.set_state(load_checkpoint(tmp_path / "checkpoint")[0]["replay"])
+    assert played(resumed) == straight
+
+
+@pytest.mark.ray
+def test_the_same_in_this_process_and_in_actors(ray_cluster: None, tmp_path: Path) -> None:
+    local, remote = filled(), filled(RemoteShard)
+    assert played(local) == played(remote)
+    save_checkpoint(tmp_path / "checkpoint", {"replay": remote.get_state()}, {})
+    resumed = sharded(RemoteShard)
+    resumed.set_state(load_checkpoint(tmp_path / "checkpoint")[0]["replay"])
+    straight = played(local)
+    assert played(remote) == straight
+    assert played(resumed) == straight
+    for buffer in (remote, resumed):
+        buffer.close()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("lost", [[0], [2], [0, 1, 2]], ids=str)
+def test_a_shard_that_is_lost_begins_anew(lost: list[int], ray_cluster: None) -> None:
+    losses: list[str] = []
+    buffer = sharded(RemoteShard, losses.append)
+    for number in range(6):
+        buffer.add(rollout_of(f"episode {number}", first=number))
+    replayed = buffer.sample(8)
+    for index in lost:
+        buffer._shards[index].close()  # kills the actor
+    seen: list[int] = []
+    for number in range(12):
+        buffer.update_priorities(ID, replayed.rows[ID], np.ones(8))
+        buffer.add(rollout_of(f"later {number}", first=10 + number))
+        with suppress(BufferEmpty):  # until something is written to a shard that has begun anew
+            replayed = buffer.sample(8)
+            seen += sorted(episodes_of(replayed))
+    assert len(losses) == buffer.metrics()["num_shard_restarts"] == len(lost)
+    assert all("replay shard" in loss for loss in losses)
+    assert set(seen[-16:]) & set(range(10, 22)), "later experiences are sampled"
+    if len(lost) == 1:
+        assert set(seen) & set(range(6)), "other shards kept theirs"
+    buffer.close()
