@@ -52,6 +52,11 @@ _QUEUE = (
 )
 _ASYNC = "{ParallelRollouts: {mode: async, num_async: 2}}"
 _IN_ORDER = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
+_APPO = f"algorithm.plan=[{_IN_ORDER},ConcatBatches,MixInReplay,TrainOneStep,UpdateTargetNetwork]"
+_APEX = (
+    f"algorithm.plan=[{{Concurrently: {{output_indexes: [1], round_robin_weights: auto, plans: [[{_IN_ORDER}, "
+    "StoreToReplayBuffer], [{Replay: {learning_starts: 400}}, TrainOneStep, UpdatePriorities, UpdateTargetNetwork]]}}]"
+)
 
 # Replay whose ring of 2,500 rows, three segments, is written over before the end.
 _REPLAY = (
@@ -94,9 +99,19 @@ _SMALL_IMAGES = (
 SAMPLED = {
     "a2c_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
     "a2c_replay_cartpole": (*_SHORT_FRAGMENTS, "algorithm.min_sample_timesteps_per_iteration=200"),
-    "appo_cartpole": (
+    "a3c_cartpole": (
         *_SHORT_FRAGMENTS,
-        f"algorithm.plan=[{_IN_ORDER},ConcatBatches,MixInReplay,TrainOneStep,UpdateTargetNetwork]",
+        "algorithm.min_sample_timesteps_per_iteration=200",
+        "algorithm.plan=[{AsyncGradients: {num_async: 2, deterministic: true}},{ApplyGradients: {update_all: false}}]",
+    ),
+    "apex_cartpole": (*_REPLAY, _APEX),
+    "appo_cartpole": (*_SHORT_FRAGMENTS, _APPO),
+    "appo_pendulum": (*_SHORT_FRAGMENTS, "algorithm.minibatch_size=null", _APPO),
+    "appo_stateless_cartpole_lstm": (
+        *_SHORT_FRAGMENTS,
+        "algorithm.minibatch_size=null",
+        "module.lstm_cell_size=8",
+        _APPO,
     ),
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,
@@ -106,6 +121,10 @@ SAMPLED = {
     "dqn_stateless_cartpole_lstm": (*_REPLAY, "module.lstm_cell_size=8"),
     "her_bit_flipping": _REPLAY,
     "impala_cartpole": (*_SHORT_FRAGMENTS, f"algorithm.plan=[{_IN_ORDER},ConcatBatches,TrainOneStep]"),
+    "impala_multi_agent_cartpole": (
+        *_SHORT_FRAGMENTS,
+        f"algorithm.plan=[{_IN_ORDER},ConcatBatches,TrainOneStep]",
+    ),
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_acrobot": _SAMPLED,
     "ppo_ant": _SAMPLED,

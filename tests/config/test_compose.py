@@ -42,7 +42,22 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
     if name == "env/external":
         box = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
         overrides += [f"env.observation_space={box}", f"env.action_space={box}", "evaluation=none"]
-    sampling = ("ppo", "a2c", "a3c", "appo", "ddpg", "dqn", "her", "impala", "pg", "rainbow", "sac", "td3", "tqc")
+    sampling = (
+        "ppo",
+        "a2c",
+        "a3c",
+        "apex",
+        "appo",
+        "ddpg",
+        "dqn",
+        "her",
+        "impala",
+        "pg",
+        "rainbow",
+        "sac",
+        "td3",
+        "tqc",
+    )
     if option == "sac_rlpd_pendulum":
         overrides.append("offline.input_=data")
     if group in ("experiment", "algorithm") and not option.startswith(sampling):

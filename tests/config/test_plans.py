@@ -259,6 +259,7 @@ EXPERIMENTS = {
     "a3c": "a2c_cartpole",
     "impala": "impala_cartpole",
     "appo": "appo_cartpole",
+    "apex_dqn": "apex_cartpole",
     "pg": "pg_cartpole",
     "bc": "bc_cartpole",
     "marwil": "marwil_cartpole",
@@ -294,7 +295,7 @@ DRAWN = {
 
 def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome]) -> None:
     texts = []
-    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "impala", "appo", "pg")
+    sampling = ("ppo", "a2c", "a2c_replay", "dqn", "rainbow", "sac", "td3", "a3c", "impala", "appo", "apex_dqn", "pg")
     for name, experiment in EXPERIMENTS.items():
         others = [] if name in sampling else ["offline.input_=somewhere"]
         if name == "a3c":

@@ -50,7 +50,12 @@ PROMISES = {
     "dqn_stateless_cartpole_lstm": (350, 200_000),
     "her_bit_flipping": (-7.2, 50_000),
     "impala_cartpole": (450, 1_000_000),
+    "a3c_cartpole": (450, 800_000),
+    "apex_cartpole": (450, 250_000),
     "appo_cartpole": (450, 400_000),
+    "appo_pendulum": (-300, 1_000_000),
+    "appo_stateless_cartpole_lstm": (350, 1_000_000),
+    "impala_multi_agent_cartpole": (900, 1_500_000),
     "rainbow_cartpole": (450, 100_000),
     "sac_cartpole_discrete": (400, 100_000),
     "sac_lunarlander_continuous": (200, 150_000),
@@ -78,6 +83,7 @@ PROMISES = {
 }
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
 EVALUATED = {
+    "apex_cartpole",
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
@@ -90,6 +96,8 @@ UNTRIED = {
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
     "a2c_",
+    "a3c_",
+    "apex_",
     "appo_",
     "dqn_",
     "her_",
@@ -109,8 +117,9 @@ TEN_SEEDS = (
         "dqn_minatar_breakout",
         "her_bit_flipping",
         "impala_cartpole",
-        "appo_cartpole",
     ),
+    *("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "appo_stateless_cartpole_lstm"),
+    "impala_multi_agent_cartpole",
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
     *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),
     *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
