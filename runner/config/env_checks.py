@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
+from runner.config.env_backends import ALE_CLASS, DECIDED, find_backend_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.external_checks import find_external_problems
 from runner.config.kinds import ENVIRONMENTS, VECTOR_ENV
@@ -15,6 +16,7 @@ from runner.config.source_modules import MissingNameError, UnknowableError, open
 from runner.config.targets import Given, find_target_fault, is_subclass
 
 _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
+_ALE_GIVEN = ("game", "num_envs", "batch_size", "autoreset_mode")
 _NUM_ENVS = Given(names=("num_envs",))
 _WRAPPED_ENV = Given(num_positional=1)
 
@@ -25,6 +27,8 @@ def find_env_problems(config: ExperimentConfig, composed: Composed) -> Iterator[
     allowed = "env.env: a gymnasium id, or env._target_: your own class"
     yield from find_external_problems(config, composed)
     yield from _check_wrappers(config, composed)
+    if config.env.backend != "gymnasium":
+        yield from find_backend_problems(config, composed)
     has_spaces = config.env.is_external and (config.env.observation_space or config.env.agents)
     if env is None and target is None and has_spaces:
         return
@@ -35,7 +39,10 @@ def find_env_problems(config: ExperimentConfig, composed: Composed) -> Iterator[
         yield Problem("env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}")
     elif target is not None:
         yield from _check_call("env._target_", "env.env_config", target, config.env.env_config, composed, _NUM_ENVS)
-    elif env is not None:
+    elif config.env.backend == "ale":
+        arguments = {name: value for name, value in config.env.env_config.items() if name not in DECIDED}
+        yield from _check_call("env.env", "env.env_config", ALE_CLASS, arguments, composed, Given(names=_ALE_GIVEN))
+    elif env is not None and config.env.backend == "gymnasium":
         yield from _check_env_id(env, config, composed)
 
 

@@ -24,6 +24,11 @@ class EnvConfig:
     """Which environment is stepped, and how actions reach it."""
 
     env: str | None = option(None, "gymnasium id, for example CartPole-v1; null when _target_ names a class")
+    backend: str = option(
+        "gymnasium",
+        "library that has the environment of this id; envpool and ale step all sub-environments in threads of C++",
+        choices=("gymnasium", "envpool", "ale"),
+    )
     _target_: str | None = option(
         None, "dotted path of your own gymnasium.Env, VectorEnv or MultiAgentEnv class, or of a function that makes one"
     )

@@ -14,6 +14,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import EnvConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.native.making import make_native
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 
 # What steps, as it is made: one environment, or several together.
@@ -88,6 +89,8 @@ def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:
 
 def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any]) -> Environment:
     """Make the environment without wrappers."""
+    if config.backend != "gymnasium":
+        return make_native(config, num_envs)
     arguments = dict(config.env_config)
     if config._target_ is not None:
         target = import_target(config._target_, "env._target_", *_KINDS, or_function=True)

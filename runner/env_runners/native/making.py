@@ -1,0 +1,67 @@
+"""Makes the environment of an `env` block with a backend other than gymnasium."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import gymnasium as gym
+
+from runner.config.env_backends import DECIDED, ale_games, find_native_problems, unknown_id
+from runner.config.errors import ConfigError, Problem, list_names, nearest_match, show_value
+from runner.config.schemas import EnvConfig
+from runner.env_runners.native.ale_env import AleVectorEnv
+from runner.env_runners.native.envpool_env import EnvPoolVectorEnv
+
+VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
+
+
+def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
+    """Make `num_envs` sub-environments of EnvPool or ALE.
+
+    Raises:
+        ConfigError: the library is not installed, has no such environment or no such option, or it has several agents.
+    """
+    _raise_any(find_native_problems(config, lambda key: key))
+    return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)
+
+
+def _make_ale(config: EnvConfig, num_envs: int) -> VectorEnv:
+    from ale_py.vector_env import AtariVectorEnv
+
+    known = list(inspect.signature(AtariVectorEnv).parameters)
+    _raise_any(_find_unknown_options(config, known))
+    game = ale_games()[(config.env or "").removeprefix("ale_py:")]
+    return AleVectorEnv(game, num_envs, **config.env_config)
+
+
+def _make_envpool(config: EnvConfig, num_envs: int) -> VectorEnv:
+    import envpool
+
+    task = config.env or ""
+    known_tasks = envpool.list_all_envs()
+    if task not in known_tasks:
+        raise ConfigError([unknown_id(config, known_tasks, lambda key: key)])
+    defaults: Any = envpool.make_spec(task).config
+    _raise_any(_find_unknown_options(config, defaults._fields))
+    if defaults.max_num_players != 1:
+        allowed = "an environment with one agent, or env._target_: a MultiAgentEnv"
+        raise ConfigError(
+            [Problem(f"EnvPool's {task} has {defaults.max_num_players} agents", "env.env", task, allowed)]
+        )
+    return EnvPoolVectorEnv(task, num_envs, **config.env_config)
+
+
+def _find_unknown_options(config: EnvConfig, known: Collection[str]) -> Iterator[Problem]:
+    allowed = [name for name in known if name not in DECIDED]
+    for name, value in config.env_config.items():
+        if name not in allowed:
+            what = f"{config.backend}'s {config.env} has no option {name}"
+            key = f"env.env_config.{name}"
+            yield Problem(what, key, show_value(value), list_names(allowed), nearest_match(name, allowed))
+
+
+def _raise_any(problems: Iterator[Problem]) -> None:
+    if found := list(problems):
+        raise ConfigError(found)
