@@ -54,6 +54,7 @@ NOT_RUN = {
     "register": "tests/policy/test_registry.py runs it, with its gates",
     "theirs/": "reads a table of the reader's",
     "# a window": "opens a window",
+    "envpool": "needs EnvPool, which tests/env_runners/test_native.py runs where it is installed",
     "--watch": "tests/report/test_watch.py runs it",
 }
 ZOO = (

@@ -166,7 +166,7 @@ def test_a_game_that_takes_too_long_is_truncated() -> None:
 @pytest.mark.parametrize(
     ("config", "half"),
     [
-        *(pytest.param(*one.values, 130, id=f"{one.id}-130", marks=one.marks) for one in CONFIGS),
+        *(pytest.param(*one.values, 330, id=f"{one.id}-330", marks=one.marks) for one in CONFIGS),
         *(pytest.param(CARTPOLE, half, id=f"envpool_cartpole-{half}", marks=NEEDS_ENVPOOL) for half in (0, 1)),
     ],
 )
@@ -185,6 +185,18 @@ def test_another_object_goes_on_from_a_state(config: EnvConfig, half: int, steps
         for expected, action in zip(straight, actions[half:], strict=True):
             assert are_equal(envs.step(action), expected)
     assert any((row[2] | row[3]).any() for row in straight)
+
+
+@NEEDS_ENVPOOL
+def test_a_state_may_lie_between_an_end_and_its_reset(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(envpool_env, "NUM_STEPS_OF_SEED", 5)
+    env, restored = make_vector_env(CARTPOLE, NUM_ENVS, "auto", 4), make_vector_env(CARTPOLE, NUM_ENVS, "auto", 4)
+    env.reset(("env_runner", 0, 0))
+    actions = np.zeros(NUM_ENVS, np.int64)
+    while not np.any(env.step(actions)[2]):
+        pass
+    restored.set_state(env.get_state())
+    assert are_equal(restored.step(actions), env.step(actions))
 
 
 def test_a_log_has_no_more_than_the_actions_since_the_oldest_seed() -> None:

@@ -85,3 +85,7 @@ class AleVectorEnv(gym.vector.VectorEnv[Any, Any, Any]):
         self._reset_seeded(np.ones(self.num_envs, np.bool_))  # before a first reset of all, none resets some
         self._log.replay(self._reset_seeded, lambda actions, _: self._ale.step(actions))
         self._is_done = np.array(state["is_done"], np.bool_)
+
+    def close_extras(self, **kwargs: Any) -> None:
+        """End the threads."""
+        del self._ale
