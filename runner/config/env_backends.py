@@ -13,8 +13,6 @@ from runner.config.targets import is_subclass
 
 ALE_CLASS = "ale_py.vector_env.AtariVectorEnv"
 _WRAPPER_OF_ONE = "gymnasium.core.Wrapper"
-# Package and extra of runner, by backend.
-_PACKAGES = {"envpool": ("envpool", "envpool"), "ale": ("ale_py", "atari")}
 # Options of the libraries that are not in `env.env_config`, and what decides them.
 DECIDED = {
     "num_envs": "env_runners.num_envs_per_env_runner",
@@ -59,23 +57,20 @@ def find_backend_problems(config: ExperimentConfig, composed: Composed) -> Itera
 
 
 def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
-    """Yield what makes it impossible to make the environment, as far as no import tells it.
+    """Yield options that runner decides, and a game that ALE does not have.
 
     Args:
         env: the block, with a backend other than gymnasium.
         where: place of a key.
     """
-    package, extra = _PACKAGES[env.backend]
-    for name in env.env_config:
+    for name, value in env.env_config.items():
         if name in DECIDED:
             key = f"env.env_config.{name}"
             what = f"{key} is no option with env.backend={env.backend}"
-            yield Problem(what, where(key), show_value(env.env_config[name]), DECIDED[name])
-    if importlib.util.find_spec(package) is None:
-        what = f"env.backend={env.backend} needs the package {package}"
-        yield Problem(what, where("env.backend"), "it is not installed", f'pip install "runner[{extra}]"')
-    elif env.backend == "ale" and env.env is not None and env.env.removeprefix("ale_py:") not in ale_games():
-        yield unknown_id(env, list(ale_games()), where)
+            yield Problem(what, where(key), show_value(value), DECIDED[name])
+    games = ale_games() if env.backend == "ale" else {}
+    if games and env.env is not None and env.env.removeprefix("ale_py:") not in games:
+        yield unknown_id(env, list(games), where)
 
 
 def unknown_id(env: EnvConfig, known: list[str], where: Where) -> Problem:
@@ -92,7 +87,7 @@ def unknown_id(env: EnvConfig, known: list[str], where: Where) -> Problem:
 
 
 def ale_games() -> dict[str, str]:
-    """Return the name of the ROM of each Atari game that ale_py has, by gymnasium's id of the game."""
+    """Return the name of the ROM of each Atari game, by gymnasium's id of the game; empty without ale_py."""
     spec = importlib.util.find_spec("ale_py")
     folders = spec.submodule_search_locations if spec else None
     roms = sorted(path.stem for folder in folders or () for path in Path(folder, "roms").glob("*.bin"))

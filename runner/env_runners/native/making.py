@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 from collections.abc import Collection, Iterator
 from typing import Any
@@ -14,6 +15,8 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.native.ale_env import AleVectorEnv
 from runner.env_runners.native.envpool_env import EnvPoolVectorEnv
 
+# Package and extra of runner, by backend.
+_PACKAGES = {"envpool": ("envpool", "envpool"), "ale": ("ale_py", "atari")}
 VectorEnv = gym.vector.VectorEnv[Any, Any, Any]
 
 
@@ -23,6 +26,11 @@ def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
     Raises:
         ConfigError: the library is not installed, has no such environment or no such option, or it has several agents.
     """
+    package, extra = _PACKAGES[config.backend]
+    if importlib.util.find_spec(package) is None:
+        what = f"env.backend={config.backend} needs the package {package}"
+        allowed = f'pip install "runner[{extra}]"'
+        raise ConfigError([Problem(what, "env.backend", "it is not installed", allowed)])
     _raise_any(find_native_problems(config, lambda key: key))
     return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)
 
