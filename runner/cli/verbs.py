@@ -55,6 +55,17 @@ VERBS: Mapping[str | None, Verb] = {
         "check-env my_package.Maze env.env_config.size=4",
         "ENV",
     ),
+    "profile": Verb(
+        "runner.cli.profile",
+        "train a few iterations and say where their time goes, in every process, also as flame graphs",
+        "profile +experiment=ppo_cartpole --iterations 20 --warmup 2",
+        variants={
+            "--output FILE": (
+                "also write the stacks for speedscope and flamegraph.pl",
+                "profile +experiment=ppo_cartpole --output stacks.txt",
+            )
+        },
+    ),
     "doctor": Verb("runner.cli.doctor", "say what this machine lacks: packages, GPU, compiler, room", "doctor"),
     "list": Verb("runner.cli.list_options", "print the experiments and the options of each group", "list"),
     "resume": Verb(

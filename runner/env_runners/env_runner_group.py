@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config.errors import RunFailure
 from runner.config.metrics import NUM_RESTARTS
 from runner.config.schemas import EPISODES
-from runner.env_runners.handles import RunnerHandle, RunnerLost
+from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
 from runner.env_runners.tickets import LocalTicket, Ticket, wait_any
@@ -213,6 +213,11 @@ class EnvRunnerGroup:
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         tickets = [RunnerTicket(self, index, (method, *arguments)) for index in range(self.num_runners)]
         return [ticket.result() for ticket in tickets]
+
+    def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
+        """Call a function in the process of each runner, with what holds the runner there; none that is this process."""
+        remote = [handle for handle in self.handles if isinstance(handle, RemoteHandle)]
+        return [ticket.result() for ticket in [handle.submit_function(function) for handle in remote]]
 
     # -- lost runners ----------------------------------------------------------------------------------------------
 

@@ -108,8 +108,14 @@ class RemoteHandle:
 
     def submit(self, method: str, *args: Any) -> Ticket:
         """Send the call to the actor."""
+        return self._ticket(method, self._actor.call.remote(method, *args))
+
+    def submit_function(self, function: Callable[[Any], Any]) -> Ticket:
+        """Call a function in the actor's process, with what holds the runner there."""
+        return self._ticket(function.__name__, self._actor.__ray_call__.remote(function))
+
+    def _ticket(self, method: str, reference: Any) -> Ticket:
         submitted_s = time.monotonic()
-        reference = self._actor.call.remote(method, *args)
         receive = partial(self._receive, method)
         return RemoteTicket(reference, lambda: self._deadline_s(submitted_s), receive)
 

@@ -68,7 +68,7 @@ _MLFLOW_START_S = 30.0  # longest wait for the run's id from MLflow, at the end 
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
-def _check_unused(run_dir: Path, resume_from: Path | None) -> None:
+def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
     """Refuse to start another run in a run dir, which would take away lines and checkpoints."""
     if resume_from is not None and run_dir in resume_from.parents:
         return
@@ -139,7 +139,7 @@ class RunRecords:
         self._config = config
         self._composed = composed
         self._info = run_info()
-        _check_unused(run_dir, resume_from)
+        check_unused(run_dir, resume_from)
         try:
             if resume_from is None:
                 folder.write_configuration(composed)

@@ -524,6 +524,11 @@ class Trainer:
         """The runners that sample; runs that learn from recorded data alone have none."""
         return self.resources.env_runners
 
+    @property
+    def evaluation_runners(self) -> EnvRunnerGroup | None:
+        """The runners that evaluate; None before the first evaluation."""
+        return self._evaluation_runners
+
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
         for name in ("resources", "_evaluation_runners", "_filmer"):

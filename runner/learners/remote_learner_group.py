@@ -177,6 +177,10 @@ class RemoteLearnerGroup:
             for state in self._states
         ]
 
+    def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
+        """Call a function in the process of each learner, with what holds the learners there."""
+        return self._until_done(lambda actors: actors.call("__ray_call__", [(function,)] * self.num_learners))
+
     # -- state ---------------------------------------------------------------------------------------------------------
 
     @property

@@ -143,7 +143,23 @@ class Video:
     kind = "video"
 
 
-Block = Text | Code | Table | Figure | Video
+@dataclass(frozen=True)
+class Drawing:
+    """A picture that is in the page as it is, without a script.
+
+    Attributes:
+        html: SVG, or HTML around it, whose texts are escaped.
+        caption: what is seen.
+        title: above it.
+    """
+
+    html: Markup
+    caption: str = ""
+    title: str = ""
+    kind = "drawing"
+
+
+Block = Text | Code | Table | Figure | Video | Drawing
 
 
 @dataclass(frozen=True)
@@ -204,7 +220,7 @@ def render(page: Page) -> str:
     nothing may be loaded.
     """
     content = render_content(page)
-    return render_document(f"{page.title} - {page.kind}", content, [PAGE_SCRIPT], "media-src data:")
+    return render_document(f"{page.title} - {page.kind}", content, [PAGE_SCRIPT], "media-src data:", bool(page.figures))
 
 
 def render_content(page: Page) -> Content:
@@ -222,7 +238,9 @@ def render_content(page: Page) -> Content:
     return Content(html, {keys[id(figure)]: figure.spec() for figure in page.figures})
 
 
-def render_document(title: str, content: Content, scripts: Sequence[Path], sources: str) -> str:
+def render_document(
+    title: str, content: Content, scripts: Sequence[Path], sources: str, has_charts: bool = True
+) -> str:
     """Return an HTML text.
 
     Args:
@@ -230,8 +248,9 @@ def render_document(title: str, content: Content, scripts: Sequence[Path], sourc
         content: of the page.
         scripts: files that run after the library of charts.
         sources: what may be loaded, in the words of a content security policy.
+        has_charts: there are charts, or there may be some later: their library, of a megabyte, is in the text.
     """
-    texts = [_library(), *(file.read_text(encoding="utf-8") for file in scripts)]
+    texts = [*([_library()] if has_charts else []), *(file.read_text(encoding="utf-8") for file in scripts)]
     return (
         templates()
         .get_template("page.html.j2")

@@ -1,0 +1,106 @@
+"""The page of a profile: the table, the hottest functions, and a flame graph for each kind of process."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from runner.pages.page import Block, Cell, Drawing, Fact, Page, Section, Table, Text
+from runner.profiling.categories import WAITING
+from runner.profiling.flame_graph import flame_graph, legend
+from runner.profiling.profile import Profile
+from runner.profiling.profile_table import seconds_of
+from runner.profiling.stacks import Stack
+
+_READING = (
+    "A bar is a function, below the one that called it; its width is its time, and pointing at it tells how much. The "
+    "colour says what the time counts as in the table; {} stand in one graph, added up."
+)
+
+
+def profile_page(profile: Profile, title: str, run_dir: Path) -> Page:
+    """Return the page of a profile.
+
+    Args:
+        profile: of a run.
+        title: the name of its experiment.
+        run_dir: where it is.
+    """
+    return Page(
+        kind="profile",
+        title=title,
+        subtitle=str(run_dir),
+        status={},
+        facts=_facts(profile),
+        sections=[
+            Section("Time by category", list(_table(profile))),
+            Section("Hottest functions", list(_hottest(profile))),
+            Section("Flame graphs", list(_graphs(profile))),
+        ],
+        headline=(),
+    )
+
+
+def _facts(profile: Profile) -> list[Fact]:
+    an_iteration_ms = profile.wall_s / profile.num_iterations * 1e3
+    num_processes = len(profile.processes)
+    return [
+        Fact("An iteration", f"{an_iteration_ms:,.1f} ms", f"{profile.num_iterations} sampled"),
+        Fact("Warm-up", str(profile.num_warmup), "iterations before, which are left out"),
+        Fact("Processes", str(num_processes), "each sampled in its main thread"),
+        Fact("Samples", f"{profile.num_samples:,}", "in all processes"),
+    ]
+
+
+def _table(profile: Profile) -> Iterator[Block]:
+    columns = ["", *(category.title for category in profile.categories), "all"]
+    rows = []
+    for process in profile.processes:
+        seconds = seconds_of(process, profile.categories)
+        cells = [_cell(one, seconds[-1], profile.num_iterations) for one in seconds]
+        rows.append([Cell(process.name, process.name), *cells])
+    yield Table(columns, rows)
+    yield Text("Milliseconds an iteration, and the share of the process's time. " + _meanings(profile))
+
+
+def _cell(seconds: float, whole_s: float, num_iterations: int) -> Cell:
+    return Cell(f"{seconds / num_iterations * 1e3:,.1f}\n{seconds / whole_s:.1%}", seconds)
+
+
+def _meanings(profile: Profile) -> str:
+    return "; ".join(f"{category.title}: {category.meaning}" for category in profile.categories) + "."
+
+
+def _hottest(profile: Profile) -> Iterator[Block]:
+    columns = ("own ms an iteration", "of the process", "process", "function", "line that took most")
+    yield Table(
+        columns,
+        [
+            [
+                Cell(f"{hot.seconds / profile.num_iterations * 1e3:,.1f}", hot.seconds),
+                Cell(f"{hot.share:.1%}", hot.share),
+                Cell(hot.process, hot.process),
+                Cell(hot.frame.function, hot.frame.function),
+                Cell(hot.place, hot.place),
+            ]
+            for hot in profile.hottest()
+        ],
+    )
+    yield Text("Without what they call; what waits is left out. A torch operator counts for the line that calls it.")
+
+
+def _graphs(profile: Profile) -> Iterator[Block]:
+    yield Text(_READING.format("processes of a kind"))
+    yield Drawing(legend({category.title: category.colour for category in profile.categories}))
+    counts = Counter(process.role for process in profile.processes)
+    for role, count in counts.items():
+        stacks: Counter[Stack] = Counter()
+        for process in profile.processes:
+            if process.role == role:
+                stacks.update({stack: seconds for stack, seconds in process.samples.by_stack().items()})
+        name = role if count == 1 else f"{count} {role}s"
+        waited = sum(process.seconds.get(WAITING, 0.0) for process in profile.processes if process.role == role)
+        whole = sum(stacks.values())
+        caption = f"{whole / profile.num_iterations * 1e3:,.1f} ms an iteration, {waited / whole:.1%} of it waiting"
+        yield Drawing(flame_graph(stacks, profile.num_iterations, f"flame graph of {name}"), caption, name)
