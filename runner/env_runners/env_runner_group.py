@@ -215,7 +215,7 @@ class EnvRunnerGroup:
         return [ticket.result() for ticket in tickets]
 
     def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Call a function in the process of each runner, with what holds the runner there; none that is this process."""
+        """Call a function in the process of each runner, with what holds the runner there; local runners have none."""
         remote = [handle for handle in self.handles if isinstance(handle, RemoteHandle)]
         return [ticket.result() for ticket in [handle.submit_function(function) for handle in remote]]
 

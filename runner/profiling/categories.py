@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 
 from runner.profiling.stacks import Frame, Stack
 
@@ -76,7 +76,7 @@ _WAITS = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/", "mu
 _EVALUATION = ("Trainer.evaluate", "Trainer.evaluate_offline", "Trainer._submit_evaluation")
 
 
-@lru_cache(maxsize=None)
+@cache
 def category_of(stack: Stack) -> Category:
     """Return what a stack, from the outermost function to the one that runs, is at work on."""
     if any(frame.function in _EVALUATION for frame in stack):
@@ -84,7 +84,9 @@ def category_of(stack: Stack) -> Category:
     held: Category | None = None  # what it is unless a frame further out says more
     is_in_runner, in_pipeline = False, False
     for frame in reversed(stack):
-        found = _of_shared(frame) if is_in_runner else _of_shared(frame) or _of_libraries(frame)
+        found = _of_shared(frame) or _of_libraries(frame)
+        if found is WAITING and is_in_runner:  # Ray around what it has called: an actor that is at work
+            found = None
         if found is WAITING and not frame.file.startswith("ray/"):
             held = held or WAITING  # an environment that waits is the environment still
             continue

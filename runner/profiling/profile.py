@@ -121,7 +121,7 @@ def check_can_profile(config: ExperimentConfig) -> None:
     """Raise `UserError` for a run that cannot be profiled."""
     if config.env.is_external:
         problem = Problem(
-            "profile serves no simulators: it would wait for one to connect, and an external simulator's time is its own",
+            "profile serves no simulators: it would wait for one to connect, and cannot see what that does",
             "env",
             config.env.name,
             "an environment that is stepped here",
@@ -157,7 +157,7 @@ def profile_iterations(trainer: Trainer, num_iterations: int, num_warmup: int = 
         for index, of_actor in enumerate(call(stop_in_actor)):
             if of_actor is None:
                 raise RunFailure(Problem(f"{role} {index} was lost and replaced while it was profiled", "profile"))
-            processes.append(ProcessProfile(f"{role} {index}", of_actor.inside_of("main_loop")))
+            processes.append(ProcessProfile(f"{role} {index}", of_actor))
     return Profile(num_iterations, num_warmup, processes)
 
 

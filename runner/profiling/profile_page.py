@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from runner.pages.page import Block, Cell, Drawing, Fact, Page, Section, Table, 
 from runner.profiling.categories import WAITING
 from runner.profiling.flame_graph import flame_graph, legend
 from runner.profiling.profile import Profile
-from runner.profiling.profile_table import seconds_of
+from runner.profiling.profile_table import seconds_of, two_lines
 from runner.profiling.stacks import Stack
 
 _READING = (
     "A bar is a function, below the one that called it; its width is its time, and pointing at it tells how much. The "
-    "colour says what the time counts as in the table; {} stand in one graph, added up."
+    "colour says what the time counts as in the table. Processes of a kind are in one graph, added up."
 )
 
 
@@ -37,6 +37,7 @@ def profile_page(profile: Profile, title: str, run_dir: Path) -> Page:
             Section("Time by category", list(_table(profile))),
             Section("Hottest functions", list(_hottest(profile))),
             Section("Flame graphs", list(_graphs(profile))),
+            Section("What counts as what", [_meanings(profile)]),
         ],
         headline=(),
     )
@@ -54,22 +55,27 @@ def _facts(profile: Profile) -> list[Fact]:
 
 
 def _table(profile: Profile) -> Iterator[Block]:
-    columns = ["", *(category.title for category in profile.categories), "all"]
+    columns = ["process", *("\n".join(two_lines(category.title)) for category in profile.categories), "all"]
     rows = []
     for process in profile.processes:
         seconds = seconds_of(process, profile.categories)
         cells = [_cell(one, seconds[-1], profile.num_iterations) for one in seconds]
-        rows.append([Cell(process.name, process.name), *cells])
+        rows.append([_process_cell(process.name), *cells])
     yield Table(columns, rows)
-    yield Text("Milliseconds an iteration, and the share of the process's time. " + _meanings(profile))
+    yield Text("Milliseconds an iteration, and below them the share of the process's time.")
 
 
 def _cell(seconds: float, whole_s: float, num_iterations: int) -> Cell:
     return Cell(f"{seconds / num_iterations * 1e3:,.1f}\n{seconds / whole_s:.1%}", seconds)
 
 
-def _meanings(profile: Profile) -> str:
-    return "; ".join(f"{category.title}: {category.meaning}" for category in profile.categories) + "."
+def _process_cell(name: str) -> Cell:
+    return Cell(name.replace(" ", "\N{NO-BREAK SPACE}"), name)
+
+
+def _meanings(profile: Profile) -> Table:
+    rows = [[Cell(category.title), Cell(category.meaning)] for category in profile.categories]
+    return Table(("category", "time of"), rows, is_sortable=False)
 
 
 def _hottest(profile: Profile) -> Iterator[Block]:
@@ -80,7 +86,7 @@ def _hottest(profile: Profile) -> Iterator[Block]:
             [
                 Cell(f"{hot.seconds / profile.num_iterations * 1e3:,.1f}", hot.seconds),
                 Cell(f"{hot.share:.1%}", hot.share),
-                Cell(hot.process, hot.process),
+                _process_cell(hot.process),
                 Cell(hot.frame.function, hot.frame.function),
                 Cell(hot.place, hot.place),
             ]
@@ -91,14 +97,15 @@ def _hottest(profile: Profile) -> Iterator[Block]:
 
 
 def _graphs(profile: Profile) -> Iterator[Block]:
-    yield Text(_READING.format("processes of a kind"))
+    yield Text(_READING)
     yield Drawing(legend({category.title: category.colour for category in profile.categories}))
     counts = Counter(process.role for process in profile.processes)
     for role, count in counts.items():
-        stacks: Counter[Stack] = Counter()
+        stacks = defaultdict[Stack, float](float)
         for process in profile.processes:
             if process.role == role:
-                stacks.update({stack: seconds for stack, seconds in process.samples.by_stack().items()})
+                for stack, seconds in process.samples.by_stack().items():
+                    stacks[stack] += seconds
         name = role if count == 1 else f"{count} {role}s"
         waited = sum(process.seconds.get(WAITING, 0.0) for process in profile.processes if process.role == role)
         whole = sum(stacks.values())

@@ -19,7 +19,7 @@ def profile_lines(profile: Profile) -> Iterator[str]:
 
 
 def _category_lines(profile: Profile) -> Iterator[str]:
-    heads = [*(_two_lines(category.title) for category in profile.categories), ("", "all")]
+    heads = [*(two_lines(category.title) for category in profile.categories), ("", "all")]
     widths = [max(_NARROWEST, *map(len, head)) for head in heads]
     name_width = max(len("ms an iteration"), *(len(process.name) for process in profile.processes))
     for number, label in enumerate(("", "ms an iteration")):
@@ -36,7 +36,8 @@ def seconds_of(process: ProcessProfile, categories: Sequence[Category]) -> list[
     return [*(process.seconds.get(category, 0.0) for category in categories), process.samples.wall_s]
 
 
-def _two_lines(title: str) -> tuple[str, str]:
+def two_lines(title: str) -> tuple[str, str]:
+    """Return a title in two parts of which the second is the last word."""
     first, _, last = title.rpartition(" ")
     return first, last
 

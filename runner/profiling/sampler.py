@@ -17,14 +17,14 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from functools import lru_cache
+from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
 from runner.config.errors import Problem, UserError
 from runner.profiling.stacks import Frame, Samples
 
-INTERVAL_S = 0.005
+INTERVAL_S = 0.002  # a sample takes 20 us
 
 _Codes = tuple[tuple[CodeType, ...], int]
 
@@ -93,12 +93,12 @@ class Sampler:
             raise UserError(Problem(what, "profile").render_alone())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _frame(code: CodeType) -> Frame:
     return Frame(code.co_qualname, _imported_path(code.co_filename), code.co_firstlineno)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _imported_path(file: str) -> str:
     """Return the path behind the longest folder of `sys.path`."""
     folders = [folder.rstrip("/") + "/" for folder in sys.path if folder and file.startswith(folder.rstrip("/") + "/")]
