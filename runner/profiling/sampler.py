@@ -3,15 +3,17 @@
 The kernel's timer (SIGALRM) interrupts the thread, and Python calls the handler between two of its instructions. A
 thread that looks at the stack from outside gets the interpreter's lock mostly where torch and numpy give it away: it
 told of 12 % in the environment where two thirds were. pyinstrument looks at each call and return, which makes
-programs of small functions slower, and these most; py-spy needs a right to trace that containers rarely give. A
-sample stands for the time since the one before, so that a long call of native code, during which Python calls no
-handler, counts in full.
+programs of small functions slower, and these most; py-spy needs a right to trace that containers rarely give.
+
+A sample stands for the time since the one before, so that a long call of native code, during which Python calls no
+handler, counts in full. In an idle Ray actor the handler is called, too.
 
 Nothing is installed, started or called before `start`, and nothing remains after `stop`.
 """
 
 from __future__ import annotations
 
+import opcode
 import signal
 import sys
 import threading
@@ -25,6 +27,7 @@ from runner.config.errors import Problem, UserError
 from runner.profiling.stacks import Frame, Samples
 
 INTERVAL_S = 0.002  # a sample takes 20 us
+_RESUME = opcode.opmap["RESUME"]
 
 _Codes = tuple[tuple[CodeType, ...], int]
 
@@ -72,6 +75,8 @@ class Sampler:
     def _add(self, frame: FrameType | None) -> None:
         while frame is not None and frame.f_code.co_filename == __file__:  # the timer again, while a sample is taken
             frame = frame.f_back
+        if frame is not None and frame.f_back is not None and frame.f_lasti in _beginnings(frame.f_code):
+            frame = frame.f_back  # Python calls the handler when a function begins: the time before was its caller's
         line = 0 if frame is None else frame.f_lineno or 0
         codes = []
         while frame is not None:
@@ -91,6 +96,13 @@ class Sampler:
             what = "the timer of this process is used already (signal.setitimer, signal.alarm)"
         if what is not None:
             raise UserError(Problem(what, "profile").render_alone())
+
+
+@cache
+def _beginnings(code: CodeType) -> frozenset[int]:
+    """Return the offsets at which a call begins to run, or a generator goes on."""
+    instructions = code.co_code
+    return frozenset(offset for offset in range(0, len(instructions), 2) if instructions[offset] == _RESUME)
 
 
 @cache
