@@ -7,6 +7,7 @@ from typing import Any
 
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
+from runner.callbacks import Callback
 from runner.pipelines import EnvToModulePiece, LearnerPiece, ModuleToEnvPiece
 
 STEP_S = 0.003
@@ -48,3 +49,12 @@ class SlowBatches(LearnerPiece):
     def __call__(self, *, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
         _compute(0.3)
         return batch
+
+
+class ReplacingRunner(Callback):
+    """Loses the first env runner after the second iteration."""
+
+    def on_train_result(self, *, trainer: Any, **_: Any) -> None:
+        """Close its actor, which the next call finds gone."""
+        if trainer.training_iteration == 2:
+            trainer.env_runners.handles[0].close()

@@ -8,6 +8,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
+from runner.config.errors import RunFailure
 from runner.experiment.trainer import Trainer
 from runner.profiling.profile import Profile, profile_iterations
 from tests.conftest import QUICK
@@ -130,3 +131,25 @@ def test_columns_are_the_same_for_all_runs_but_for_replay_and_evaluation() -> No
         *("environment", "env to module", "forward", "module to env", "rows"),
         *("learner pipeline", "update", "transfer", "waiting", "rest"),
     ]
+
+
+REMOTE = (*QUICK, "env_runners.num_env_runners=1")
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_evaluation_runners_have_rows() -> None:
+    overrides = [override for override in REMOTE if not override.startswith("evaluation.")]
+    evaluated = ("evaluation.evaluation_interval=1", "evaluation.evaluation_num_env_runners=1")
+    profile = profile_of("ppo_cartpole", *overrides, *evaluated, *SLEEPING)
+    assert [process.name for process in profile.processes] == ["driver", "env runner 0", "evaluation runner 0"]
+    assert shares(profile, 2)["environment"] > 0.2
+    assert "evaluation" in titles(profile)  # the driver waits for it
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("ray_cluster")
+def test_a_process_that_was_replaced_meanwhile_is_told() -> None:
+    callback = "callbacks=[{_target_: tests.profiling.slow_parts.ReplacingRunner}]"
+    with pytest.raises(RunFailure, match="env runner 0 was lost and replaced while it was profiled"):
+        profile_of("ppo_cartpole", *REMOTE, callback)
