@@ -106,7 +106,7 @@ def test_a_failure_is_told_and_nothing_samples_on(run_main: RunMain) -> None:
         "env._target_=tests.environments.Faulty",
         "env.env_config={fault: raise_in_step, fault_step: 3}",
     )
-    ended = run_main("profile", CARTPOLE, *QUICK, *faulty)
+    ended = run_main("profile", CARTPOLE, *QUICK, *faulty, "--warmup", "0")
     assert ended.code == 1
     assert "the arm has left its rail" in ended.err
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0.0
