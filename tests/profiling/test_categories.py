@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from runner.profiling import categories
 from runner.profiling.categories import category_of
 from runner.profiling.stacks import Frame
+from tests.conftest import ROOT
 
 
 def stack(*places: str) -> tuple[Frame, ...]:
@@ -49,3 +51,8 @@ WAIT = "threading.py: Condition.wait"
 )
 def test_category(places: list[str], title: str) -> None:
     assert category_of(stack(*places)).title == title
+
+
+def test_files_that_are_known_by_name_exist() -> None:
+    files = (*categories._BY_FILE, *categories._ENV_RUNNERS, *categories._SHARED)
+    assert [file for file in files if not (ROOT / file).exists()] == []
