@@ -79,15 +79,15 @@ def _meanings(profile: Profile) -> Table:
 
 
 def _hottest(profile: Profile) -> Iterator[Block]:
-    columns = ("own ms an iteration", "of the process", "process", "function", "line that took most")
+    columns = ("function", "own ms\nan iteration", "of the\nprocess", "process", "line that took most")
     yield Table(
         columns,
         [
             [
+                Cell(hot.frame.function, hot.frame.function),
                 Cell(f"{hot.seconds / profile.num_iterations * 1e3:,.1f}", hot.seconds),
                 Cell(f"{hot.share:.1%}", hot.share),
                 _process_cell(hot.process),
-                Cell(hot.frame.function, hot.frame.function),
                 Cell(hot.place, hot.place),
             ]
             for hot in profile.hottest()
