@@ -67,7 +67,11 @@ class CNN(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Encode (..., H, W, C) bytes or floats -> (B, num_outputs), B the product of the leading dimensions."""
-        pixels = images.reshape(-1, *self._shape).permute(0, 3, 1, 2)  # (B, C, H, W)
+        height, width, num_channels = self._shape
+        if num_channels == 1:  # the same memory; a permuted axis of length 1 makes strides that no export agrees on
+            pixels = images.reshape(-1, 1, height, width)
+        else:
+            pixels = images.reshape(-1, *self._shape).permute(0, 3, 1, 2)  # (B, C, H, W)
         pixels = pixels * (1 / 255) if pixels.dtype == torch.uint8 else pixels.float()
         for weight, bias, stride in self._chain:
             pixels = F.conv2d(pixels, weight, bias, stride)

@@ -38,6 +38,7 @@ NESTED = spaces.Dict(
 ARM = spaces.Box(np.array([-2.0, 0.0], np.float32), np.array([2.0, 10.0], np.float32), (2,), np.float32)
 FREE = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 IMAGES = spaces.Box(0, 255, (10, 10, 2), np.uint8)
+ONE_CHANNEL = spaces.Box(0, 255, (16, 16, 1), np.uint8)
 MASKED = spaces.Dict({"mask": spaces.MultiBinary(3), "seen": VECTOR})
 NESTED_ACTIONS = spaces.Dict(
     {
@@ -57,6 +58,7 @@ CASES: dict[str, Case] = {
     "flattened": (NESTED, TWO, (), [prepended("FlattenObservations", keys_to_remove=["mode"])]),
     "filtered": (VECTOR, TWO, ("module.use_lstm=true", "module.lstm_cell_size=8"), [prepended("MeanStdFilter")]),
     "filtered_leaves": (NESTED, TWO, (), [prepended("MeanStdFilter", clip_by_value=1.5)]),
+    "one channel": (ONE_CHANNEL, TWO, (), []),
     "stacked": (IMAGES, TWO, (), [prepended("FrameStacking", num_frames=3)]),
     "stacked_but_mask": (
         MASKED, spaces.Discrete(3), ("module.action_mask_key=mask",),

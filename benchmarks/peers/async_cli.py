@@ -1,0 +1,45 @@
+"""What the peers of the asynchronous benchmark share: two systems, one setting, seconds of training to measure."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+NUM_RUNNERS, NUM_ENVS, BATCH = 2, 16, 500
+
+
+@dataclass(frozen=True)
+class AsyncSettings:
+    """One run: which algorithm, after how many seconds of warm-up for how many seconds."""
+
+    algorithm: str
+    seed: int
+    warmup_s: float
+    measured_s: float
+
+
+def parse() -> AsyncSettings:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--algorithm", required=True)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--warmup-s", type=float, default=5.0)
+    parser.add_argument("--measured-s", type=float, default=20.0)
+    return AsyncSettings(**vars(parser.parse_args()))
+
+
+def measure(settings: AsyncSettings, iterate: Callable[[], int]) -> dict[str, float]:
+    """Return env steps per second; `iterate` trains an iteration and returns the env steps sampled so far."""
+    ended = time.perf_counter() + settings.warmup_s
+    while time.perf_counter() < ended:
+        before = iterate()
+    started, steps = time.perf_counter(), before
+    while time.perf_counter() < started + settings.measured_s:
+        steps = iterate()
+    return {"steps_per_s": (steps - before) / (time.perf_counter() - started), "env_steps": steps}
+
+
+def report(result: dict[str, float]) -> None:
+    print(json.dumps(result), flush=True)

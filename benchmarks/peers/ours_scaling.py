@@ -1,0 +1,69 @@
+"""Env steps per second of `runner` with many env runners whose steps sleep; a plan that samples in rounds or not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+
+import torch
+
+from runner import Trainer
+from runner.cluster import connected
+from runner.config import build_experiment_config, compose_experiment
+
+PLANS = {
+    "rounds": "ParallelRollouts",
+    "free": "{ParallelRollouts: {mode: async, num_async: 2}}",
+    "deterministic": "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--experiment", default="impala_cartpole")
+    parser.add_argument("--runners", type=int, required=True)
+    parser.add_argument("--envs", type=int, default=1)
+    parser.add_argument("--batch", type=int, help="env steps of an update; else 100 of each runner")
+    parser.add_argument("--plan", choices=PLANS, required=True)
+    parser.add_argument("--seconds", type=float, default=0.005)
+    parser.add_argument("--sigma", type=float, default=0.0)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measured-s", type=float, default=12.0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    batch = args.batch or 100 * args.runners
+    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
+        overrides = [
+            f"seed={args.seed}",
+            f"algorithm.plan=[{PLANS[args.plan]}, ConcatBatches, TrainOneStep]",
+            f"algorithm.train_batch_size_per_learner={batch}",
+            f"algorithm.min_sample_timesteps_per_iteration={batch}",
+            f"env_runners.num_env_runners={args.runners}",
+            f"env_runners.num_envs_per_env_runner={args.envs}",
+            "env_runners.num_cpus_per_env_runner=0.01",
+            "env.env=null",
+            "env._target_=sleeping.SleepingCartPole",
+            f"+env.env_config.seconds={args.seconds}",
+            f"+env.env_config.sigma={args.sigma}",
+            "evaluation.evaluation_interval=null",
+            "tracking=none",
+            f"hydra.run.dir={run_dir}",
+        ]
+        config = build_experiment_config(compose_experiment([f"+experiment={args.experiment}", *overrides]))
+        with (
+            connected(config.ray, 1, 0, "the benchmark", lambda note: None),
+            Trainer.from_experiment(args.experiment, overrides=overrides) as trainer,
+        ):
+            for _ in range(3):
+                before = trainer.train()["num_env_steps_sampled_lifetime"]
+            started = time.perf_counter()
+            while time.perf_counter() < started + args.measured_s:
+                steps = trainer.train()["num_env_steps_sampled_lifetime"]
+            seconds = time.perf_counter() - started
+    print(json.dumps({"steps_per_s": (steps - before) / seconds}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""CartPole whose steps take time without work, as those of a simulator elsewhere do: two cores carry many of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+
+class SleepingCartPole(gym.Wrapper[Any, Any, Any, Any]):
+    """Sleeps `seconds` a step, or so long in the mean of a lognormal distribution of this `sigma`."""
+
+    def __init__(self, seconds: float = 0.005, sigma: float = 0.0, render_mode: str | None = None) -> None:
+        super().__init__(gym.make("CartPole-v1", render_mode=render_mode))
+        self._seconds, self._sigma = seconds, sigma
+        self._stream = np.random.default_rng()
+
+    def step(self, action: Any) -> Any:
+        """Step after the sleep."""
+        factor = self._stream.lognormal(-(self._sigma**2) / 2, self._sigma) if self._sigma else 1.0
+        time.sleep(self._seconds * factor)
+        return self.env.step(action)
