@@ -91,6 +91,14 @@ class EpisodeCallbacks:
             self._own[n] = [{"custom_data": {}} for _ in range(len(self._callbacks))]
             self._call("on_episode_created", n)
 
+    def break_off(self, envs: Sequence[int]) -> None:
+        """The newest vector step has begun other episodes in these sub-environments; the ones before have no end."""
+        are_reset = self._are_reset.copy()
+        are_new = np.zeros_like(are_reset)
+        are_new[list(envs)] = True
+        self._create(are_new & ~are_reset)
+        self._are_reset = are_reset | are_new
+
     def after_reset(self, episodes: HeardEpisodes) -> None:
         """Sub-environments show the first observations of their episodes."""
         for n in self._numbers(self._are_reset) if self._hears_start else ():

@@ -111,7 +111,7 @@ def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]
 def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
     """Return whether the run steps the environment's own batched implementation."""
     mode = config.env_runners.gym_env_vectorize_mode
-    if mode != "auto":
+    if mode != "auto" or config.env_runners.restart_failed_sub_environments:
         return mode == "vector_entry_point"
     wrappers = [str(wrapper.get("_target_")) for wrapper in config.env.wrappers]
     return spec.vector_entry_point is not None and all(is_subclass(path, VECTOR_ENV) for path in wrappers)

@@ -20,6 +20,7 @@ from runner.config.schemas import ExperimentConfig
 COMPILE_S = "timers/learner_compile"
 NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
 WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners/weights_lag_max"
+NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
 
 _RUN_METRICS: Mapping[str, str] = {
@@ -48,6 +49,8 @@ _ASYNC_METRICS: Mapping[str, str] = {
     WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over trained steps",
     WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
 }
+
+_RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments of this run's env runners that failed and were made anew"}
 
 _EXTERNAL_METRICS: Mapping[str, str] = {
     "rllink/num_clients": "simulators that are connected",
@@ -152,8 +155,7 @@ def producible_metrics(
         names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
     names |= _COMPILE_METRICS if config.learners.compile else {}
     names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
-    if config.env.is_external and samples:
-        names |= _EXTERNAL_METRICS
+    names |= _env_metrics(config) if samples else {}
     for prefix in prefixes:
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}
         for module_id, agents in (agents_by_module or {}).items():
@@ -171,6 +173,13 @@ def producible_metrics(
     if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
     return names | offline_evaluation_metrics(config.evaluation)
+
+
+def _env_metrics(config: ExperimentConfig) -> Mapping[str, str]:
+    """Return the metrics of the environments that env runners step, or of the simulators that connect."""
+    if config.env.is_external:
+        return _EXTERNAL_METRICS
+    return _RESTART_METRICS if config.env_runners.restart_failed_sub_environments else {}
 
 
 def _learner_metrics(algorithm: AlgorithmConfig) -> dict[str, str]:

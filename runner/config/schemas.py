@@ -69,6 +69,10 @@ class EnvConfig:
         return self._target_ or self.env or "external"
 
 
+# `env_runners.gym_env_vectorize_mode`: each sub-environment in a process of its own.
+ASYNC = "async"
+
+
 @dataclass(frozen=True)
 class EnvRunnersConfig:
     """Number and place of sub-environments, and what happens when a runner fails."""
@@ -83,8 +87,9 @@ class EnvRunnersConfig:
     )
     gym_env_vectorize_mode: str = option(
         "auto",
-        "auto takes the environment's own batched implementation where it has one, sync steps one by one",
-        choices=("auto", "sync", "vector_entry_point"),
+        "auto takes the environment's own batched implementation where it has one, sync steps one by one, async steps "
+        "all at once in a process each",
+        choices=("auto", "sync", ASYNC, "vector_entry_point"),
     )
     env_runner_class: str | None = option(
         None,
@@ -98,6 +103,17 @@ class EnvRunnersConfig:
     sample_timeout_s: float = option(60.0, "a remote runner silent for longer counts as failed", unit="s", above=0)
     restart_failed_env_runners: bool = option(True, "restart a remote runner that failed; false ends the run")
     max_num_env_runner_restarts: int = option(1000, "restarts of all runners together before the run ends", minimum=0)
+    restart_failed_sub_environments: bool = option(
+        False,
+        "a sub-environment that raises an error or hangs is made anew, the others go on; its episode is broken off. "
+        "false ends the run",
+    )
+    env_step_timeout_s: float | None = option(
+        None,
+        "gym_env_vectorize_mode async: longest step or reset before a sub-environment counts as failed; null: no limit",
+        unit="s",
+        above=0,
+    )
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ import gymnasium as gym
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.schemas import EnvConfig
+from runner.config.schemas import ASYNC, EnvConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native
+from runner.env_runners.separate_envs import local_environments, process_environments
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 
 # What steps, as it is made: one environment, or several together.
@@ -29,7 +30,7 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
     Args:
         config: the `env` block.
         num_envs: sub-environments, where they are stepped together.
-        mode: `env_runners.gym_env_vectorize_mode`: auto, sync or vector_entry_point.
+        mode: `env_runners.gym_env_vectorize_mode`: auto, sync, async (as sync) or vector_entry_point.
 
     Raises:
         ConfigError: the environment or a wrapper cannot be made.
@@ -44,24 +45,46 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
     return env
 
 
-def make_vector_env(config: EnvConfig, num_envs: int, mode: str, seed: int) -> SubEnvironments:
+def make_vector_env(
+    config: EnvConfig, num_envs: int, mode: str, seed: int, restarts: bool = False, timeout_s: float | None = None
+) -> SubEnvironments:
     """Make N sub-environments with a single agent.
 
     Args:
         config: the `env` block.
         num_envs: N.
-        mode: `env_runners.gym_env_vectorize_mode`.
+        mode: `env_runners.gym_env_vectorize_mode`; where failures restart, auto is sync.
         seed: of the run.
+        restarts, timeout_s: `restart_failed_sub_environments` and `env_step_timeout_s` of `env_runners`.
 
     Raises:
         ConfigError: they cannot be made, or have several agents.
     """
+    if restarts and mode == "auto":
+        mode = "sync"
     env = make_environment(config, num_envs, mode)
     if isinstance(env, MultiAgentEnv):
         raise ConfigError(
             [Problem(f"{config.name} has several agents", "env", allowed="an environment with one agent")]
         )
+    if restarts or mode == ASYNC:
+        _check_is_apart(env, config, mode)
+        env.close()  # it was made to be looked at
+        spaces = env.observation_space, env.action_space
+        if mode == ASYNC:
+            return process_environments(config, spaces, num_envs, seed, restarts, timeout_s)
+        return local_environments(lambda: make_environment(config, num_envs, mode), spaces, num_envs, seed)
     return sub_environments(env, lambda: make_environment(config, num_envs, mode), num_envs, seed)
+
+
+def _check_is_apart(env: Environment, config: EnvConfig, mode: str) -> None:
+    """Refuse sub-environments that only step together, where one of them is to be ended and made anew."""
+    if isinstance(env, gym.vector.VectorEnv):
+        where = "env_runners.gym_env_vectorize_mode" if mode == ASYNC else "env_runners.restart_failed_sub_environments"
+        what = f"{config.name} steps all sub-environments together, and none of them can be in a process of its own"
+        if mode != ASYNC:
+            what = f"{config.name} steps all sub-environments together, and none of them can be made anew alone"
+        raise ConfigError([Problem(what, where, type(env).__name__, "a gymnasium.Env, which steps one")])
 
 
 def sub_environments(

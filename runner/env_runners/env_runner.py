@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,7 @@ class SingleAgentEnvRunner:
             fragment = self._cut_checked()
         if self.recorder is not None:
             self.recorder.add(with_weights_seq_no(raw_block(fragment), weights_seq_no))
+            self.recorder.break_off(fragment.broken_off)
         rollout = Rollout({DEFAULT_MODULE_ID: fragment.block}, fragment.block.num_rows)
         reported = taken_metrics({DEFAULT_MODULE_ID: (self.env_to_module, self.module_to_env)})
         if self.callbacks is not None:
@@ -127,6 +128,7 @@ class SingleAgentEnvRunner:
             rollout,
             fragment.finished,
             {DEFAULT_MODULE_ID: self.env_to_module.get_state()},
+            self.env.counts,
             connector_metrics=reported,
             weights_seq_no=weights_seq_no,
         )
@@ -157,6 +159,8 @@ class SingleAgentEnvRunner:
                     self.callbacks.tell_of(is_running)
                 is_step = ~buffer.awaits_reset
                 self._step(explore)
+                if self.env.broken_off:
+                    quotas.break_off(self.env.broken_off, is_step)
                 quotas.count(is_step, buffer.awaits_reset)
                 if buffer.t == EVALUATION_FRAGMENT or not quotas.is_running.any():
                     fragment = self._cut_checked(with_outputs_per_fragment=explore)
@@ -223,12 +227,22 @@ class SingleAgentEnvRunner:
             self._check_newest(self._buffer.current_obs)  # a bad one made the action that made the step fail
             raise
         self._checks.check_shapes(obs, "step")
+        if self.env.broken_off:
+            self._break_off(self.env.broken_off)
         if self.infos is not None:
             self.infos.add_step(infos, ~self._buffer.awaits_reset, terminateds | truncateds)
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
         self._to_module = self._run_env_to_module(explore)
         if self.callbacks is not None:  # pieces may have written the newest observation anew
             self.callbacks.after_step(self._buffer)
+
+    def _break_off(self, envs: Sequence[int]) -> None:
+        """Note that the newest vector step has made these sub-environments anew."""
+        if self.callbacks is not None:
+            self.callbacks.break_off(envs)
+        if self.infos is not None:
+            self.infos.break_off(envs)
+        self._buffer.break_off(envs)
 
     def _run_env_to_module(self, explore: bool) -> dict[str, Any]:
         self._shared_data: dict[str, Any] = {}

@@ -80,6 +80,11 @@ class EpisodeInfos:
                 self._ended[name].append(self._of_group(of_ended, infos, metric, is_done))
                 so_far[is_done], num_steps[is_done] = np.nan, 0
 
+    def break_off(self, envs: Sequence[int]) -> None:
+        """Forget the running episodes of these sub-environments."""
+        for name, so_far in self._so_far.items():
+            so_far[list(envs)], self._num_steps[name][list(envs)] = np.nan, 0
+
     def take(self) -> dict[str, Floats]:
         """Return metric -> (F,) numbers of the episodes that ended since the last call, in the order of their ends.
 

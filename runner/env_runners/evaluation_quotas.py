@@ -40,6 +40,7 @@ class EvaluationQuotas:
         is_larger = np.arange(num_envs) < duration % num_envs
         self.remaining: IntArray = duration // num_envs + is_larger.astype(np.int64)
         self.num_counted: IntArray = np.zeros(num_envs, np.int64)
+        self._num_broken_off: IntArray = np.zeros(num_envs, np.int64)
 
     @property
     def is_running(self) -> BoolArray:
@@ -57,6 +58,18 @@ class EvaluationQuotas:
         self.num_counted += counts & has_ended
         self.remaining -= counts & (is_step if self._counts_steps else has_ended)
 
+    def break_off(self, envs: Sequence[int], is_step: BoolArray) -> None:
+        """Take note of episodes that break off in a vector step, before `count`: others run in their place.
+
+        Args:
+            envs: sub-environments that were made anew.
+            is_step: (N,) see `count`; false is written to the ones that were.
+        """
+        is_broken = np.zeros_like(is_step)
+        is_broken[list(envs)] = True
+        self._num_broken_off += is_broken & is_step & self.is_running
+        is_step &= ~is_broken
+
     def are_counted(self, episode_numbers: IntArray, env_of: IntArray) -> BoolArray:
         """Return whether (E,) chunks are of episodes that have ended within the quota, or still may.
 
@@ -64,7 +77,7 @@ class EvaluationQuotas:
             episode_numbers: (E,) number of the chunk's episode within its sub-environment, from 0.
             env_of: (E,) its sub-environment.
         """
-        limits = self.num_counted + self.is_running
+        limits = self.num_counted + self._num_broken_off + self.is_running
         return episode_numbers < limits[env_of]
 
     def counted(self, finished: FinishedEpisodes) -> FinishedEpisodes:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium as gym
@@ -17,32 +17,55 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.env_runners.env_states import (
+    has_own_state,
+    lasting_wrappers,
+    layers_of,
+    plain_attributes,
+    restore,
+    state_of,
+    tells_its_state,
+)
 from runner.env_runners.leaf_checks import converts
 from runner.env_runners.observation_checks import outline
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item
 from runner.rows.infos import Infos
-from runner.streams import integer_seed, stream_state
+from runner.streams import integer_seed
 
 Array = npt.NDArray[Any]
 _log = logging.getLogger(__name__)
-_BIT_GENERATORS = {
-    cls.__name__: cls for cls in (np.random.PCG64, np.random.PCG64DXSM, np.random.Philox, np.random.SFC64)
-}
-# A reset begins all of their state anew.
-_WRAPPERS_OF_AN_EPISODE = (gym.wrappers.OrderEnforcing, gym.wrappers.PassiveEnvChecker, gym.wrappers.TimeLimit)
-_CONTAINERS = (list, deque, set)
 StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
 Space = gym.Space[Any]
 
 
+class EnvFailure(RunFailure):
+    """An environment raised an error, hung, or its process ended: made anew, it may do better."""
+
+
 class SubEnvironments(Protocol):
-    """N sub-environments as an env runner steps them."""
+    """N sub-environments as an env runner steps them.
+
+    Attributes:
+        num_envs: N.
+        single_observation_space, single_action_space: of each.
+    """
 
     num_envs: int
     single_observation_space: Space
     single_action_space: Space
+
+    @property
+    def broken_off(self) -> Sequence[int]:
+        """The numbers of the ones that the newest step has made anew, in place of a step.
+
+        It returned the first observations of their next episodes.
+        """
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Metric name -> what was counted since they were made."""
 
     @property
     def environments(self) -> Any:
@@ -70,6 +93,9 @@ class BatchedEnvironments:
     Its state is what its own `get_state` returns, where it has one with `set_state`; else its arrays, numbers, strings
     and random generators (all that gymnasium's own implementations have).
     """
+
+    broken_off: Sequence[int] = ()
+    counts: Mapping[str, int] = {}
 
     def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any], seed: int) -> None:
         reset_mode = env.metadata.get("autoreset_mode")
@@ -110,16 +136,16 @@ class BatchedEnvironments:
         bare: Any = self._env.unwrapped
         self._warn_of_unsaved(bare)
         state: dict[str, Any] = {
-            str(depth): _state_of(layer) for depth, layer in enumerate(_layers(self._env)) if layer is not bare
+            str(depth): state_of(layer) for depth, layer in enumerate(layers_of(self._env)) if layer is not bare
         }
-        return state | {"own": _state_of(bare)}
+        return state | {"own": state_of(bare)}
 
     def _warn_of_unsaved(self, bare: Any) -> None:
         """Say once which attributes a checkpoint leaves out, so that "goes on exactly" is not believed wrongly."""
-        if self._has_warned or _has_own_state(bare):
+        if self._has_warned or has_own_state(bare):
             return
         self._has_warned = True
-        saved = _plain_attributes(bare)
+        saved = plain_attributes(bare)
         kinds = (list, dict, set, deque, bytearray, random.Random)
         unsaved = [n for n, value in vars(bare).items() if n not in saved and isinstance(value, kinds) and value]
         if unsaved:
@@ -130,8 +156,8 @@ class BatchedEnvironments:
         """Put the attributes back."""
         self._env.reset(seed=0)  # makes what the environment makes at its first reset
         bare: Any = self._env.unwrapped
-        for depth, layer in enumerate(_layers(self._env)):
-            _restore(layer, state["own"] if layer is bare else state[str(depth)])
+        for depth, layer in enumerate(layers_of(self._env)):
+            restore(layer, state["own"] if layer is bare else state[str(depth)])
 
     def close(self) -> None:
         """Close the environment."""
@@ -144,20 +170,30 @@ class SyncEnvironments:
     Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
     and `set_state` where it has them and its wrappers keep no lists or deques, else by its seed and a replay of its
     actions, before which wrappers get the state that they had when it began.
+
+    Args:
+        make_env: makes one of them.
+        num_envs: N.
+        seed: of the run.
+        first: number of the first one, where further ones are elsewhere.
     """
 
-    def __init__(self, make_env: Callable[[], gym.Env[Any, Any]], num_envs: int, seed: int) -> None:
+    broken_off: Sequence[int] = ()
+    counts: Mapping[str, int] = {}
+
+    def __init__(self, make_env: Callable[[], gym.Env[Any, Any]], num_envs: int, seed: int, first: int = 0) -> None:
         self._envs = [make_env() for _ in range(num_envs)]
         self._seed = seed
+        self._first = first
         self._seed_name: tuple[int | str, ...] = ("unused",)
         self.num_envs = num_envs
         self.single_observation_space = self._envs[0].observation_space
         self.single_action_space = self._envs[0].action_space
         # A wrapper that keeps what its attributes do not tell (a deque of frames) is brought back by a replay.
-        can_tell = all(map(_tells_its_state, _layers(self._envs[0])[:-1]))
-        self._has_own_state = can_tell and _has_own_state(self._envs[0].unwrapped)
+        can_tell = all(map(tells_its_state, layers_of(self._envs[0])[:-1]))
+        self._has_own_state = can_tell and has_own_state(self._envs[0].unwrapped)
         # For replays: the wrappers that keep something over episodes, and what they had when the episode began.
-        self._wrappers = [[] if self._has_own_state else _lasting_wrappers(env) for env in self._envs]
+        self._wrappers = [[] if self._has_own_state else lasting_wrappers(env) for env in self._envs]
         self._wrapper_states: list[list[Any]] = [[] for _ in range(num_envs)]
         self._obs = nested.zeros(blank_item(self.single_observation_space), (num_envs,))
         self._rewards = np.zeros(num_envs, np.float64)
@@ -172,10 +208,19 @@ class SyncEnvironments:
         """See `SubEnvironments`."""
         return self._envs
 
-    def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
-        """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`."""
+    def write_obs_to(self, rows: Column) -> None:
+        """Keep the newest observations in these (N, ...) arrays, which may be shared with another process."""
+        self._obs = rows
+
+    def reset(self, seed_name: tuple[int | str, ...], episode_number: int = 0) -> tuple[Array, Infos]:
+        """Reset all; episode k of sub-environment n has the seed of `(seed, *seed_name, n, k)`.
+
+        Args:
+            seed_name: of the stream.
+            episode_number: k of the episodes that begin now.
+        """
         self._seed_name = seed_name
-        self._episode_numbers = [0] * self.num_envs
+        self._episode_numbers = [episode_number] * self.num_envs
         self._terminateds[:] = self._truncateds[:] = False
         infos = [self._reset_one(n) for n in range(self.num_envs)]
         return _copied(self._obs), infos if any(infos) else {}
@@ -183,8 +228,8 @@ class SyncEnvironments:
     def _reset_one(self, n: int) -> Mapping[str, Any]:
         self._actions[n] = []
         self._num_steps[n] = 0
-        self._wrapper_states[n] = [_state_of(wrapper) for wrapper in self._wrappers[n]]
-        seed = _seed(self._seed, (*self._seed_name, n, self._episode_numbers[n]))
+        self._wrapper_states[n] = [state_of(wrapper) for wrapper in self._wrappers[n]]
+        seed = _seed(self._seed, (*self._seed_name, self._first + n, self._episode_numbers[n]))
         obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", self._episode(n))
         self._store_obs(n, obs, "reset")
         return dict(info)
@@ -234,7 +279,7 @@ class SyncEnvironments:
         )
 
     def _episode(self, n: int) -> str:
-        return f"sub-environment {n}, episode {self._episode_numbers[n]}"
+        return f"sub-environment {self._first + n}, episode {self._episode_numbers[n]}"
 
     def _place(self, n: int) -> str:
         return f"{self._episode(n)}, step {self._num_steps[n]}"
@@ -250,7 +295,7 @@ class SyncEnvironments:
         }
         for n, env in enumerate(self._envs):
             if self._has_own_state:
-                wrappers = [_state_of(layer) for layer in _layers(env)[:-1]]
+                wrappers = [state_of(layer) for layer in layers_of(env)[:-1]]
                 bare: Any = env.unwrapped
                 state[f"env_{n}"] = {"own": bare.get_state(), "wrappers": wrappers}
                 continue
@@ -266,13 +311,13 @@ class SyncEnvironments:
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         for n, env in enumerate(self._envs):
             for wrapper, wrapper_state in zip(self._wrappers[n], state.get(f"wrappers_{n}", ()), strict=False):
-                _restore(wrapper, wrapper_state)
+                restore(wrapper, wrapper_state)
             self._reset_one(n)
             if f"env_{n}" in state:
                 bare: Any = env.unwrapped
                 bare.set_state(state[f"env_{n}"]["own"])
-                for layer, layer_state in zip(_layers(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
-                    _restore(layer, layer_state)
+                for layer, layer_state in zip(layers_of(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
+                    restore(layer, layer_state)
             for action in nested.unstack(state[f"actions_{n}"]) if f"actions_{n}" in state else ():
                 env.step(action)
                 self._actions[n].append(action)
@@ -298,9 +343,9 @@ def _checked_call(call: Callable[[], Any], method: str, where: str = "") -> Any:
         raise _failure(method, error, where) from error
 
 
-def _failure(method: str, error: Exception, where: str = "", got: str | None = None) -> RunFailure:
+def _failure(method: str, error: Exception, where: str = "", got: str | None = None) -> EnvFailure:
     what = f"the environment raised {type(error).__name__} in {method}: {error}"
-    return RunFailure(Problem(what, where=where or None, got=got))
+    return EnvFailure(Problem(what, where=where or None, got=got))
 
 
 def _short(value: Any) -> str:
@@ -320,84 +365,3 @@ def _store_row(rows: Array, n: int, item: Any) -> None:
     if rows.dtype.kind != "f" and type(item) is not int and not converts(np.asarray(item), rows.dtype):
         raise ValueError("wrong dtype")  # numpy would cut off 1.5
     rows[n] = item
-
-
-def _has_own_state(env: Any) -> bool:
-    return hasattr(env, "get_state") and hasattr(env, "set_state")
-
-
-def _layers(env: Any) -> list[Any]:
-    """Return the wrappers from the outermost to the environment itself."""
-    layers = [env]
-    while layers[-1] is not layers[-1].unwrapped:
-        layers.append(layers[-1].env)
-    return layers
-
-
-def _lasting_wrappers(env: Any) -> list[Any]:
-    """Return the wrappers that may keep something over episodes: all that a reset does not begin anew."""
-    return [layer for layer in _layers(env)[:-1] if not isinstance(layer, _WRAPPERS_OF_AN_EPISODE)]
-
-
-def _tells_its_state(wrapper: Any) -> bool:
-    """Whether `_state_of` a wrapper is all that it keeps from step to step, as far as its attributes show."""
-    return _has_own_state(wrapper) or not any(isinstance(value, _CONTAINERS) for value in vars(wrapper).values())
-
-
-def _state_of(layer: Any) -> dict[str, Any]:
-    """Return what an environment or a wrapper says of its state by itself, else its plain attributes."""
-    state: dict[str, Any] = layer.get_state() if _has_own_state(layer) else _plain_attributes(layer)
-    return state
-
-
-def _restore(layer: Any, state: Mapping[str, Any]) -> None:
-    if _has_own_state(layer):
-        layer.set_state(state)
-    else:
-        _restore_attributes(layer, state)
-
-
-def _plain_attributes(layer: Any, has_parts: bool = True) -> dict[str, Any]:
-    """Return the arrays, numbers, strings and random generators among an object's attributes.
-
-    Args:
-        layer: the object.
-        has_parts: also attributes that are objects made of such, a running mean for example.
-    """
-    state: dict[str, Any] = {}
-    for name, value in vars(layer).items():
-        if isinstance(value, np.random.Generator):
-            state[name] = {"generator": type(value.bit_generator).__name__, "state": stream_state(value)}
-        elif isinstance(value, np.ndarray) and value.dtype.kind in "biuf":
-            state[name] = value.copy()
-        elif isinstance(value, (np.bool_, np.number)):
-            state[name] = np.asarray(value)
-        elif value is None or isinstance(value, (bool, int, float, str)):
-            state[name] = value
-        elif has_parts and _is_plain_object(value):
-            state[name] = {"attributes": _plain_attributes(value, has_parts=False)}
-    return state
-
-
-def _is_plain_object(value: Any) -> bool:
-    """Return whether the object's attributes are all it has, and all plain."""
-    attributes = getattr(value, "__dict__", None)
-    if not attributes or isinstance(value, type) or callable(value):
-        return False
-    return len(_plain_attributes(value, has_parts=False)) == len(attributes)
-
-
-def _restore_attributes(layer: Any, state: Mapping[str, Any]) -> None:
-    for name, value in state.items():
-        if name not in vars(layer):  # a checkpoint sets what the environment has, and nothing else
-            continue
-        if isinstance(value, Mapping) and value.get("generator") in _BIT_GENERATORS:
-            generator = np.random.Generator(_BIT_GENERATORS[value["generator"]]())
-            generator.bit_generator.state = value["state"]
-            setattr(layer, name, generator)
-        elif isinstance(value, Mapping):
-            part = vars(layer)[name]
-            if _is_plain_object(part):
-                _restore_attributes(part, value["attributes"])
-        else:
-            setattr(layer, name, value.copy()[()] if isinstance(value, np.ndarray) else value)

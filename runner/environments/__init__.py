@@ -9,6 +9,7 @@ from typing import Any
 _EXPORTS: dict[str, str] = {
     "BitFlipping": "bit_flipping",
     "Catch": "catch",
+    "CrashAndStall": "misbehaving",
     "DictCartPole": "cartpoles",
     "MaskedCartPole": "cartpoles",
     "MinAtar": "minatar",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from runner.callbacks import EPISODE_HOOKS, EpisodeCallbacks, build_callbacks
+from runner.config.env_runner_checks import separate_settings
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
@@ -21,6 +22,7 @@ from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.vector_envs import SubEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.peers import Alone
 from runner.module_parts import (
@@ -91,6 +93,7 @@ def build_env_runner(
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
     settings = (seed_name, config.seed, lookback_of(config, parts), config.env.observation_check)
     if has_several_agents(plans):
+        _refuse_separate_settings(config)
         envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
         acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
         joined = {"together": parts[next(iter(parts))].together} if config.multi_agent.multi_rl_module else {}
@@ -103,7 +106,7 @@ def build_env_runner(
         of_agents: EnvRunner = several
         return of_agents
     acting = parts[DEFAULT_MODULE_ID]
-    env = make_vector_env(config.env, num_envs, config.env_runners.gym_env_vectorize_mode, config.seed)
+    env = _make_vector_env(config, num_envs)
     runner: Any = _runner_class(config, SingleAgentEnvRunner)(
         env, acting.module, acting.env_to_module, acting.module_to_env, *settings
     )
@@ -112,8 +115,26 @@ def build_env_runner(
     _give_callbacks(runner, acting.module, config, role, index, env.environments)
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}", index)
-    single: EnvRunner = runner
-    return single
+    return cast(EnvRunner, runner)
+
+
+def _make_vector_env(config: ExperimentConfig, num_envs: int) -> SubEnvironments:
+    runners = config.env_runners
+    return make_vector_env(
+        config.env,
+        num_envs,
+        runners.gym_env_vectorize_mode,
+        config.seed,
+        runners.restart_failed_sub_environments,
+        runners.env_step_timeout_s,
+    )
+
+
+def _refuse_separate_settings(config: ExperimentConfig) -> None:
+    names = separate_settings(config.env_runners)
+    if names:
+        what = f"{config.env.name} has several agents, and these settings are for environments with a single one"
+        raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
 
 
 def _give_callbacks(runner: Any, module: Any, config: ExperimentConfig, role: str, index: int, envs: Any) -> None:

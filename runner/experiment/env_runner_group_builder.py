@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import read_plan, steps_of
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import ASYNC, ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle
 from runner.env_runners.sample_recording import SampleRecording
@@ -95,13 +95,16 @@ def _settings_of(config: ExperimentConfig, num_runners: int) -> dict[str, Any]:
     others: dict[str, Any] = {"computes_gradients": True} if _computes_gradients(config) else {}
     if runners.env_runner_class is not None:
         others |= {"env_runner_class": runners.env_runner_class}
+    mode = runners.gym_env_vectorize_mode
+    if runners.restart_failed_sub_environments and mode == "auto":  # which makes it sync
+        others |= {"restart_failed_sub_environments": True}
     return {
         **others,
         "env": env,
         "num_env_runners": num_runners,
         "num_envs_per_env_runner": runners.num_envs_per_env_runner,
         "episode_lookback_horizon": runners.episode_lookback_horizon,
-        "gym_env_vectorize_mode": runners.gym_env_vectorize_mode,
+        "gym_env_vectorize_mode": "sync" if mode == ASYNC else mode,  # they go on from each other's states
     }
 
 

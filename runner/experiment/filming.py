@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from runner.callbacks import Callbacks, EpisodeCallbacks
 from runner.config.errors import ConfigError
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import ASYNC, ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.sample import Weights
@@ -92,9 +92,9 @@ class Filmer:
 
 def _rendering(config: ExperimentConfig, mode: str) -> ExperimentConfig:
     env = replace(config.env, env_config={**config.env.env_config, "render_mode": mode})
-    is_named = config.env._target_ is None
+    is_named, mode_of_run = config.env._target_ is None, config.env_runners.gym_env_vectorize_mode
     env_runners = replace(config.env_runners, env_runner_class=None)
-    if is_named:  # gymnasium's batched implementations render in another way
-        env_runners = replace(env_runners, gym_env_vectorize_mode="sync")
+    if is_named or mode_of_run == ASYNC:  # gymnasium's batched implementations render in another way
+        env_runners = replace(env_runners, gym_env_vectorize_mode="sync", env_step_timeout_s=None)
     evaluation = replace(config.evaluation, num_envs_per_env_runner=1)
     return replace(config, env=env, env_runners=env_runners, evaluation=evaluation, metrics={}, callbacks=[])

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem
-from runner.episodes.columns import ColumnBlock
+from runner.episodes.columns import REWARDS, ColumnBlock
 
 
 @dataclass(frozen=True)
@@ -88,23 +88,29 @@ class RunningReturns:
         sums: npt.NDArray[np.float64],
         env_of: npt.NDArray[np.int64],
         t_end: npt.NDArray[np.int64],
+        num_steps: int,
     ) -> FinishedEpisodes:
-        """Return the episodes that end in a fragment, and keep the returns of the others.
+        """Return the episodes that end in a fragment, and keep the returns of the ones that go on behind it.
 
         Args:
             block: E chunks.
             sums: (E,) sum of the rewards of each.
             env_of: (E,) its sub-environment.
-            t_end: (E,) the vector step that ended it.
+            t_end: (E,) its last vector step.
+            num_steps: vector steps of the fragment.
         """
         is_done = block.is_terminated | block.is_truncated
         num_done = np.count_nonzero(is_done)  # `any` takes five times as long on a few values
-        if len(env_of) == len(self.so_far) and not num_done:  # every episode goes on in one chunk
+        num_rows = len(block.columns[REWARDS])
+        if not num_steps:
+            return _NONE
+        if num_rows == num_steps * len(self.so_far) and not num_done:  # every episode goes on in one chunk
             self.so_far += sums
             return _NONE
         returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
+        goes_on = ~is_done & (t_end == num_steps - 1)  # an episode that was broken off does neither
         self.so_far[:] = 0.0
-        self.so_far[env_of[~is_done]] = returns[~is_done]
+        self.so_far[env_of[goes_on]] = returns[goes_on]
         if not num_done:
             return _NONE
         in_time = np.argsort(t_end[is_done], kind="stable")

@@ -6,7 +6,7 @@ row is no env step but the gap behind the episode.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,10 +32,12 @@ class EnvFragment(Fragment):
     Attributes:
         env_of: (E,) sub-environment of each chunk.
         finished: the episodes that ended.
+        broken_off: ids of the ones that neither ended nor go on.
     """
 
     env_of: npt.NDArray[np.int64]
     finished: FinishedEpisodes
+    broken_off: Sequence[str] = ()
 
 
 class LockStepRows(RowStore):
@@ -79,6 +81,7 @@ class LockStepRows(RowStore):
         self._number_at_start = self._zeros(int)
         self._terminated_at_start, self._truncated_at_start = self._zeros(bool), self._zeros(bool)
         self._returns = RunningReturns(self.max_rows)
+        self._broken_off: list[str] = []
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -92,6 +95,13 @@ class LockStepRows(RowStore):
         self._xp.assign(self._arrays.obs, self._row, obs)
         if infos:
             self._infos.of_row[self._row] = infos
+
+    def break_off(self, slots: Sequence[int]) -> None:
+        """Note that the next `add_step` brings no step but the first observation of another episode in these slots."""
+        for slot in slots:
+            if not self.awaits_reset[slot]:
+                self._broken_off.append(self._episode_id(slot, self._number_now(slot)))
+                self.awaits_reset[slot] = True
 
     def add_step(
         self,
@@ -204,8 +214,11 @@ class LockStepRows(RowStore):
             sums = self._xp.segment_sums(fragment.block.columns[REWARDS], fragment.chunks.lengths)
         chunks, host = fragment.chunks, self._xp.to_host
         env_of = host(chunks.slot)
-        finished = self._returns.finish(fragment.block, host(sums), env_of, host(chunks.t_end))
-        return EnvFragment(fragment.block, fragment.raw_obs, chunks, fragment.episode_numbers, env_of, finished)
+        finished = self._returns.finish(fragment.block, host(sums), env_of, host(chunks.t_end), chunks.num_steps)
+        broken_off, self._broken_off = self._broken_off, []
+        return EnvFragment(
+            fragment.block, fragment.raw_obs, chunks, fragment.episode_numbers, env_of, finished, broken_off
+        )
 
     def _cut_single_step(self, complete: AddColumns) -> Fragment:
         """Return a fragment of one vector step without a gap or a lookback, as `cut` does, with a copy a column.

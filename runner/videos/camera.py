@@ -20,13 +20,17 @@ class Camera(Callback):
     """Takes a picture of one sub-environment after each reset and step, for each of its videos.
 
     Attributes:
-        env: the environment, with one agent or several, or a `VectorEnv` of one.
         videos: that get the pictures.
     """
 
     def __init__(self) -> None:
-        self.env: Any = None
+        self._envs: Any = None
         self.videos: Sequence[VideoFile] = ()
+
+    @property
+    def env(self) -> Any:
+        """The environment, with one agent or several, or a `VectorEnv` of one; another one after a failure."""
+        return self._envs if isinstance(self._envs, gym.vector.VectorEnv) else self._envs[0]
 
     @property
     def fps(self) -> float:
@@ -35,7 +39,7 @@ class Camera(Callback):
 
     def on_environment_created(self, *, env: Any, **kwargs: Any) -> None:
         """Keep the environment."""
-        self.env = env if isinstance(env, gym.vector.VectorEnv) else env[0]
+        self._envs = env
 
     def on_episode_start(self, **kwargs: Any) -> None:
         """Take the picture of a reset."""

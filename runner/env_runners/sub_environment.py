@@ -1,0 +1,198 @@
+"""One sub-environment that can be ended and made anew without the others: in this process, or in one of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from runner.config.errors import Problem
+from runner.config.schemas import EnvConfig
+from runner.env_runners.vector_envs import EnvFailure, SyncEnvironments
+from runner.episodes.columns import Column
+
+# Importing what a user's environment needs may take long on a busy machine.
+START_TIMEOUT_S = 300.0
+_CLOSE_TIMEOUT_S = 3.0
+_MAKING = "its making"
+_TIMEOUT_KEY = "env_runners.env_step_timeout_s"
+# The search path of modules travels, so that the process finds what this one does, wherever it was started.
+_MAIN = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from runner.env_runners.env_process import main; main(*map(int, sys.argv[2:]))"
+)
+
+
+class SubEnvironment(Protocol):
+    """Answers calls in their order; the first answer, None, is that of its making.
+
+    Attributes:
+        environment: as callbacks get it.
+    """
+
+    environment: Any
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """Start a call of a method of `SyncEnvironments`."""
+
+    def finish(self, timeout_s: float | None) -> Any:
+        """Wait for the answer to the oldest call.
+
+        Raises:
+            EnvFailure: the environment failed; all that is left is `end`.
+            RunnerError: the call cannot be answered.
+        """
+
+    def end(self) -> None:
+        """End it at once, whatever it does."""
+
+
+def answer(envs: SyncEnvironments, method: str, *arguments: Any) -> Any:
+    """Call a method, and return what it returns beside observations, without the axis of sub-environments."""
+    result = getattr(envs, method)(*arguments)
+    if method == "reset":
+        return _only(result[1])
+    if method == "step":
+        _, rewards, terminateds, truncateds, infos = result
+        return float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), _only(infos)
+    return result
+
+
+def _only(infos: Any) -> Any:
+    return infos[0] if infos else {}
+
+
+class LocalSubEnvironment:
+    """A sub-environment in this process; a call runs when its answer is asked for.
+
+    Args:
+        make_envs: makes it.
+        obs: (1, ...) its row of observations.
+    """
+
+    def __init__(self, make_envs: Callable[[], SyncEnvironments], obs: Column) -> None:
+        self._calls: deque[Callable[[], Any]] = deque([partial(self._make, make_envs, obs)])
+        self._envs: SyncEnvironments | None = None
+        self.environment: Any = None
+
+    def _make(self, make_envs: Callable[[], SyncEnvironments], obs: Column) -> None:
+        self._envs = make_envs()
+        self._envs.write_obs_to(obs)
+        self.environment = self._envs.environments[0]
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """See `SubEnvironment`."""
+        self._calls.append(lambda: answer(self._envs, method, *arguments))  # type: ignore[arg-type]
+
+    def finish(self, timeout_s: float | None) -> Any:
+        """See `SubEnvironment`; it takes as long as it takes."""
+        return self._calls.popleft()()
+
+    def end(self) -> None:
+        """Close it."""
+        if self._envs is not None:
+            with suppress(Exception):  # it may be broken
+                self._envs.close()
+        self._envs = None
+
+
+@dataclass(frozen=True)
+class ProcessSettings:
+    """What a process needs to make its sub-environment.
+
+    Attributes:
+        config: the `env` block.
+        seed: of the run.
+        number: n, of the sub-environment.
+        num_envs: N, rows in the shared memory of observations.
+    """
+
+    config: EnvConfig
+    seed: int
+    number: int
+    num_envs: int
+
+
+class ProcessSubEnvironment:
+    """A sub-environment in a process of its own, which ends with this one.
+
+    Args:
+        settings: of the process.
+        memory: descriptor of the memory of observations.
+    """
+
+    def __init__(self, settings: ProcessSettings, memory: int) -> None:
+        here, there = socket.socketpair()
+        with there:
+            numbers = [str(number) for number in (there.fileno(), memory, os.getpid())]
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _MAIN, json.dumps(sys.path), *numbers],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(there.fileno(), memory),
+                start_new_session=True,  # interrupts are for the run, and a simulator that it starts ends with it
+            )
+        self._connection = Connection(here.detach())
+        self._methods = deque([_MAKING])
+        self._send(settings)
+        self.environment = self
+
+    def begin(self, method: str, *arguments: Any) -> None:
+        """See `SubEnvironment`."""
+        self._methods.append(method)
+        self._send((method, arguments))
+
+    def _send(self, message: Any) -> None:
+        with suppress(ConnectionError):  # it is gone, which the answer tells
+            self._connection.send(message)
+
+    def finish(self, timeout_s: float | None) -> Any:
+        """See `SubEnvironment`."""
+        method = self._methods.popleft()
+        try:
+            if not self._connection.poll(None if timeout_s is None else max(0.0, timeout_s)):
+                limit = f"{START_TIMEOUT_S:g} s" if method == _MAKING else _TIMEOUT_KEY
+                raise EnvFailure(Problem(f"the environment hung in {method}", allowed=f"an answer within {limit}"))
+            error, result = self._connection.recv()
+        except (EOFError, ConnectionError) as ended:
+            code = self._process.wait()
+            what = f"the environment's process ended in {method}"
+            raise EnvFailure(Problem(what, got=f"exit code {code}")) from ended
+        if error is not None:
+            raise error
+        return result
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Call a method of the environment or of a wrapper, and wait for what it returns.
+
+        Raises:
+            RunnerError: it raised an error.
+        """
+        self.begin("call", name, *arguments)
+        return self.finish(None)
+
+    def end(self) -> None:
+        """See `SubEnvironment`; kills the process and all that it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._connection.close()
+
+
+def close_all(sub_environments: list[SubEnvironment]) -> None:
+    """Close sub-environments, which may take seconds together, and end them."""
+    for one in sub_environments:
+        one.begin("close")
+    for one in sub_environments:
+        with suppress(Exception):  # it hangs, or is broken
+            one.finish(_CLOSE_TIMEOUT_S)
+        one.end()

@@ -1,0 +1,72 @@
+"""A wrapper that lets any environment crash and stall now and then, to see what a run makes of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.streams import random_stream
+
+_RATES = ("crash_rate_step", "crash_rate_reset", "stall_rate_step", "stall_rate_reset")
+
+
+class Crash(RuntimeError):
+    """What `CrashAndStall` raises."""
+
+
+class CrashAndStall(gym.Wrapper[Any, Any, Any, Any]):
+    """Raises an error, or sleeps before it goes on, at random; which steps do follows from the seed of the reset.
+
+    Args:
+        env: the environment.
+        crash_rate_step, crash_rate_reset: probabilities that a step, and a reset, raises `Crash`.
+        stall_rate_step, stall_rate_reset: probabilities that a step, and a reset, sleeps first.
+        stall_seconds: shortest and longest sleep.
+
+    Raises:
+        ValueError: a rate is no probability, or the seconds are no range.
+    """
+
+    def __init__(
+        self,
+        env: gym.Env[Any, Any],
+        crash_rate_step: float = 0.0,
+        crash_rate_reset: float = 0.0,
+        stall_rate_step: float = 0.0,
+        stall_rate_reset: float = 0.0,
+        stall_seconds: Sequence[float] = (2.0, 5.0),
+    ) -> None:
+        super().__init__(env)
+        self._crash_rates = {"step": crash_rate_step, "reset": crash_rate_reset}
+        self._stall_rates = {"step": stall_rate_step, "reset": stall_rate_reset}
+        rates = (crash_rate_step, crash_rate_reset, stall_rate_step, stall_rate_reset)
+        for name, rate in zip(_RATES, rates, strict=True):
+            if not 0.0 <= rate <= 1.0:
+                raise ValueError(f"{name} must lie between 0 and 1, got {rate}")
+        if len(stall_seconds) != 2 or not 0.0 <= stall_seconds[0] <= stall_seconds[1]:
+            raise ValueError(f"stall_seconds must be [shortest, longest], got {list(stall_seconds)}")
+        self._shortest_s, self._longest_s = stall_seconds
+        self._random = np.random.default_rng()
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode, if this reset does not crash."""
+        if seed is not None:  # apart from the stream that the environment makes of the same seed
+            self._random = random_stream(seed, "CrashAndStall")
+        self._misbehave("reset")
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step, if it does not crash."""
+        self._misbehave("step")
+        return self.env.step(action)
+
+    def _misbehave(self, method: str) -> None:
+        stalls, crashes, share = self._random.uniform(size=3).tolist()
+        if stalls < self._stall_rates[method]:
+            time.sleep(self._shortest_s + share * (self._longest_s - self._shortest_s))
+        if crashes < self._crash_rates[method]:
+            raise Crash(f"CrashAndStall crashes this {method}")
