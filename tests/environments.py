@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -292,3 +292,36 @@ class UnevenSteps(gym.Wrapper[Any, Any, Any, Any]):
         if os.urandom(1)[0] < 16:
             time.sleep(0.02)
         return self.env.step(action)
+
+
+class FailsAt(gym.Wrapper[Any, Any, Any, Any]):
+    """Fails in episodes whose resets have these seeds.
+
+    Args:
+        env: the environment.
+        fault: raise, sleep (for an hour) or exit (of the process).
+        steps: seed of an episode, as text -> the step that fails, from 1; 0: its reset.
+    """
+
+    def __init__(self, env: gym.Env[Any, Any], fault: str, steps: Mapping[str, int]) -> None:
+        super().__init__(env)
+        self._fault, self._steps = fault, dict(steps)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._t, self._fails_at = 0, self._steps.get(str(seed))
+        self._fail_if_due()
+        return self.env.reset(seed=seed, options=options)
+
+    def step(self, action: Any) -> Any:
+        self._t += 1
+        self._fail_if_due()
+        return self.env.step(action)
+
+    def _fail_if_due(self) -> None:
+        if self._t != self._fails_at:
+            return
+        if self._fault == "sleep":
+            time.sleep(3600)
+        if self._fault == "exit":
+            os._exit(3)
+        raise ValueError("the arm has left its rail")

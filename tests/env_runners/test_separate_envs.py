@@ -1,0 +1,451 @@
+"""Sub-environments apart from each other, here and in processes: the same numbers, and failures that stay alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+import torch
+
+from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.metrics import NUM_ENV_RESTARTS
+from runner.config.schemas import EnvConfig
+from runner.env_runners import separate_envs
+from runner.env_runners.env_makers import make_vector_env
+from runner.env_runners.separate_envs import SeparateEnvironments, local_environments
+from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
+from runner.episodes import nested
+from runner.modules import ActorCriticModule
+from runner.streams import integer_seed
+from tests.conftest import WAIT_S
+from tests.env_runners.coded_runs import make_runner, weights_of
+from tests.modules.test_actor_critic_module import SMALL
+from tests.rows.test_lock_step_rows import assert_same_blocks
+
+AssertGolden = Callable[[str, str], None]
+SEED, N = 4, 3
+NAME = ("env_runner", 0, 0)
+# What is made, as the block `env` says it: images, dicts, numbers, wrappers that keep something, a state of its own.
+CONFIGS = {
+    "cartpole": EnvConfig(env="CartPole-v1"),
+    "dict": EnvConfig(_target_="runner.environments.DictCartPole"),
+    "discrete": EnvConfig(_target_="tests.environments.MatchDiscrete"),
+    "continuous": EnvConfig(_target_="tests.environments.MatchContinuous"),
+    "image": EnvConfig(_target_="runner.environments.Catch", env_config={"rows": 5, "columns": 4, "balls": 2}),
+    "wrapped": EnvConfig(
+        env="CartPole-v1",
+        wrappers=[
+            {"_target_": "gymnasium.wrappers.NormalizeObservation"},
+            {"_target_": "gymnasium.wrappers.RecordEpisodeStatistics"},
+            {"_target_": "gymnasium.wrappers.FrameStackObservation", "stack_size": 2},
+        ],
+    ),
+}
+
+
+def seed_of(n: int, k: int) -> int:
+    """The seed of episode k of sub-environment n."""
+    return integer_seed(SEED, "env_runner", 0, 0, n, k)
+
+
+def failing(fault: str, at: Mapping[tuple[int, int], int]) -> EnvConfig:
+    """CartPole that fails in episodes k of sub-environments n at these steps."""
+    steps = {str(seed_of(*episode)): step for episode, step in at.items()}
+    wrapper = {"_target_": "tests.environments.FailsAt", "fault": fault, "steps": steps}
+    return EnvConfig(env="CartPole-v1", wrappers=[wrapper])
+
+
+@pytest.fixture
+def made() -> Any:
+    """Makes sub-environments that are closed at the end."""
+    envs: list[SubEnvironments] = []
+
+    def make(config: EnvConfig, mode: str, restarts: bool = False, timeout_s: float | None = None) -> Any:
+        envs.append(make_vector_env(config, N, mode, SEED, restarts, timeout_s))
+        return envs[-1]
+
+    yield make
+    for env in envs:
+        env.close()
+
+
+def actions_for(env: SubEnvironments, num_steps: int) -> list[Any]:
+    env.single_action_space.seed(1)
+    return [np.stack([env.single_action_space.sample() for _ in range(N)]) for _ in range(num_steps)]
+
+
+def assert_same_steps(got: Any, expected: Any) -> None:
+    """Compare what two environments returned, bit for bit, infos included."""
+    obs, *numbers, infos = got
+    other_obs, *other_numbers, other_infos = expected
+    nested.map_leaves(np.testing.assert_array_equal, obs, other_obs)
+    for one, other in zip(numbers, other_numbers, strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+    assert plain_infos(infos) == plain_infos(other_infos)
+
+
+def plain_infos(infos: Any) -> list[dict[str, str]]:
+    """Infos without the seconds that `RecordEpisodeStatistics` measures."""
+    return [{key: repr(value) for key, value in info.items() if key != "episode"} for info in infos]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize(("mode", "restarts"), [("async", False), ("sync", True)])
+def test_the_same_numbers_as_stepped_one_by_one(made: Any, name: str, mode: str, restarts: bool) -> None:
+    sync, apart = made(CONFIGS[name], "sync"), made(CONFIGS[name], mode, restarts)
+    assert type(sync) is SyncEnvironments
+    assert type(apart) is SeparateEnvironments
+    assert_same_steps(apart.reset(NAME), sync.reset(NAME))
+    ends = 0
+    for action in actions_for(sync, 60):
+        expected = sync.step(action)
+        assert_same_steps(apart.step(action), expected)
+        ends += int((expected[2] | expected[3]).sum())
+    assert ends > N
+    assert_same_steps(apart.reset(("evaluation", 1, 0)), sync.reset(("evaluation", 1, 0)))
+
+
+@pytest.mark.parametrize("name", ["cartpole", "wrapped", "image"])
+@pytest.mark.parametrize(("before", "after"), [("async", "async"), ("sync", "async"), ("async", "sync")])
+def test_goes_on_from_a_state(made: Any, name: str, before: str, after: str) -> None:
+    straight, resumed = made(CONFIGS[name], before), made(CONFIGS[name], after)
+    straight.reset(NAME)
+    actions = actions_for(straight, 90)
+    for action in actions[:45]:
+        straight.step(action)
+    resumed.set_state(straight.get_state())
+    for action in actions[45:]:
+        assert_same_steps(resumed.step(action), straight.step(action))
+
+
+def runner_of(env: SubEnvironments, num_lookback: int = 1) -> Any:
+    torch.manual_seed(0)
+    module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
+    runner = make_runner(env, module, num_lookback=num_lookback, seed=SEED)
+    return lambda steps: runner.sample(steps, True, weights_of(module), {}), runner
+
+
+def test_a_runner_samples_the_same_and_goes_on_in_processes(made: Any) -> None:
+    (sample, runner), (other, _) = (runner_of(made(CONFIGS["cartpole"], mode)) for mode in ("async", "sync"))
+    for _ in range(2):
+        assert_same_blocks(sample(60).rollout.blocks["default_policy"], other(60).rollout.blocks["default_policy"])
+    resumed, new = runner_of(made(CONFIGS["cartpole"], "async"))
+    new.set_state(runner.get_state())
+    for _ in range(2):
+        assert_same_blocks(resumed(60).rollout.blocks["default_policy"], other(60).rollout.blocks["default_policy"])
+
+
+# -- failures --------------------------------------------------------------------------------------------------------
+
+
+# Sub-environment 1 fails in its second episode, and then at once in the reset of the third.
+AT = {(1, 1): 5, (1, 2): 0}
+CASES = [
+    *(("raise", "sync", None, fragment) for fragment in (3, 21, 30, 90)),
+    ("raise", "async", None, 30),
+    ("exit", "async", None, 21),
+    ("sleep", "async", 1.5, 90),
+]
+
+
+@pytest.mark.parametrize(("fault", "mode", "timeout_s", "fragment"), CASES)
+def test_a_failure_loses_its_own_episode_alone(
+    made: Any, fault: str, mode: str, timeout_s: float | None, fragment: int
+) -> None:
+    undisturbed, _ = runner_of(made(CONFIGS["cartpole"], "sync"))
+    sample, _ = runner_of(made(failing(fault, AT), mode, True, timeout_s))
+    expected, samples = ([one(fragment) for _ in range(180 // fragment)] for one in (undisturbed, sample))
+    for n in (0, 2):  # to the last bit, as far as both have sampled
+        rows, others = steps_of(samples, n), steps_of(expected, n)
+        least = min(len(rows), len(others))
+        assert least > 40
+        assert rows[:least] == others[:least]
+    of_second, of_third = ([e for e in chunks_of(samples, 1) if e.id_.endswith(f"-1-{k}")] for k in (1, 2))
+    assert sum(map(len, of_second)) == AT[1, 1] - 1  # all that were made
+    assert not any(chunk.is_done for chunk in of_second)
+    assert of_second[0].t_started == of_third[0].t_started == 0
+    assert samples[-1].counts == {NUM_ENV_RESTARTS: 2}
+    assert_counted(samples)
+
+
+def chunks_of(samples: Any, n: int) -> list[Any]:
+    """The chunks of sub-environment n in all samples."""
+    chunks = [chunk for sample in samples for chunk in sample.rollout.blocks["default_policy"]]
+    return [chunk for chunk in chunks if chunk.id_.split("-")[-2] == str(n)]
+
+
+def steps_of(samples: Any, n: int) -> list[tuple[Any, ...]]:
+    """What sub-environment n did and got, step by step."""
+    return [
+        (chunk.id_, obs.tolist(), int(action), float(reward), next_obs.tolist())
+        for chunk in chunks_of(samples, n)
+        for obs, next_obs, action, reward in zip(
+            chunk.get_observations()[:-1],
+            chunk.get_observations()[1:],
+            chunk.get_actions(),
+            chunk.get_rewards(),
+            strict=True,
+        )
+    ]
+
+
+def assert_counted(samples: Any) -> None:
+    """All steps are counted, and the returns are of the episodes that ended, each with all its rewards."""
+    chunks = [chunk for n in range(N) for chunk in chunks_of(samples, n)]
+    assert sum(sample.rollout.num_env_steps for sample in samples) == sum(map(len, chunks))
+    returns: dict[str, float] = {}
+    for chunk in chunks:
+        returns[chunk.id_] = returns.get(chunk.id_, 0.0) + float(chunk.get_rewards().sum())
+    ended = [chunk.id_ for chunk in chunks if chunk.is_done]
+    assert len(ended) > N
+    finished = np.concatenate([sample.finished.returns for sample in samples])
+    assert sorted(finished.tolist()) == sorted(returns[id_] for id_ in ended)
+
+
+def test_the_next_episode_has_the_next_seed(made: Any) -> None:
+    env, sync = made(failing("raise", {(1, 0): 2}), "sync", True), made(CONFIGS["cartpole"], "sync")
+    env.reset(NAME)
+    sync.reset(NAME)
+    action = np.zeros(N, np.int64)
+    env.step(action)
+    obs, rewards, terminateds, truncateds, _ = env.step(action)
+    assert env.broken_off == [1]
+    assert (rewards[1], terminateds[1], truncateds[1]) == (0.0, False, False)
+    expected, _ = gym.make("CartPole-v1").reset(seed=seed_of(1, 1))
+    np.testing.assert_array_equal(obs[1], expected)
+    env.step(action)
+    assert env.broken_off == []
+
+
+@pytest.mark.parametrize("step", [5, 6, 8])  # the first one of a fragment, one in the middle, the last one
+def test_returns_after_a_failure_somewhere_in_a_fragment(made: Any, step: int) -> None:
+    sample, _ = runner_of(made(failing("raise", {(1, 0): step}), "sync", True))
+    samples = [sample(4 * N) for _ in range(30)]
+    assert samples[-1].counts == {NUM_ENV_RESTARTS: 1}
+    assert_counted(samples)
+
+
+def test_a_restart_is_in_the_state(made: Any) -> None:
+    env, restored = (made(failing("raise", {(1, 0): 2}), "sync", True) for _ in range(2))
+    env.reset(NAME)
+    for action in actions_for(env, 10):
+        env.step(action)
+    restored.set_state(env.get_state())
+    assert restored.counts == env.counts == {NUM_ENV_RESTARTS: 1}
+    for action in actions_for(env, 30):
+        assert_same_steps(restored.step(action), env.step(action))
+
+
+@pytest.mark.parametrize("seed_name", [("evaluation", 0, 0)])
+def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int, int]) -> None:
+    seeds = {str(integer_seed(SEED, *seed_name, 1, 0)): 3}
+    wrapper = {"_target_": "tests.environments.FailsAt", "fault": "raise", "steps": seeds}
+    finished = []
+    for config, restarts in ((CONFIGS["cartpole"], False), (EnvConfig(env="CartPole-v1", wrappers=[wrapper]), True)):
+        env = made(config, "sync", restarts)
+        torch.manual_seed(0)
+        module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
+        runner = make_runner(env, module, seed_name=seed_name, seed=SEED)
+        finished.append(runner.evaluate(9, False, weights_of(module), {}))
+    before, after = ([one.returns[one.env_of == n].tolist() for n in range(N)] for one in finished)
+    assert [len(returns) for returns in after] == [3, 3, 3]
+    assert (after[0], after[2]) == (before[0], before[2])
+    assert after[1][:2] == before[1][1:]  # the first one broke off, so the second one is the first that counts
+
+
+# -- errors ----------------------------------------------------------------------------------------------------------
+
+
+def message_of(env: SubEnvironments, steps: int = 30) -> str:
+    def take_steps() -> None:
+        env.reset(NAME)
+        for action in actions_for(env, steps):
+            env.step(action)
+
+    with pytest.raises(RunFailure) as caught:
+        take_steps()
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fault", "step", "timeout_s"),
+    [("raise", 3, None), ("raise", 0, None), ("exit", 3, None), ("sleep", 3, 1.0), ("sleep", 0, 1.0)],
+)
+def test_without_restarts_a_failure_ends_the_run(
+    made: Any, fault: str, step: int, timeout_s: float | None, assert_golden: AssertGolden
+) -> None:
+    message = message_of(made(failing(fault, {(1, 0): step}), "async", timeout_s=timeout_s))
+    assert_golden(f"{fault}_at_{step}", message)
+
+
+def test_in_a_process_an_error_reads_as_here(made: Any) -> None:
+    here, there = (message_of(made(failing("raise", {(1, 1): 3}), mode), 90) for mode in ("sync", "async"))
+    assert here == there
+
+
+def test_a_sub_environment_that_always_fails_ends_the_run(made: Any, assert_golden: AssertGolden) -> None:
+    at = {(1, k): 0 for k in range(2, 40)}
+    assert_golden("fails_for_ever", message_of(made(failing("raise", at), "sync", True), 90))
+
+
+def test_a_sub_environment_that_cannot_be_made_again_ends_the_run(assert_golden: AssertGolden) -> None:
+    wrapped = failing("raise", {(1, 0): 3})
+    count = iter(range(100))
+
+    def make_env() -> Any:
+        if next(count) >= N:
+            raise ConfigError([Problem("the environment cannot be made: OSError: no licence is left")])
+        from runner.env_runners.env_makers import make_environment
+
+        return make_environment(wrapped, 1, "sync")
+
+    env = gym.make("CartPole-v1")
+    envs = local_environments(make_env, (env.observation_space, env.action_space), N, SEED)
+    assert_golden("cannot_be_made_again", message_of(envs))
+    assert next(count) == N + separate_envs.MOST_FAILURES_IN_A_ROW - 1
+
+
+def test_an_observation_of_another_shape_is_no_failure_that_restarts(made: Any) -> None:
+    env = made(EnvConfig(_target_=f"{__name__}.GrowingObservations"), "sync", True)
+    assert "does not fit its space" in message_of(env)
+    assert env.counts == {NUM_ENV_RESTARTS: 0}
+
+
+class GrowingObservations(gym.Env[Any, Any]):
+    """Shows one number more after each step."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.t = 1
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.t += 1
+        return np.zeros(self.t, np.float32), 0.0, False, False, {}
+
+
+class Together(gym.vector.VectorEnv[Any, Any, Any]):
+    """Steps all."""
+
+    metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
+
+    def __init__(self, num_envs: int) -> None:
+        self.num_envs = num_envs
+
+
+def make_together(num_envs: int) -> Together:
+    return Together(num_envs)
+
+
+@pytest.mark.parametrize(("mode", "restarts", "name"), [("async", False, "process"), ("auto", True, "anew")])
+def test_environments_that_step_together_are_refused(
+    mode: str, restarts: bool, name: str, assert_golden: AssertGolden
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_vector_env(EnvConfig(_target_=f"{__name__}.make_together"), N, mode, SEED, restarts)
+    assert_golden(f"together_{name}", str(caught.value).replace(__name__, "my_package"))
+
+
+def test_auto_with_restarts_steps_one_by_one(made: Any) -> None:
+    assert type(made(CONFIGS["cartpole"], "auto", True)) is SeparateEnvironments
+
+
+# -- processes -------------------------------------------------------------------------------------------------------
+
+
+def pids_of(env: Any) -> list[int]:
+    return [one._process.pid for one in env.environments]
+
+
+def is_there(pid: int) -> bool:
+    try:
+        return "Z" not in re.sub(r".*\)", "", Path(f"/proc/{pid}/stat").read_text()).split()[0]
+    except FileNotFoundError:
+        return False
+
+
+def test_close_ends_all_processes(made: Any) -> None:
+    env = made(CONFIGS["cartpole"], "async")
+    env.reset(NAME)
+    pids = pids_of(env)
+    assert len(set(pids)) == N
+    assert all(map(is_there, pids))
+    env.close()
+    assert not any(map(is_there, pids))
+
+
+def test_a_hung_process_is_killed_and_another_one_takes_its_place(made: Any) -> None:
+    env = made(failing("sleep", {(1, 0): 2}), "async", True, 1.0)
+    env.reset(NAME)
+    pids = pids_of(env)
+    started_s = time.monotonic()
+    for action in actions_for(env, 3):
+        env.step(action)
+    assert time.monotonic() - started_s < WAIT_S
+    now = pids_of(env)
+    assert [pid == other for pid, other in zip(pids, now, strict=True)] == [True, False, True]
+    assert not is_there(pids[1])
+    assert env.counts == {NUM_ENV_RESTARTS: 1}
+
+
+ORPHANS = """
+from runner.config.schemas import EnvConfig
+from runner.env_runners.env_makers import make_vector_env
+import numpy as np, time
+wrapper = {"_target_": "tests.environments.FailsAt", "fault": "sleep", "steps": {"%d": 1}}
+env = make_vector_env(EnvConfig(env="CartPole-v1", wrappers=[wrapper]), 2, "async", 4)
+env.reset(("env_runner", 0, 0))
+print(*[one._process.pid for one in env.environments], flush=True)
+env.step(np.zeros(2, np.int64))
+"""
+
+
+def test_processes_end_with_the_one_that_made_them() -> None:
+    command = [sys.executable, "-c", ORPHANS % seed_of(1, 0)]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
+    assert parent.stdout is not None
+    pids = [int(pid) for pid in parent.stdout.readline().split()]
+    assert len(pids) == 2
+    parent.send_signal(signal.SIGKILL)  # while one of them sleeps in a step
+    parent.wait()
+    parent.stdout.close()
+    until_s = time.monotonic() + WAIT_S
+    while any(map(is_there, pids)) and time.monotonic() < until_s:
+        time.sleep(0.1)
+    assert not any(map(is_there, pids))
+
+
+def test_methods_of_the_environment_can_be_called(made: Any) -> None:
+    env = made(EnvConfig(env="CartPole-v1"), "async")
+    assert env.environments[1].call("has_wrapper_attr", "gravity") is True
+    with pytest.raises(RunFailure, match="no_such_method"):
+        env.environments[1].call("no_such_method")
+
+
+class InfoWithALock(gym.Env[Any, Any]):
+    """Its infos hold what no other process can have."""
+
+    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        import threading
+
+        return np.zeros(1, np.float32), {"lock": threading.Lock()}
+
+
+def test_infos_that_cannot_be_sent(made: Any, assert_golden: AssertGolden) -> None:
+    assert_golden("info_with_a_lock", message_of(made(EnvConfig(_target_=f"{__name__}.InfoWithALock"), "async")))
