@@ -152,7 +152,7 @@ class ProcessSubEnvironment:
         self._send((method, arguments))
 
     def _send(self, message: Any) -> None:
-        with suppress(ConnectionError):  # it is gone, which the answer tells
+        with suppress(OSError):  # it is gone, which the answer tells
             self._connection.send(message)
 
     def finish(self, timeout_s: float | None) -> Any:
@@ -165,6 +165,7 @@ class ProcessSubEnvironment:
             error, result = self._connection.recv()
         except (EOFError, ConnectionError) as ended:
             code = self._process.wait()
+            self._kill_group()
             what = f"the environment's process ended in {method}"
             raise EnvFailure(Problem(what, got=f"exit code {code}")) from ended
         if error is not None:
@@ -182,10 +183,14 @@ class ProcessSubEnvironment:
 
     def end(self) -> None:
         """See `SubEnvironment`; kills the process and all that it has started."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._process.returncode is None:
+            self._kill_group()
+            self._process.wait()
         self._connection.close()
+
+    def _kill_group(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):  # nobody is left
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 def close_all(sub_environments: list[SubEnvironment]) -> None:
