@@ -20,6 +20,12 @@ from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, 
 Run = Callable[..., Outcome]
 Start = Callable[..., "subprocess.Popen[str]"]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK)
+# In processes of their own, some of which are made anew in each iteration.
+CRASHING = [
+    "env_runners.gym_env_vectorize_mode=async",
+    "env_runners.restart_failed_sub_environments=true",
+    "env.wrappers=[{_target_: runner.environments.CrashAndStall, crash_rate_step: 0.02, crash_rate_reset: 0.1}]",
+]
 
 
 def _lines(run_dir: Path) -> list[dict[str, Any]]:
@@ -53,8 +59,20 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
         ("ppo_cartpole", ["algorithm.lr=[[0,1e-3],[1000,0]]", "algorithm.entropy_coeff=[[0,0.1],[1000,0]]"]),
         ("ppo_cartpole", ["env.env=null", "env._target_=tests.environments.MatchDiscrete"]),
         ("ppo_pendulum", []),
+        ("ppo_cartpole", CRASHING),
     ],
-    ids=["batched", "sync", "filter", "sync_filter", "runners", "fragments", "schedules", "own_env", "continuous"],
+    ids=[
+        "batched",
+        "sync",
+        "filter",
+        "sync_filter",
+        "runners",
+        "fragments",
+        "schedules",
+        "own_env",
+        "continuous",
+        "crashing",
+    ],
 )
 def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
     arguments = [f"+experiment={experiment}", *QUICK, *overrides, "algorithm.num_epochs=3"]
