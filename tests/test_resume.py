@@ -24,7 +24,7 @@ TRAIN = ("+experiment=ppo_cartpole", *QUICK)
 CRASHING = [
     "env_runners.gym_env_vectorize_mode=async",
     "env_runners.restart_failed_sub_environments=true",
-    "env.wrappers=[{_target_: runner.environments.CrashAndStall, crash_rate_step: 0.02, crash_rate_reset: 0.1}]",
+    "env.wrappers=[{_target_: runner.environments.CrashAndStall, crash_rate_step: 0.005, crash_rate_reset: 0.02}]",
 ]
 
 

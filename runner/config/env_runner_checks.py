@@ -55,17 +55,20 @@ def _check_sub_environments(config: ExperimentConfig, composed: Composed) -> Ite
     mode, timeout_s = runners.gym_env_vectorize_mode, runners.env_step_timeout_s
     for name in separate_settings(runners):
         key, got = f"env_runners.{name}", show_value(getattr(runners, name))
+        named = f"{key}={ASYNC}" if name == "gym_env_vectorize_mode" else key
         where, off = composed.where(key), show_value(getattr(EnvRunnersConfig, name))
         if env.is_external:
-            yield Problem(f"{key} has no effect on simulators that step themselves (env.port)", where, got, off)
+            yield Problem(f"{named} has no effect on simulators that step themselves (env.port)", where, got, off)
         elif _has_several_agents(config):
-            yield Problem(f"{key} is for environments with a single agent, and {env.name} has several", where, got, off)
+            yield Problem(
+                f"{named} is for environments with a single agent, and {env.name} has several", where, got, off
+            )
         elif env._target_ is not None and is_subclass(env._target_, VECTOR_ENV):
-            what = f"{key} needs sub-environments that are made one by one, and {env.name} steps all of them together"
+            what = f"{named} needs sub-environments that are made one by one, and {env.name} steps all of them together"
             yield Problem(what, where, got, f"{off}, or a gymnasium.Env, which steps one")
     if runners.restart_failed_sub_environments and mode == "vector_entry_point":
         key = "env_runners.gym_env_vectorize_mode"
-        what = f"{key} vector_entry_point steps all sub-environments together, and none can be made anew alone"
+        what = f"{key}={mode} steps all sub-environments together, and none can be made anew alone"
         yield Problem(what, composed.where(key), mode, "sync or async, or restart_failed_sub_environments=false")
     if timeout_s is None:
         return
