@@ -20,6 +20,7 @@ from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, 
 Run = Callable[..., Outcome]
 Start = Callable[..., "subprocess.Popen[str]"]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK)
+IDS = ("batched", "sync", "filter", "sync_filter", "runners", "fragments", "schedules", "own_env")
 # In processes of their own, some of which are made anew in each iteration.
 CRASHING = [
     "env_runners.gym_env_vectorize_mode=async",
@@ -61,18 +62,7 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
         ("ppo_pendulum", []),
         ("ppo_cartpole", CRASHING),
     ],
-    ids=[
-        "batched",
-        "sync",
-        "filter",
-        "sync_filter",
-        "runners",
-        "fragments",
-        "schedules",
-        "own_env",
-        "continuous",
-        "crashing",
-    ],
+    ids=[*IDS, "continuous", "crashing"],
 )
 def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
     arguments = [f"+experiment={experiment}", *QUICK, *overrides, "algorithm.num_epochs=3"]
