@@ -135,6 +135,7 @@ def test_callbacks_hear_of_no_end_of_an_episode_that_broke_off(heard: list[tuple
     assert {chunk.id_ for chunk in of_first} <= set(started)
     hooks = [hook for hook, _ in heard]
     assert all(after == "start" for before, after in pairwise(hooks) if before == "created")
+    assert hooks.count("created") == len(started)
     assert sum(hook == "step" for hook in hooks) == sum(map(len, of_first))
 
 

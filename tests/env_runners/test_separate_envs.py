@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.env_runners import separate_envs
 from runner.env_runners.env_makers import make_vector_env
+from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.separate_envs import SeparateEnvironments, local_environments
 from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.episodes import nested
@@ -230,10 +232,29 @@ def test_the_next_episode_has_the_next_seed(made: Any) -> None:
 
 @pytest.mark.parametrize("step", [5, 6, 8])  # the first one of a fragment, one in the middle, the last one
 def test_returns_after_a_failure_somewhere_in_a_fragment(made: Any, step: int) -> None:
-    sample, _ = runner_of(made(failing("raise", {(1, 0): step}), "sync", True))
-    samples = [sample(4 * N) for _ in range(30)]
+    config = replace(failing("raise", {(1, 0): step}), env=None, _target_="tests.environments.Faulty")
+    config = replace(config, env_config={"episode_len": 20})
+    sample, _ = runner_of(made(config, "sync", True))
+    samples = [sample(4 * N - 1) for _ in range(30)]  # four vector steps, also where one sub-environment takes three
     assert samples[-1].counts == {NUM_ENV_RESTARTS: 1}
     assert_counted(samples)
+
+
+def test_what_broke_off_is_in_no_quota() -> None:
+    quotas = EvaluationQuotas(4, "env_steps", 2)
+    is_step, nobody = np.array([True, True]), np.zeros(2, np.bool_)
+    quotas.break_off([1], is_step)
+    quotas.count(is_step, nobody)
+    assert quotas.remaining.tolist() == [1, 2]
+    quotas = EvaluationQuotas(2, "episodes", 2)
+    is_step = np.array([True, True])
+    quotas.break_off([1], is_step)
+    quotas.count(is_step, nobody)
+    quotas.break_off([0], np.array([False, True]))  # where the reset itself failed no episode was lost
+    quotas.count(np.array([True, True]), np.array([True, True]))
+    assert quotas.remaining.tolist() == [0, 0]
+    numbers, env_of = np.array([0, 1, 0, 1, 2]), np.array([0, 0, 1, 1, 1])
+    assert quotas.are_counted(numbers, env_of).tolist() == [True, False, True, True, False]
 
 
 def test_a_restart_is_in_the_state(made: Any) -> None:
