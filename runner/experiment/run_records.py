@@ -24,7 +24,7 @@ from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import ASYNC, ExperimentConfig
 from runner.experiment.run_folder import RunFolder
 from runner.locks import FolderLost
 from runner.tracking import (
@@ -100,7 +100,10 @@ def _what_is_learned_from(config: ExperimentConfig) -> str:
     if config.env.is_external:
         return "simulators that connect"
     num_envs, num_remote = config.env_runners.num_envs_per_env_runner, config.env_runners.num_env_runners
-    return f"{num_remote} env runners x {num_envs}" if num_remote else f"{num_envs} in this process"
+    if num_remote:
+        return f"{num_remote} env runners x {num_envs}"
+    is_apart = config.env_runners.gym_env_vectorize_mode == ASYNC
+    return f"{num_envs}, each in a process" if is_apart else f"{num_envs} in this process"
 
 
 class RunRecords:
