@@ -129,19 +129,16 @@ class ProcessSubEnvironment:
     Args:
         settings: of the process.
         memory: descriptor of the memory of observations.
+
+    Raises:
+        EnvFailure: the process cannot be started.
     """
 
     def __init__(self, settings: ProcessSettings, memory: int) -> None:
         here, there = socket.socketpair()
-        with there:
-            numbers = [str(number) for number in (there.fileno(), memory, os.getpid())]
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", _MAIN, json.dumps(sys.path), *numbers],
-                stdin=subprocess.DEVNULL,
-                pass_fds=(there.fileno(), memory),
-                start_new_session=True,  # interrupts are for the run, and a simulator that it starts ends with it
-            )
-        self._connection = Connection(here.detach())
+        with there, here:
+            self._process = _start(there.fileno(), memory)
+            self._connection = Connection(here.detach())
         self._methods = deque([_MAKING])
         self._send(settings)
         self.environment = self
@@ -191,6 +188,19 @@ class ProcessSubEnvironment:
     def _kill_group(self) -> None:
         with suppress(ProcessLookupError, PermissionError):  # nobody is left
             os.killpg(self._process.pid, signal.SIGKILL)
+
+
+def _start(connection: int, memory: int) -> subprocess.Popen[bytes]:
+    numbers = [str(number) for number in (connection, memory, os.getpid())]
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _MAIN, json.dumps(sys.path), *numbers],
+            stdin=subprocess.DEVNULL,
+            pass_fds=(connection, memory),
+            start_new_session=True,  # interrupts are for the run, and a simulator that it starts ends with it
+        )
+    except OSError as error:  # no memory, too many processes
+        raise EnvFailure(Problem(f"the environment's process cannot be started: {error}")) from error
 
 
 def close_all(sub_environments: list[SubEnvironment]) -> None:

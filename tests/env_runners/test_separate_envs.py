@@ -118,10 +118,13 @@ def test_the_same_numbers_as_stepped_one_by_one(made: Any, name: str, mode: str,
     assert_same_steps(apart.reset(("evaluation", 1, 0)), sync.reset(("evaluation", 1, 0)))
 
 
-@pytest.mark.parametrize("name", ["cartpole", "wrapped", "image"])
+OWN_STATE = EnvConfig(_target_="tests.env_runners.test_vector_envs.make_own_state")
+
+
+@pytest.mark.parametrize("config", [CONFIGS["cartpole"], CONFIGS["wrapped"], OWN_STATE], ids=["", "wrapped", "own"])
 @pytest.mark.parametrize(("before", "after"), [("async", "async"), ("sync", "async"), ("async", "sync")])
-def test_goes_on_from_a_state(made: Any, name: str, before: str, after: str) -> None:
-    straight, resumed = made(CONFIGS[name], before), made(CONFIGS[name], after)
+def test_goes_on_from_a_state(made: Any, config: EnvConfig, before: str, after: str) -> None:
+    straight, resumed = made(config, before), made(config, after)
     straight.reset(NAME)
     actions = actions_for(straight, 90)
     for action in actions[:45]:
@@ -447,6 +450,12 @@ def test_processes_end_with_the_one_that_made_them() -> None:
     while any(map(is_there, pids)) and time.monotonic() < until_s:
         time.sleep(0.1)
     assert not any(map(is_there, pids))
+
+
+def test_a_process_that_cannot_be_started(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(RunFailure, match="the environment's process cannot be started: "):
+        made(CONFIGS["cartpole"], "async")
 
 
 def test_methods_of_the_environment_can_be_called(made: Any) -> None:
