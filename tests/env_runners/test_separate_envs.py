@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.env_runners import separate_envs
@@ -29,61 +22,12 @@ from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.episodes import nested
 from runner.modules import ActorCriticModule
 from runner.streams import integer_seed
-from tests.conftest import WAIT_S
 from tests.env_runners.coded_runs import make_runner, weights_of
+from tests.env_runners.separate_runs import CONFIGS, NAME, SEED, N, actions_for, failing, message_of, seed_of
 from tests.modules.test_actor_critic_module import SMALL
 from tests.rows.test_lock_step_rows import assert_same_blocks
 
 AssertGolden = Callable[[str, str], None]
-SEED, N = 4, 3
-NAME = ("env_runner", 0, 0)
-# What is made, as the block `env` says it: images, dicts, numbers, wrappers that keep something, a state of its own.
-CONFIGS = {
-    "cartpole": EnvConfig(env="CartPole-v1"),
-    "dict": EnvConfig(_target_="runner.environments.DictCartPole"),
-    "discrete": EnvConfig(_target_="tests.environments.MatchDiscrete"),
-    "continuous": EnvConfig(_target_="tests.environments.MatchContinuous"),
-    "image": EnvConfig(_target_="runner.environments.Catch", env_config={"rows": 5, "columns": 4, "balls": 2}),
-    "wrapped": EnvConfig(
-        env="CartPole-v1",
-        wrappers=[
-            {"_target_": "gymnasium.wrappers.NormalizeObservation"},
-            {"_target_": "gymnasium.wrappers.RecordEpisodeStatistics"},
-            {"_target_": "gymnasium.wrappers.FrameStackObservation", "stack_size": 2},
-        ],
-    ),
-}
-
-
-def seed_of(n: int, k: int) -> int:
-    """The seed of episode k of sub-environment n."""
-    return integer_seed(SEED, "env_runner", 0, 0, n, k)
-
-
-def failing(fault: str, at: Mapping[tuple[int, int], int]) -> EnvConfig:
-    """CartPole that fails in episodes k of sub-environments n at these steps."""
-    steps = {str(seed_of(*episode)): step for episode, step in at.items()}
-    wrapper = {"_target_": "tests.environments.FailsAt", "fault": fault, "steps": steps}
-    return EnvConfig(env="CartPole-v1", wrappers=[wrapper])
-
-
-@pytest.fixture
-def made() -> Any:
-    """Makes sub-environments that are closed at the end."""
-    envs: list[SubEnvironments] = []
-
-    def make(config: EnvConfig, mode: str, restarts: bool = False, timeout_s: float | None = None) -> Any:
-        envs.append(make_vector_env(config, N, mode, SEED, restarts, timeout_s))
-        return envs[-1]
-
-    yield make
-    for env in envs:
-        env.close()
-
-
-def actions_for(env: SubEnvironments, num_steps: int) -> list[Any]:
-    env.single_action_space.seed(1)
-    return [np.stack([env.single_action_space.sample() for _ in range(N)]) for _ in range(num_steps)]
 
 
 def assert_same_steps(got: Any, expected: Any) -> None:
@@ -291,17 +235,6 @@ def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int
 # -- errors ----------------------------------------------------------------------------------------------------------
 
 
-def message_of(env: SubEnvironments, steps: int = 30) -> str:
-    def take_steps() -> None:
-        env.reset(NAME)
-        for action in actions_for(env, steps):
-            env.step(action)
-
-    with pytest.raises(RunFailure) as caught:
-        take_steps()
-    return str(caught.value)
-
-
 @pytest.mark.parametrize(
     ("fault", "step", "timeout_s"),
     [("raise", 3, None), ("raise", 0, None), ("exit", 3, None), ("sleep", 3, 1.0), ("sleep", 0, 1.0)],
@@ -385,97 +318,3 @@ def test_environments_that_step_together_are_refused(
 
 def test_auto_with_restarts_steps_one_by_one(made: Any) -> None:
     assert type(made(CONFIGS["cartpole"], "auto", True)) is SeparateEnvironments
-
-
-# -- processes -------------------------------------------------------------------------------------------------------
-
-
-def pids_of(env: Any) -> list[int]:
-    return [one._process.pid for one in env.environments]
-
-
-def is_there(pid: int) -> bool:
-    try:
-        return "Z" not in re.sub(r".*\)", "", Path(f"/proc/{pid}/stat").read_text()).split()[0]
-    except FileNotFoundError:
-        return False
-
-
-def test_close_ends_all_processes(made: Any) -> None:
-    env = made(CONFIGS["cartpole"], "async")
-    env.reset(NAME)
-    pids = pids_of(env)
-    assert len(set(pids)) == N
-    assert all(map(is_there, pids))
-    env.close()
-    assert not any(map(is_there, pids))
-
-
-def test_a_hung_process_is_killed_and_another_one_takes_its_place(made: Any) -> None:
-    env = made(failing("sleep", {(1, 0): 2}), "async", True, 1.0)
-    env.reset(NAME)
-    pids = pids_of(env)
-    started_s = time.monotonic()
-    for action in actions_for(env, 3):
-        env.step(action)
-    assert time.monotonic() - started_s < WAIT_S
-    now = pids_of(env)
-    assert [pid == other for pid, other in zip(pids, now, strict=True)] == [True, False, True]
-    assert not is_there(pids[1])
-    assert env.counts == {NUM_ENV_RESTARTS: 1}
-
-
-ORPHANS = """
-from runner.config.schemas import EnvConfig
-from runner.env_runners.env_makers import make_vector_env
-import numpy as np, time
-wrapper = {"_target_": "tests.environments.FailsAt", "fault": "sleep", "steps": {"%d": 1}}
-env = make_vector_env(EnvConfig(env="CartPole-v1", wrappers=[wrapper]), 2, "async", 4)
-env.reset(("env_runner", 0, 0))
-print(*[one._process.pid for one in env.environments], flush=True)
-env.step(np.zeros(2, np.int64))
-"""
-
-
-def test_processes_end_with_the_one_that_made_them() -> None:
-    command = [sys.executable, "-c", ORPHANS % seed_of(1, 0)]
-    parent = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": os.getcwd()})
-    assert parent.stdout is not None
-    pids = [int(pid) for pid in parent.stdout.readline().split()]
-    assert len(pids) == 2
-    parent.send_signal(signal.SIGKILL)  # while one of them sleeps in a step
-    parent.wait()
-    parent.stdout.close()
-    until_s = time.monotonic() + WAIT_S
-    while any(map(is_there, pids)) and time.monotonic() < until_s:
-        time.sleep(0.1)
-    assert not any(map(is_there, pids))
-
-
-def test_a_process_that_cannot_be_started(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/nowhere/python")
-    with pytest.raises(RunFailure, match="the environment's process cannot be started: "):
-        made(CONFIGS["cartpole"], "async")
-
-
-def test_methods_of_the_environment_can_be_called(made: Any) -> None:
-    env = made(EnvConfig(env="CartPole-v1"), "async")
-    assert env.environments[1].call("has_wrapper_attr", "gravity") is True
-    with pytest.raises(RunFailure, match="no_such_method"):
-        env.environments[1].call("no_such_method")
-
-
-class InfoWithALock(gym.Env[Any, Any]):
-    """Its infos hold what no other process can have."""
-
-    observation_space = gym.spaces.Box(0.0, 1.0, (1,), np.float32)
-    action_space = gym.spaces.Discrete(2)
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        import threading
-
-        return np.zeros(1, np.float32), {"lock": threading.Lock()}
-
-
-def test_infos_that_cannot_be_sent(made: Any, assert_golden: AssertGolden) -> None:
-    assert_golden("info_with_a_lock", message_of(made(EnvConfig(_target_=f"{__name__}.InfoWithALock"), "async")))
