@@ -68,7 +68,7 @@ def test_a_run_from_the_command_line(run_main: Run, tmp_path: Path) -> None:
     assert f"{num_restarts} sub-environment restarts so far, see " in outcome.out
     log = (tmp_path / "run" / "runner.log").read_text()
     assert "the environment raised Crash in step: CrashAndStall crashes this step" in log
-    assert "the environment hung in step" in log
+    assert "the environment CartPole-v1 hung in step" in log
 
 
 def test_without_the_setting_a_crash_ends_the_run(run_main: Run) -> None:

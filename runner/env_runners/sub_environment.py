@@ -135,6 +135,7 @@ class ProcessSubEnvironment:
     """
 
     def __init__(self, settings: ProcessSettings, memory: int) -> None:
+        self._name = settings.config.name
         here, there = socket.socketpair()
         with there, here:
             self._process = _start(there.fileno(), memory)
@@ -158,12 +159,14 @@ class ProcessSubEnvironment:
         try:
             if not self._connection.poll(None if timeout_s is None else max(0.0, timeout_s)):
                 limit = f"{START_TIMEOUT_S:g} s" if method == _MAKING else _TIMEOUT_KEY
-                raise EnvFailure(Problem(f"the environment hung in {method}", allowed=f"an answer within {limit}"))
+                raise EnvFailure(
+                    Problem(f"the environment {self._name} hung in {method}", allowed=f"an answer within {limit}")
+                )
             error, result = self._connection.recv()
         except (EOFError, ConnectionError) as ended:
             code = self._process.wait()
             self._kill_group()
-            what = f"the environment's process ended in {method}"
+            what = f"the process of the environment {self._name} ended in {method}"
             raise EnvFailure(Problem(what, got=f"exit code {code}")) from ended
         if error is not None:
             raise error
