@@ -49,6 +49,20 @@ def test_a_crashing_run_has_the_same_numbers_in_processes() -> None:
     assert here[-1][NUM_EPISODES] > 5
 
 
+def test_a_plan_of_whole_episodes_holds_no_steps_of_ones_that_broke_off() -> None:
+    plan = "algorithm.plan=[ParallelRollouts,CompleteEpisodes,ConcatBatches,TrainOneStep]"
+    with Trainer.from_experiment(
+        "pg_cartpole", ["tracking=none", "evaluation=none", crashing(), RESTARTS, plan]
+    ) as run:
+        for _ in range(3):
+            result = run.train()
+        held = run.resources.operators["CompleteEpisodes"].get_state()["episodes"]
+        ids = [id_ for block in held["running"].values() for id_ in block["episode_ids"]]
+        num_envs = run.config.env_runners.num_envs_per_env_runner
+    assert result[NUM_ENV_RESTARTS] > num_envs
+    assert len(ids) <= num_envs, "only episodes that go on are held back"
+
+
 @pytest.mark.ray
 def test_a_crashing_run_has_the_same_numbers_on_ray(ray_cluster: None) -> None:
     two = ("env_runners.num_env_runners=2", "env_runners.num_envs_per_env_runner=2", RESTARTS)

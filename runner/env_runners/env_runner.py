@@ -131,6 +131,7 @@ class SingleAgentEnvRunner:
             self.env.counts,
             connector_metrics=reported,
             weights_seq_no=weights_seq_no,
+            broken_off=fragment.broken_off,
         )
 
     def evaluate(

@@ -35,6 +35,7 @@ class Sample:
         runner: number of the runner.
         weights_seq_no: number of the weights that it acted with.
         connector_metrics: metric of the run -> what pieces of the pipelines have reported for it.
+        broken_off: ids of episodes that neither ended nor go on.
     """
 
     rollout: Rollout
@@ -46,6 +47,7 @@ class Sample:
     runner: int = 0
     weights_seq_no: int = 0
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    broken_off: Sequence[str] = ()
 
     def without_rollout(self) -> Self:
         """Return the sample without its steps, whose number stays."""
@@ -84,6 +86,7 @@ class Sample:
             "runner": self.runner,
             "weights_seq_no": self.weights_seq_no,
             "connector_metrics": metrics_to_state(self.connector_metrics),
+            "broken_off": list(self.broken_off),
         }
 
     @classmethod

@@ -52,7 +52,8 @@ class ConcatBatches(Operator):
 class CompleteEpisodes(Operator):
     """Hold back the steps of episodes that have not ended, and give whole episodes.
 
-    Episodes of a runner that was lost are dropped: the runner in its place begins others.
+    Episodes of a runner that was lost, or of an environment that was made anew, are dropped: others begin in their
+    place.
     """
 
     def __init__(self, resources: Resources, **options: Any) -> None:
@@ -64,6 +65,9 @@ class CompleteEpisodes(Operator):
         """Give the episodes that have ended, if any have."""
         self._origins |= dict.fromkeys(item.origins)
         rollout = self._episodes.add(item.rollout)
+        broken_off = {id_ for sample in item.samples for id_ in sample.broken_off}
+        if broken_off:
+            self._episodes.drop(broken_off.__contains__)
         if any(self.resources.env_runners.generations):
             self._episodes.drop(self._is_lost)
         if rollout.blocks:
