@@ -8,10 +8,12 @@ from typing import Any
 
 from runner.config.algorithms import (
     AlgorithmConfig,
+    APPOConfig,
     BCConfig,
     CQLConfig,
     DiscreteSACConfig,
     DQNConfig,
+    IMPALAConfig,
     IQLConfig,
     MARWILConfig,
     PPOConfig,
@@ -127,6 +129,28 @@ def _prepare_ppo(config: RLlibConfig) -> None:
         config.imported.set("algorithm", minibatching="time_ordered")
 
 
+def _prepare_impala(config: RLlibConfig) -> None:
+    if config.take("vtrace") is False:
+        config.leave_out("vtrace", False, "runner's targets are V-trace's")
+
+
+def _prepare_appo(config: RLlibConfig) -> None:
+    """RLlib draws whole batches from its circular buffer, runner fragments from as many env steps."""
+    _prepare_impala(config)
+    proportion = config.take("replay_proportion")
+    if proportion != config.defaults["replay_proportion"]:
+        config.leave_out("replay_proportion", proportion, "RLlib's APPO does not read it")
+    num_batches, times = (config.take(f"circular_buffer_{name}") for name in ("num_batches", "iterations_per_batch"))
+    if config.take("use_circular_buffer") is False:
+        times = 1
+    if isinstance(num_batches, int) and isinstance(times, int):
+        rows = config.count("train_batch_size_per_learner", 1) * config.count("num_learners", 1)
+        config.values["replay_capacity"], config.values["replay_proportion"] = num_batches * rows, times - 1
+    fragment = config.values.get("rollout_fragment_length")
+    if isinstance(fragment, int):
+        config.values["replay_fragment_length"] = fragment
+
+
 def _prepare_dqn(config: RLlibConfig) -> None:
     exploration = config.values.get("exploration_config")
     if isinstance(exploration, dict) and exploration.get("type") == "EpsilonGreedy":
@@ -189,6 +213,8 @@ def _put_old_rates(config: RLlibConfig) -> None:
 
 ALGORITHMS: Mapping[str, Counterpart] = {
     "PPO": Counterpart("ppo", PPOConfig, _prepare_ppo),
+    "IMPALA": Counterpart("impala", IMPALAConfig, _prepare_impala),
+    "APPO": Counterpart("appo", APPOConfig, _prepare_appo, "appo"),
     "DQN": Counterpart("dqn", DQNConfig, _prepare_dqn, "double_q", "replay"),
     "SAC": Counterpart("sac", SACConfig, _prepare_sac, "sac", "replay"),
     "TQC": Counterpart("tqc", TQCConfig, _prepare_tqc, "tqc", "replay"),

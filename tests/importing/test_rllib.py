@@ -73,6 +73,23 @@ def test_an_imported_experiment_trains(tmp_path: Path) -> None:
     assert second[rate] < first[rate] < 1e-3
 
 
+def test_asynchronous_algorithms(tmp_path: Path) -> None:
+    """RLlib's defaults, and a circular buffer as env steps that are replayed."""
+    impala, imported = partial(tmp_path, "IMPALA", vtrace_clip_rho_threshold=2.0, vtrace=False)
+    assert (impala.algorithm.lr, impala.algorithm.train_batch_size_per_learner) == (5e-4, 500)
+    assert impala.algorithm.vtrace_clip_rho_threshold == 2.0
+    assert set(imported.missing) == {"stop", "vtrace"}
+    buffer = {"circular_buffer_num_batches": 4, "circular_buffer_iterations_per_batch": 3}
+    appo, imported = partial(tmp_path, "APPO", **buffer, target_worker_clipping=3.0, train_batch_size_per_learner=100)
+    block = appo.algorithm
+    assert (block.replay_capacity, block.replay_proportion, block.replay_fragment_length) == (400, 2, 50)
+    assert (block.target_worker_clipping, block.clip_param, block.use_kl_loss) == (3.0, 0.4, False)
+    assert appo.module._target_ == "runner.modules.APPOModule"
+    assert set(imported.missing) == {"stop"}
+    appo, _ = partial(tmp_path, "APPO", use_circular_buffer=False)
+    assert appo.algorithm.replay_proportion == 0
+
+
 def test_policies(tmp_path: Path) -> None:
     imported = import_rllib(CONFIGS / "ppo_two_policies.json", "PPO", env=SEVERAL)
     config = experiment(tmp_path, imported)
@@ -160,7 +177,7 @@ def test_defaults_are_rllibs(tmp_path: Path, algorithm: str) -> None:
     fields = vars(config.algorithm)
     renamed = {"lambda_": "lambda"}
     same = {name: renamed.get(name, name) for name in fields if renamed.get(name, name) in defaults}
-    computed = {"optimizer", "training_intensity"}
+    computed = {"optimizer", "training_intensity", "replay_proportion"}
     assert {name: fields[name] for name in same if name not in computed} == {
         name: defaults[key] for name, key in same.items() if name not in computed
     }
@@ -299,7 +316,7 @@ def test_values_that_are_no_values_are_left_out(tmp_path: Path) -> None:
     ("values", "algorithm", "message"),
     [
         ({"env": "CartPole-v1"}, None, "does not say its algorithm"),
-        ({"env": "CartPole-v1"}, "IMPALA", "runner has no counterpart of IMPALA"),
+        ({"env": "CartPole-v1"}, "DreamerV3", "runner has no counterpart of DreamerV3"),
         ({"env": "CartPole-v1"}, "PPPO", "nearest  PPO"),
         ({"lr": 1.0}, "PPO", "--env with a gymnasium id"),
         ({"env": "<function <lambda> at 0x7f>"}, "PPO", "--env with a gymnasium id"),
