@@ -140,12 +140,17 @@ def _prepare_appo(config: RLlibConfig) -> None:
     proportion = config.take("replay_proportion")
     if proportion != config.defaults["replay_proportion"]:
         config.leave_out("replay_proportion", proportion, "RLlib's APPO does not read it")
-    num_batches, times = (config.take(f"circular_buffer_{name}") for name in ("num_batches", "iterations_per_batch"))
-    if config.take("use_circular_buffer") is False:
-        times = 1
-    if isinstance(num_batches, int) and isinstance(times, int):
-        rows = config.count("train_batch_size_per_learner", 1) * config.count("num_learners", 1)
-        config.values["replay_capacity"], config.values["replay_proportion"] = num_batches * rows, times - 1
+    rows = config.count("train_batch_size_per_learner", 1) * config.count("num_learners", 1)
+    is_used = config.take("use_circular_buffer") is not False
+    for key, name, value_of in (
+        ("circular_buffer_num_batches", "replay_capacity", lambda number: number * rows),
+        ("circular_buffer_iterations_per_batch", "replay_proportion", lambda number: number - 1 if is_used else 0),
+    ):
+        number = config.take(key)
+        if isinstance(number, int) and number >= 1:
+            config.values[name] = value_of(number)
+        else:
+            config.leave_out(key, number, "a whole number of 1 or more")
     fragment = config.values.get("rollout_fragment_length")
     if isinstance(fragment, int):
         config.values["replay_fragment_length"] = fragment
