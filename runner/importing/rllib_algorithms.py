@@ -142,15 +142,14 @@ def _prepare_appo(config: RLlibConfig) -> None:
         config.leave_out("replay_proportion", proportion, "RLlib's APPO does not read it")
     rows = config.count("train_batch_size_per_learner", 1) * config.count("num_learners", 1)
     is_used = config.take("use_circular_buffer") is not False
-    for key, name, value_of in (
-        ("circular_buffer_num_batches", "replay_capacity", lambda number: number * rows),
-        ("circular_buffer_iterations_per_batch", "replay_proportion", lambda number: number - 1 if is_used else 0),
-    ):
-        number = config.take(key)
-        if isinstance(number, int) and number >= 1:
-            config.values[name] = value_of(number)
+    numbers = {name: config.take(f"circular_buffer_{name}") for name in ("num_batches", "iterations_per_batch")}
+    for name, number in numbers.items():
+        if not isinstance(number, int) or number < 1:
+            config.leave_out(f"circular_buffer_{name}", number, "a whole number of 1 or more")
+        elif name == "num_batches":
+            config.values["replay_capacity"] = number * rows
         else:
-            config.leave_out(key, number, "a whole number of 1 or more")
+            config.values["replay_proportion"] = number - 1 if is_used else 0
     fragment = config.values.get("rollout_fragment_length")
     if isinstance(fragment, int):
         config.values["replay_fragment_length"] = fragment
