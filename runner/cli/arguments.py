@@ -25,6 +25,7 @@ _SWITCHES: Mapping[str, str] = {
     "--profile": "has_profile",
     "--plan": "is_plan_only",
     "--module-only": "is_module_only",
+    "--replay-schedule": "replays_schedule",
     "--build": "is_built",
     "--trust": "is_trusting",
 }
@@ -32,6 +33,7 @@ _FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, *_SWITCHES)
 # Option -> the verbs that take it (None: training); every verb takes the others. `_INSTEAD` names the substitute.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
+    "--replay-schedule": ("resume",),
     "--build": ("validate",),
     "--profile": ("show",),
     "--plan": ("show",),
@@ -64,6 +66,7 @@ class Arguments:
     has_profile: bool = False
     is_plan_only: bool = False
     is_module_only: bool = False
+    replays_schedule: bool = False
     is_trusting: bool = False
     is_built: bool = False
 

@@ -27,6 +27,7 @@ from runner.config.documents import parse_json
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.mlflow_store import python_command
+from runner.tracking.schedule_log import ScheduleLog
 
 _ADVICE = "`resume --module-only` begins a new run with its module"
 _FIXED = {
@@ -65,6 +66,7 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
             check_memory([stored.config])
         check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
         folder = folder or stack.enter_context(opened_run_folder(stored.run_dir))
+        schedule = _recorded_schedule(stored) if arguments.replays_schedule else {}
         _take_progress_along(stored)
         print(f"resume {stored.checkpoint}")
         heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
@@ -74,8 +76,19 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
         verdict.judge_run(stored.config.experiment_name, stored.run_dir)
         with naming_changes(stored):
             return run_experiment(
-                stored.config, stored.composed, folder, stored.checkpoint, is_trusted=stored.is_trusted
+                stored.config,
+                stored.composed,
+                folder,
+                stored.checkpoint,
+                is_trusted=stored.is_trusted,
+                schedule=schedule,
             )
+
+
+def _recorded_schedule(stored: StoredRun) -> dict[str, list[int]]:
+    """Return in which order the run took samples after the checkpoint."""
+    iteration = int(stored.manifest["result"]["training_iteration"])
+    return ScheduleLog(stored.checkpoint.parent.parent).after(iteration)
 
 
 def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:

@@ -77,7 +77,11 @@ VERBS: Mapping[str | None, Verb] = {
             "--module-only": (
                 "begin a new run with the module of the checkpoint",
                 "resume RUN_DIR --module-only experiment=ppo_cartpole",
-            )
+            ),
+            "--replay-schedule": (
+                "take the samples of env runners in the order in which the run took them after the checkpoint",
+                "resume RUN_DIR/checkpoints/iteration_000005 --replay-schedule hydra.run.dir=outputs/again",
+            ),
         },
     ),
     "evaluate": Verb(

@@ -79,6 +79,7 @@ class Run:
             result |= trainer.evaluate_offline()
         trainer.add_reported(result)
         records.add(result)
+        records.add_schedule(trainer.training_iteration, trainer.last_schedule)
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
         if self._is_filmed(result):

@@ -75,6 +75,7 @@ class Trainer:
         resources: of the plan: env runners, recorded data, learners, metrics.
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration, also when its evaluation failed.
+        last_schedule: in which order it took samples of env runners, see `Resources.take_schedule`.
         loaded_modules: modules that were taken over from other runs.
         callbacks: the driver's.
         replay_memory: what each replay buffer takes once it is full; of a trainer that only evaluates, none.
@@ -149,6 +150,7 @@ class Trainer:
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.last_result: Result = {}
+        self.last_schedule: dict[str, list[int]] = {}
         self._num_restarts = 0
         self._has_warned_of_infos = False
         self._has_warned_of_no_end = False
@@ -309,6 +311,7 @@ class Trainer:
         if result is None:
             raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan"))
         self.last_result = result
+        self.last_schedule = self.resources.take_schedule()
         if is_due:
             result |= self.evaluate(wait=wait)
         if _is_due(evaluation.offline_evaluation_interval, iteration):

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.config.errors import Problem, RunFailure
 from runner.config.operators import AsyncRequestsConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup, RunnerTicket
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import wait_any
 from runner.plans.run_metrics import RunMetrics
+
+# In a schedule: no answer was ready.
+NONE_READY = -1
 
 
 class AsyncRequests:
@@ -27,6 +32,10 @@ class AsyncRequests:
         explore: whether actions are sampled.
         num_env_steps: of a request at least.
         sample_class: of the answers.
+
+    Attributes:
+        schedule: what `next_ready` has returned so far, the number of a runner or NONE_READY.
+        to_follow: what it returns next, in the place of whatever is ready.
     """
 
     def __init__(
@@ -47,6 +56,8 @@ class AsyncRequests:
         self._options = options
         self._tickets: list[RunnerTicket] = []
         self._num_left = self._num_at_once
+        self.schedule: list[int] = []
+        self.to_follow: deque[int] = deque()
 
     @property
     def _num_at_once(self) -> int:
@@ -63,16 +74,35 @@ class AsyncRequests:
                 if sum(ticket.index == index for ticket in self._tickets) < self._options.num_async:
                     self._tickets.append(self._request(index))
         takeable = self._takeable()
-        if self._options.deterministic:
-            wait_any(takeable)
-        ticket = next((ticket for ticket in takeable if ticket.is_ready()), None)
-        if ticket is None or self._num_left == 0:
+        ticket = self._followed() if self.to_follow else self._ready(takeable)
+        self.schedule.append(NONE_READY if ticket is None else ticket.index)
+        if ticket is None:
             self._num_left = self._num_at_once
             self._env_runners.awaited += takeable
             return None
         self._num_left -= 1
         self._tickets.remove(ticket)
         return self._env_runners.collect(ticket)
+
+    def _ready(self, takeable: Sequence[RunnerTicket]) -> RunnerTicket | None:
+        if self._options.deterministic:
+            wait_any(takeable)
+        return next((ticket for ticket in takeable if self._num_left and ticket.is_ready()), None)
+
+    def _followed(self) -> RunnerTicket | None:
+        """Return the next request of the schedule, whether it is ready or not.
+
+        Raises:
+            RunFailure: there is no such env runner.
+        """
+        index = self.to_follow.popleft()
+        if index == NONE_READY:
+            return None
+        for ticket in self._tickets:
+            if ticket.index == index:
+                return ticket
+        most = f"env runners 0 to {self._env_runners.num_runners - 1}"
+        raise RunFailure(Problem("the recorded schedule is of another run", "--replay-schedule", str(index), most))
 
     def _takeable(self) -> list[RunnerTicket]:
         """Return the requests whose answer may be the next: the oldest of each runner, whose answers are in order."""

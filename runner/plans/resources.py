@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.callbacks import Callbacks
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -25,6 +25,7 @@ from runner.replay import ReplayBuffer
 
 if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
     from runner.offline.training.offline_data import OfflineData
+    from runner.plans.async_requests import AsyncRequests
 
 
 class Resource(Protocol):
@@ -182,6 +183,31 @@ class Resources:
         started = time.perf_counter()
         self.env_runners.wait_for_any()
         self.metrics.add_seconds("env_runner_sampling", time.perf_counter() - started)
+
+    @property
+    def _requests(self) -> dict[str, AsyncRequests]:
+        """The requests of operators that ask env runners while the plan goes on, by operator."""
+        found = {name: getattr(operator, "requests", None) for name, operator in self.operators.items()}
+        return {name: requests for name, requests in found.items() if requests is not None}
+
+    def take_schedule(self) -> dict[str, list[int]]:
+        """Return for each asynchronous operator whose samples it has taken since the last call, see `AsyncRequests`."""
+        schedule = {}
+        for name, requests in self._requests.items():
+            schedule[name], requests.schedule = requests.schedule, []
+        return schedule
+
+    def follow_schedule(self, schedule: Mapping[str, Sequence[int]]) -> None:
+        """Take samples in the order of a schedule from now on, until it ends.
+
+        Raises:
+            ConfigError: it is of another plan.
+        """
+        for name, numbers in schedule.items():
+            if name not in self._requests:
+                known = ", ".join(self._requests) or "no operator of this plan samples asynchronously"
+                raise ConfigError([Problem("the recorded schedule is of another plan", "algorithm.plan", name, known)])
+            self._requests[name].to_follow.extend(numbers)
 
     def report(self) -> Result:
         """Return the metrics of the resources at the end of an iteration."""

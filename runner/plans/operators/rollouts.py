@@ -29,7 +29,7 @@ class ParallelRollouts(Source):
         super().__init__(resources, **options)
         self._rest: deque[Sample] = deque()  # of a raw round
         if self.options.mode == ASYNC:
-            self._requests = AsyncRequests(
+            self.requests = AsyncRequests(
                 resources.env_runners,
                 resources.metrics,
                 self.options,
@@ -57,7 +57,7 @@ class ParallelRollouts(Source):
     def _as_they_come(self) -> Iterator[Experiences | Waiting]:
         while True:
             started = time.perf_counter()
-            sample = self._requests.next_ready()
+            sample = self.requests.next_ready()
             yield Waiting.FOR_RUNNERS if sample is None else _experiences([sample], started)
 
     def _sample(self) -> list[Sample]:
@@ -67,13 +67,13 @@ class ParallelRollouts(Source):
     def get_state(self) -> dict[str, Any]:
         """Return what runners have answered and no other operator has taken."""
         if self.options.mode == ASYNC:
-            return {"requests": self._requests.get_state()}
+            return {"requests": self.requests.get_state()}
         return {"rest": [sample.get_state() for sample in self._rest]} if self._rest else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         if "requests" in state:
-            self._requests.set_state(state["requests"])
+            self.requests.set_state(state["requests"])
         self._rest = deque(Sample.from_state(sample) for sample in state.get("rest", ()))
 
 
@@ -93,7 +93,7 @@ class AsyncGradients(Source):
             what = f"AsyncGradients: {loss} adapts to updates, and env runners see none"
             allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
             raise ConfigError([Problem(what, "algorithm.plan", loss, allowed)])
-        self._requests = AsyncRequests(
+        self.requests = AsyncRequests(
             resources.env_runners,
             resources.metrics,
             self.options,
@@ -107,7 +107,7 @@ class AsyncGradients(Source):
         """Yield gradients without end."""
         while True:
             started = time.perf_counter()
-            sample = self._requests.next_ready()
+            sample = self.requests.next_ready()
             if isinstance(sample, GradientSample):
                 timers = {"env_runner_sampling": time.perf_counter() - started}
                 num_env_steps = sample.rollout.num_env_steps
@@ -124,11 +124,11 @@ class AsyncGradients(Source):
 
     def get_state(self) -> dict[str, Any]:
         """Return the gradients that runners have computed and no other operator has taken."""
-        return {"requests": self._requests.get_state()}
+        return {"requests": self.requests.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
-        self._requests.set_state(state["requests"])
+        self.requests.set_state(state["requests"])
 
 
 def env_steps_per_round(config: ExperimentConfig) -> int:
