@@ -55,6 +55,7 @@ NOT_RUN = {
     "theirs/": "reads a table of the reader's",
     "# a window": "opens a window",
     "envpool": "needs EnvPool, which tests/env_runners/test_native.py runs where it is installed",
+    "--replay-schedule": "tests/plans/test_recorded_schedule.py runs it, with a run that samples asynchronously",
     "--watch": "tests/report/test_watch.py runs it",
 }
 ZOO = (
