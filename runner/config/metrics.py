@@ -13,14 +13,15 @@ from runner.config.info_metrics import info_metrics, may_be_of_agent
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import offline_evaluation_metrics
-from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
-from runner.config.plans import needs_of, samples_asynchronously
+from runner.config.operators import ENV_RUNNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS, EnqueueConfig
+from runner.config.plans import needs_of, read_plan, samples_asynchronously, steps_of
 from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"
 NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
 WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners/weights_lag_max"
 NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
+IDLE_S, NUM_READY = "timers/env_runner_idle", "env_runners/num_samples_ready"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
 
 _RUN_METRICS: Mapping[str, str] = {
@@ -48,6 +49,8 @@ _ONLINE_METRICS: Mapping[str, str] = {
 _ASYNC_METRICS: Mapping[str, str] = {
     WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over trained steps",
     WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
+    IDLE_S: "seconds that remote env runners waited to be asked, of all of them together, for what this iteration took",
+    NUM_READY: "samples that were ready at the end of the iteration and had not been taken",
 }
 
 _RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments of this run's env runners that failed and were made anew"}
@@ -155,6 +158,12 @@ def producible_metrics(
         names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
     names |= _COMPILE_METRICS if config.learners.compile else {}
     names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
+    queues = [
+        step.config.queue
+        for step in steps_of(read_plan(config.algorithm.plan))
+        if isinstance(step.config, EnqueueConfig)
+    ]
+    names |= {f"{QUEUES}/{queue}/num_items": "items in the queue at the end of the iteration" for queue in queues}
     names |= _env_metrics(config) if samples else {}
     for prefix in prefixes:
         names |= {f"{prefix}/{name}": meaning for name, meaning in _EPISODE_METRICS.items()}

@@ -24,6 +24,7 @@ ENV_RUNNERS = "env_runners"
 RECORDED_DATA = "recorded_data"
 LEARNERS = "learners"
 REPLAY_BUFFERS = "replay_buffers"
+QUEUES = "queues"
 
 ROUND_ROBIN, ASYNC = "round_robin", "async"
 AUTO = "auto"

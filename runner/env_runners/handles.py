@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.own_code import problem_of
+from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import LocalTicket, RemoteTicket, Ticket
 from runner.interrupts import Interrupted, is_interrupted
 
@@ -67,10 +68,14 @@ class _RunnerActor:
 
         torch.set_num_threads(1)
         self._runner = make_runner(index, generation)
+        self._waits_since_s = time.monotonic()
 
     def call(self, method: str, *args: Any) -> Any:
+        idle_s = time.monotonic() - self._waits_since_s
         try:
-            return getattr(self._runner, method)(*args)
+            answer = getattr(self._runner, method)(*args)
+            self._waits_since_s = time.monotonic()
+            return answer.after_idling(idle_s) if isinstance(answer, Sample) else answer
         except Exception as error:
             if not isinstance(error, RunnerError):  # these lines are known here, and their text travels
                 problem = problem_of(error)

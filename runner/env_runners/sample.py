@@ -36,6 +36,7 @@ class Sample:
         weights_seq_no: number of the weights that it acted with.
         connector_metrics: metric of the run -> what pieces of the pipelines have reported for it.
         broken_off: ids of episodes that neither ended nor go on.
+        idle_s: seconds that a runner in a process of its own had waited to be asked.
     """
 
     rollout: Rollout
@@ -48,10 +49,15 @@ class Sample:
     weights_seq_no: int = 0
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
     broken_off: Sequence[str] = ()
+    idle_s: float = 0.0
 
     def without_rollout(self) -> Self:
         """Return the sample without its steps, whose number stays."""
         return self._with(rollout=Rollout({}, self.rollout.num_env_steps))
+
+    def after_idling(self, seconds: float) -> Self:
+        """Return the sample of a runner that had waited so long to be asked."""
+        return self._with(idle_s=seconds)
 
     def numbered(self, runner: int, weights_seq_no: int) -> Self:
         """Return the sample with the numbers of its runner and of the weights that acted."""
@@ -87,6 +93,7 @@ class Sample:
             "weights_seq_no": self.weights_seq_no,
             "connector_metrics": metrics_to_state(self.connector_metrics),
             "broken_off": list(self.broken_off),
+            "idle_s": self.idle_s,
         }
 
     @classmethod

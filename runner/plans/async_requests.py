@@ -84,6 +84,11 @@ class AsyncRequests:
         self._tickets.remove(ticket)
         return self._env_runners.collect(ticket)
 
+    @property
+    def num_ready(self) -> int:
+        """Answers that are ready and have not been taken; runners in this process have none before they are asked."""
+        return sum(ticket.reference is not None and ticket.is_ready() for ticket in self._tickets)
+
     def _ready(self, takeable: Sequence[RunnerTicket]) -> RunnerTicket | None:
         if self._options.deterministic:
             wait_any(takeable)

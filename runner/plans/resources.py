@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.callbacks import Callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure
-from runner.config.operators import ENV_RUNNERS, LEARNERS, RECORDED_DATA, REPLAY_BUFFERS
+from runner.config.metrics import NUM_READY
+from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
@@ -215,6 +216,9 @@ class Resources:
         of_parts = {name: value for part in parts for name, value in part.metrics().items()}
         for buffer_name, buffer in self.replay_buffers.items():
             of_parts |= {f"{REPLAY_BUFFERS}/{buffer_name}/{name}": value for name, value in buffer.metrics().items()}
+        of_parts |= {f"{QUEUES}/{name}/num_items": len(queue.items) for name, queue in self.queues.items()}
+        if self._requests:
+            of_parts[NUM_READY] = sum(requests.num_ready for requests in self._requests.values())
         return of_parts
 
     # -- state -----------------------------------------------------------------------------------------------------

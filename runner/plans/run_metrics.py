@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
-from runner.config.metrics import WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
+from runner.config.metrics import IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
@@ -83,6 +83,7 @@ class RunMetrics:
         self._timers: defaultdict[str, float] = defaultdict(float)
         self._updates: list[Mapping[str, Mapping[str, float]]] = []
         self._lags: list[tuple[int, int]] = []
+        self._idle_s = 0.0
         self.num_env_steps_sampled = 0
         self._num_episodes = 0
         self._num_outside = 0
@@ -102,6 +103,7 @@ class RunMetrics:
             self.add_seconds(name, seconds)
         merge_metrics(self._reported, item.connector_metrics)
         for sample in item.samples:
+            self._idle_s += sample.idle_s
             self._add_sampled(sample.rollout.num_env_steps)
             self._add_episodes(sample.finished)
             merge_metrics(self._reported, sample.connector_metrics)
@@ -172,7 +174,7 @@ class RunMetrics:
             )
             result |= reduced_infos("env_runners", self._of_infos, self.infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
-        result |= _lag_metrics(self._lags) if self.reports_lag else {}
+        result |= {**_lag_metrics(self._lags), IDLE_S: self._idle_s} if self.reports_lag else {}
         result |= _means_by_module(self._updates)
         result |= {name: reduced.result for name, reduced in self._reported.items()}
         result |= {f"timers/{name}": value for name, value in self._timers.items()}

@@ -28,7 +28,7 @@ TRAIN = (
     "env_runners.num_envs_per_env_runner=4",
 )
 RAY_IS_GONE_S = 10.0
-RUNNER_ACTOR, LEARNER_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor"
+RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor", "ray::_Calls"
 
 
 def actors(command: Command, name: str) -> list[Process]:
@@ -116,6 +116,39 @@ def test_killed_learners(
     assert command.wait() == 0, command.output
     assert_whole(run_dir, 16, BATCH)
     scenario.ends("replaced, each iteration is there once")
+
+
+# Experiment -> what is killed, env steps of the run, and the metric that promises a return of 450.
+RETURN = "env_runners/episode_return_mean"
+ASYNCHRONOUS = {
+    "impala_cartpole": ([RUNNER_ACTOR], 1_200_000, RETURN),
+    "appo_cartpole": ([RUNNER_ACTOR], 800_000, RETURN),
+    "a3c_cartpole": ([RUNNER_ACTOR], 500_000, RETURN),
+    "apex_cartpole": ([RUNNER_ACTOR, SHARD_ACTOR], 150_000, f"evaluation/{RETURN}"),
+}
+NUM_KILLS = 20
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("experiment", ASYNCHRONOUS)
+def test_asynchronous_runs_learn_whatever_is_killed(
+    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """Twenty times in a row a random actor dies; the run reaches its return, and ends by itself."""
+    killed, num_env_steps, metric = ASYNCHRONOUS[experiment]
+    run_dir = tmp_path / "run"
+    never = [f"stop.{metric.replace('/', '.')}=10000", f"stop.num_env_steps_sampled_lifetime={num_env_steps}"]
+    overrides = [f"+experiment={experiment}", "tracking=none", *never, f"hydra.run.dir={run_dir}"]
+    command = start(*RUNNER, *overrides)
+    for number in range(NUM_KILLS):
+        kill_one(command, killed[number % len(killed)], run_dir, 2 * number + 1, chance)
+        scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
+    assert command.wait() == 0, command.output
+    lines = progress_of(run_dir)
+    assert max(line.get(metric) or 0 for line in lines) >= 450
+    restarts = [name for name in lines[-1] if name.endswith(("worker_restarts", "shard_restarts"))]
+    assert sum(lines[-1][name] for name in restarts) == NUM_KILLS
+    scenario.ends(f"all replaced, a return of 450 within {num_env_steps:,} env steps")
 
 
 @pytest.fixture
