@@ -50,7 +50,10 @@ QUICK = (
     "stop.env_runners.episode_return_mean=1000",
     "tracking=none",
 )
-_TIMES = ("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/")
+_TIMES = (
+    *("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/"),
+    "env_runners/num_samples_ready",  # a matter of time, too
+)
 
 
 def without_times(result: Mapping[str, Any]) -> dict[str, Any]:
