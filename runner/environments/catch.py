@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 Image = npt.NDArray[np.uint8]
+_ENLARGED = 16
 
 
 class Catch(gym.Env[Image, Any]):
@@ -19,9 +20,13 @@ class Catch(gym.Env[Image, Any]):
     Args:
         rows, columns: size of the image.
         balls: falls in an episode; the return lies in [-balls, balls].
+        render_mode: `rgb_array`, or None.
     """
 
-    def __init__(self, rows: int = 10, columns: int = 10, balls: int = 1) -> None:
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - gymnasium's
+
+    def __init__(self, rows: int = 10, columns: int = 10, balls: int = 1, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
         self._shape = (rows, columns)
         self._num_balls = balls
         self.observation_space = gym.spaces.Box(0, 255, (rows, columns, 1), np.uint8)
@@ -49,6 +54,10 @@ class Catch(gym.Env[Image, Any]):
             if self._balls_left:
                 self._drop()
         return self._image(), reward, self._balls_left == 0, False, {}
+
+    def render(self) -> Image:
+        """Return the image enlarged, (rows * 16, columns * 16, 3) uint8."""
+        return np.kron(self._image(), np.ones((_ENLARGED, _ENLARGED, 3), np.uint8))
 
     def _image(self) -> Image:
         image = np.zeros((*self._shape, 1), np.uint8)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from runner.cli.main import main
 from runner.config.errors import ConfigError
 from runner.config.schemas import EnvConfig
+from runner.environments import Catch
 from runner.testing import BrokenContract, EnvironmentCheck, check_environment, inspect_environment
 from tests.testing import faulty_environments
 
@@ -263,3 +265,12 @@ def test_command(arguments: list[str], code: int, text: str, capsys: pytest.Capt
 def test_command_refuses(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["check-env", *arguments]) == 2
     assert text in capsys.readouterr().err
+
+
+def test_catch_shows_ball_and_paddle() -> None:
+    env = Catch(rows=4, columns=3, render_mode="rgb_array")
+    obs, _ = env.reset(seed=0)
+    frame = env.render()
+    assert (frame.shape, frame.dtype) == ((64, 48, 3), np.uint8)
+    np.testing.assert_array_equal(frame[::16, ::16, :1], obs)
+    assert (frame[-1, 16:32] == 255).all(), "the paddle is in the middle"
