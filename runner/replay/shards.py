@@ -39,11 +39,11 @@ class LocalShard:
     """A buffer in this process; calls run at once."""
 
     def __init__(self, make_buffer: MakeBuffer) -> None:
-        self._calls = _Calls(make_buffer)
+        self._shard = _ReplayShard(make_buffer)
 
     def call(self, method: str, *arguments: Any) -> Answer:
         """Run the call."""
-        answer = self._calls.call(method, *arguments)
+        answer = self._shard.call(method, *arguments)
         return lambda: answer
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ class RemoteShard:
     def __init__(self, make_buffer: MakeBuffer) -> None:
         import ray
 
-        self._actor: Any = ray.remote(_Calls).options(num_cpus=0).remote(make_buffer)
+        self._actor: Any = ray.remote(_ReplayShard).options(num_cpus=0).remote(make_buffer)
         self._waiting: deque[Answer] = deque()
 
     def call(self, method: str, *arguments: Any) -> Answer:
@@ -89,7 +89,7 @@ class RemoteShard:
         ray.kill(self._actor)
 
 
-class _Calls:
+class _ReplayShard:
     """The buffer behind `call`."""
 
     def __init__(self, make_buffer: MakeBuffer) -> None:

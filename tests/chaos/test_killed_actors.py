@@ -28,7 +28,7 @@ TRAIN = (
     "env_runners.num_envs_per_env_runner=4",
 )
 RAY_IS_GONE_S = 10.0
-RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor", "ray::_Calls"
+RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor", "ray::_ReplayShard"
 
 
 def actors(command: Command, name: str) -> list[Process]:
