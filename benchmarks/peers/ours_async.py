@@ -34,7 +34,7 @@ def main() -> None:
         arguments = overrides(settings, run_dir)
         config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *arguments]))
         with (
-            connected(config.ray, 1, 0, "the benchmark", lambda note: None),
+            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
             Trainer.from_experiment(experiment, overrides=arguments) as trainer,
         ):
             lags: list[float] = []

@@ -53,7 +53,7 @@ def main() -> None:
         ]
         config = build_experiment_config(compose_experiment([f"+experiment={args.experiment}", *overrides]))
         with (
-            connected(config.ray, 1, 0, "the benchmark", lambda note: None),
+            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
             Trainer.from_experiment(args.experiment, overrides=overrides) as trainer,
         ):
             for _ in range(3):

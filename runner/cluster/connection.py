@@ -7,7 +7,8 @@ import math
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
@@ -27,10 +28,10 @@ _watchdog: Watchdog | None = None
 @contextmanager
 def connected(
     config: RayConfig,
-    num_cpus: float,
-    num_gpus: float,
+    wanted: Mapping[str, float],
     asked_by: str,
     note: Callable[[str], None] = _log.info,
+    actors: Sequence[Mapping[str, float]] = (),
 ) -> Iterator[None]:
     """Use a Ray cluster within: the one this process is connected to, else the named one, else a new one here.
 
@@ -39,9 +40,10 @@ def connected(
 
     Args:
         config: the `ray` block.
-        num_cpus, num_gpus: what the job cannot run without.
+        wanted: what the job cannot run without, in all, by Ray's names of resources.
         asked_by: the options that ask for them, for the message.
         note: told what is joined or started, and which actors wait for resources.
+        actors: what each single actor asks of its node.
 
     Raises:
         ConfigError: nothing answers at the address, or the cluster can never give what is asked.
@@ -51,8 +53,9 @@ def connected(
     with ExitStack() as stack:
         if not ray.is_initialized():
             stack.callback(stop_ray)
-            _connect(config, max(os.cpu_count() or 1, math.ceil(num_cpus)), note)
-        _check_can_give({"CPU": num_cpus, "GPU": num_gpus}, asked_by)
+            _connect(config, max(os.cpu_count() or 1, math.ceil(wanted.get("CPU", 0.0))), note)
+        _check_can_give(wanted, asked_by)
+        _check_have_nodes(actors, asked_by)
         stack.enter_context(waits_told(note))
         yield
 
@@ -107,6 +110,26 @@ def _check_can_give(wanted: Mapping[str, float], asked_by: str) -> None:
             allowed=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
         )
         raise ConfigError([problem])
+
+
+def _check_have_nodes(actors: Sequence[Mapping[str, float]], asked_by: str) -> None:
+    """Refuse an actor that is larger than each node; an actor does not span nodes."""
+    import ray
+
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    for actor in actors:
+        if not any(all(node.get(name, 0.0) >= amount for name, amount in actor.items()) for node in nodes):
+            names = [name for name, amount in actor.items() if amount]
+            each_node = Counter(", ".join(f"{name} {node.get(name, 0.0):g}" for name in names) for node in nodes)
+            problem = Problem(
+                "no node of the Ray cluster can hold an actor that this run asks for",
+                where=asked_by,
+                got=", ".join(f"{name} {actor[name]:g}" for name in names),
+                allowed="; ".join(
+                    f"{text} ({count} node{'' if count == 1 else 's'})" for text, count in each_node.items()
+                ),
+            )
+            raise ConfigError([problem])
 
 
 def _connect(config: RayConfig, num_local_cpus: int, note: Callable[[str], None]) -> None:

@@ -6,15 +6,18 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
+
+from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
 _LOOKS_AN_INTERVAL = 10
 _ALWAYS_SHOWN = ("CPU", "GPU")
 _TITLES = {"_RunnerActor": "env runner", "_LearnerActor": "learner"}
+_IN_GROUP = "_group_"  # between a resource's name and its placement group's id
 
 _log = logging.getLogger(__name__)
 
@@ -73,26 +76,58 @@ def waiting_actors() -> list[WaitingActor]:
     table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
     actors = [table_row.ActorTableData.FromString(row) for row in table]
     return [
-        WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), dict(actor.required_resources))
+        WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), _asked(actor.required_resources))
         for actor in actors
         if actor.owner_address.worker_id == this_worker and not actor.address.ip_address
     ]
 
 
+def find_lack_of_room(actors: Sequence[Any], seconds: float) -> Problem | None:
+    """Return a problem if no node has had a place for one of these actors.
+
+    Args:
+        actors: handles.
+        seconds: time that they have waited.
+    """
+    try:
+        ids = {actor._actor_id.binary() for actor in actors}
+        waiting = [actor for actor in waiting_actors() if actor.actor_id in ids]
+        if not waiting:
+            return None
+        what = f"the Ray cluster has had no room for {seconds:g} s: {_asked_text(waiting)}"
+        allowed = "a cluster with more room, fewer or smaller actors, or a longer time"
+        return Problem(what, "ray.actor_start_timeout_s", f"free: {_free_text(waiting)}", allowed)
+    except Exception as error:  # private to Ray, as below
+        _log.debug("Ray does not say who waits: %s: %s", type(error).__name__, error)
+        return None
+
+
 def waiting_text(waiting: list[WaitingActor], seconds: float) -> str:
     """Return a line that says who waits, what each asks for, and what is free."""
-    import ray
+    return f"waiting for resources for {seconds:.0f} s: {_asked_text(waiting)}; free: {_free_text(waiting)}"
 
+
+def _asked(required: Mapping[str, float]) -> dict[str, float]:
+    """Return resources without the names of placement groups and their bundles."""
+    plain = {name.partition(_IN_GROUP)[0]: amount for name, amount in required.items()}
+    return {name: amount for name, amount in plain.items() if name != "bundle"}
+
+
+def _asked_text(waiting: Sequence[WaitingActor]) -> str:
     counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)
-    asked = "; ".join(
+    return "; ".join(
         f"{count} {title}{'' if count == 1 else 's'}{' asks' if count == 1 else ', each asks'} for {amounts}"
         for (title, amounts), count in counts.items()
     )
+
+
+def _free_text(waiting: Sequence[WaitingActor]) -> str:
+    import ray
+
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     free: dict[str, float] = ray.available_resources()  # type: ignore[no-untyped-call]
     names = dict.fromkeys((*_ALWAYS_SHOWN, *(name for actor in waiting for name in actor.asked)))
-    shown = ", ".join(f"{name} {free.get(name, 0.0):g} of {there.get(name, 0.0):g}" for name in names)
-    return f"waiting for resources for {seconds:.0f} s: {asked}; free: {shown}"
+    return ", ".join(f"{name} {free.get(name, 0.0):g} of {there.get(name, 0.0):g}" for name in names)
 
 
 def _amounts(resources: Mapping[str, float]) -> str:

@@ -22,6 +22,7 @@ from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.operators import SelectExperiencesConfig
 from runner.config.optimizer import find_optimizer_problems
+from runner.config.placement_checks import find_placement_problems
 from runner.config.plans import (
     find_asynchrony_problems,
     find_buffer_problems,
@@ -72,6 +73,8 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
 
 def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     unread = composed.unread
+    if not unread & {"experiment", "algorithm", "env_runners", "learners", "evaluation"}:
+        yield from find_placement_problems(config, composed)
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
         yield from find_untrained_plan(config, composed.where)

@@ -18,6 +18,9 @@ from runner.config.sweep import POPULATIONS, SweepConfig
 
 Number = int | float
 
+DEFAULT_STRATEGY, SPREAD, PACK = "DEFAULT", "SPREAD", "PACK"
+STRATEGIES = (DEFAULT_STRATEGY, SPREAD, PACK)
+
 
 @dataclass(frozen=True)
 class EnvConfig:
@@ -100,6 +103,14 @@ class EnvRunnersConfig:
     metrics_num_episodes_for_smoothing: int = option(100, "finished episodes in the running means", minimum=1)
     num_cpus_per_env_runner: float = option(1.0, "logical CPUs asked of Ray for each remote runner", minimum=0)
     num_gpus_per_env_runner: float = option(0.0, "GPUs asked of Ray for each remote runner", minimum=0)
+    custom_resources_per_env_runner: dict[str, float] = option(
+        {}, "more logical resources asked of Ray for each remote runner: {name: amount}, as nodes were started with"
+    )
+    scheduling_strategy: str = option(
+        DEFAULT_STRATEGY,
+        "nodes of remote runners: DEFAULT as Ray likes, SPREAD over as many as possible, PACK onto as few as possible",
+        choices=STRATEGIES,
+    )
     sample_timeout_s: float = option(60.0, "a remote runner silent for longer counts as failed", unit="s", above=0)
     restart_failed_env_runners: bool = option(True, "restart a remote runner that failed; false ends the run")
     max_num_env_runner_restarts: int = option(1000, "restarts of all runners together before the run ends", minimum=0)
@@ -115,6 +126,12 @@ class EnvRunnersConfig:
         above=0,
     )
 
+    @property
+    def resources_per_env_runner(self) -> dict[str, float]:
+        """What a remote runner asks for, by Ray's names."""
+        asked = {"CPU": self.num_cpus_per_env_runner, "GPU": self.num_gpus_per_env_runner}
+        return asked | self.custom_resources_per_env_runner
+
 
 @dataclass(frozen=True)
 class LearnersConfig:
@@ -129,6 +146,14 @@ class LearnersConfig:
         "GPUs asked of Ray for each remote learner, or for the process of a trial that learns in it",
         minimum=0,
     )
+    custom_resources_per_learner: dict[str, float] = option(
+        {}, "more logical resources asked of Ray for each remote learner: {name: amount}, as nodes were started with"
+    )
+    scheduling_strategy: str = option(
+        DEFAULT_STRATEGY,
+        "nodes of remote learners: DEFAULT as Ray likes, SPREAD over as many as possible, PACK onto as few as possible",
+        choices=STRATEGIES,
+    )
     device: str = option("auto", "torch device of each learner; auto takes a GPU where it has one")
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
@@ -142,6 +167,11 @@ class LearnersConfig:
         "at a run's first update, check that the module's outputs for the sampled rows equal its outputs while acting",
     )
 
+    @property
+    def resources_per_learner(self) -> dict[str, float]:
+        """What a remote learner asks for, by Ray's names."""
+        return {"CPU": self.num_cpus_per_learner, "GPU": self.num_gpus_per_learner} | self.custom_resources_per_learner
+
 
 @dataclass(frozen=True)
 class RayConfig:
@@ -151,6 +181,13 @@ class RayConfig:
         None,
         "cluster to join: host:port, or auto for the one on this machine; local: start one; null: what the variable "
         "RAY_ADDRESS names, else local",
+    )
+    actor_start_timeout_s: float = option(
+        300.0,
+        "time in which an env runner or learner finds a place in the cluster and starts; without a place the run ends; "
+        "longer where an autoscaler starts machines",
+        unit="s",
+        above=0,
     )
 
 

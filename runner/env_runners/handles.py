@@ -10,6 +10,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+from runner.cluster.placement import Placement
+from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.own_code import problem_of
 from runner.env_runners.sample import Sample
@@ -24,8 +26,7 @@ _log = logging.getLogger(__name__)
 # Attribute of an error from an actor: the user's line that it came through, and what was given to it.
 _OWN_CODE = "line_and_arguments"
 
-# Many actors that start on few cores import torch one after the other.
-_START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 300.0
 _CLOSE_TIMEOUT_S = 3.0
 _LOOK_UP_S = 0.2
 
@@ -89,8 +90,10 @@ class RemoteHandle:
     Args:
         make_runner: pickled to the actor.
         index, generation: of the runner.
-        num_cpus, num_gpus: logical resources asked of Ray.
+        placement: asks Ray for its place.
         timeout_s: longest silence before the runner counts as lost; None: it may wait for others as long as it takes.
+        start_timeout_s: the same until its first answer, if longer. Many actors that start on few cores import torch
+            one after the other.
     """
 
     def __init__(
@@ -98,18 +101,19 @@ class RemoteHandle:
         make_runner: MakeEnvRunner,
         index: int,
         generation: int,
-        num_cpus: float,
-        num_gpus: float,
+        placement: Placement,
         timeout_s: float | None,
+        start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
         import ray
 
-        actor_class = ray.remote(_RunnerActor).options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
+        actor_class = ray.remote(_RunnerActor).options(**placement.place(), max_restarts=0)
         self._actor: Any = actor_class.remote(make_runner, index, generation)
         self._timeout_s = timeout_s
-        self._start_timeout_s = max(timeout_s or 0.0, _START_TIMEOUT_S)
+        self._start_timeout_s = max(timeout_s or 0.0, start_timeout_s)
         self._answered_s = 0.0  # time.monotonic() of the newest answer
         self._index = index
+        self._placement = placement
 
     def submit(self, method: str, *args: Any) -> Ticket:
         """Send the call to the actor."""
@@ -148,6 +152,9 @@ class RemoteHandle:
             )
             raise RunFailure(problem) from error
         except ray.exceptions.GetTimeoutError as error:
+            lack = None if self._answered_s else find_lack_of_room([self._actor], self._start_timeout_s)
+            if lack is not None:
+                raise RunFailure(lack) from error
             raise RunnerLost(f"{self._index} did not answer {method} within its timeout") from error
         except ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
@@ -173,3 +180,4 @@ class RemoteHandle:
         with suppress(ray.exceptions.RayError):  # it may be gone already, or hang
             ray.get(self._actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
         ray.kill(self._actor)
+        self._placement.leave()

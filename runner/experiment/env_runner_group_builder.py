@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cluster.placement import Placement
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import read_plan, steps_of
@@ -66,12 +67,13 @@ def build_env_runner_group(
     import ray
 
     sample_timeout_s = config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s
+    placement = Placement(runners.resources_per_env_runner, num_remote, runners.scheduling_strategy)
     make_remote = partial(
         RemoteHandle,
         make_runner,
-        num_cpus=runners.num_cpus_per_env_runner,
-        num_gpus=runners.num_gpus_per_env_runner,
+        placement=placement,
         timeout_s=None if config.env.is_external and not is_evaluation else sample_timeout_s,
+        start_timeout_s=config.ray.actor_start_timeout_s,
     )
     settings = _settings_of(config, num_remote)
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)

@@ -61,7 +61,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
         return build_local_learner_group(config, parts, Alone())
     _check_shared_out(config, parts)
     keeps_whole = any(module_parts.learner.needs_other_agents for module_parts in parts.values())
-    settings = (config.learners, lookback_of(config, parts), keeps_whole)
+    settings = (config.learners, lookback_of(config, parts), keeps_whole, config.ray.actor_start_timeout_s)
     return RemoteLearnerGroup(plan_learners(config, parts), networks_of(parts), *settings)
 
 

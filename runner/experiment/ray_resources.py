@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from runner.cluster import connected
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import PACK, SPREAD, ExperimentConfig
 
 
 def is_held_out_read_by_ray(config: ExperimentConfig) -> bool:
@@ -25,50 +25,56 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
     Raises:
         ConfigError: the cluster can never give the resources that the configuration asks for.
     """
-    runners, learners, evaluation = config.env_runners, config.learners, config.evaluation
-    num_runners = evaluation.evaluation_num_env_runners
-    asked_by = ["evaluation.evaluation_num_env_runners", "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"]
-    needs = needs_of(config)
-    if ENV_RUNNERS in needs:
-        num_runners += runners.num_env_runners
-        asked_by.insert(0, "env_runners.num_env_runners")
-    if config.engine == "inline":
-        num_runners = 0
-    num_cpus = num_runners * runners.num_cpus_per_env_runner + learners.num_learners * learners.num_cpus_per_learner
-    num_gpus = num_runners * runners.num_gpus_per_env_runner + learners.num_learners * learners.num_gpus_per_learner
-    if learners.num_learners:
-        asked_by.append("learners.num_learners, num_cpus_per_learner, num_gpus_per_learner")
-    if RECORDED_DATA in needs:
+    actors = _remote_actors(config)
+    wanted, asked_by = list(actors), _asked_by_actors(config)
+    if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import resources_asked_for
 
         for_data = resources_asked_for(config.offline)
-        num_cpus, num_gpus = num_cpus + for_data.num_cpus, num_gpus + for_data.num_gpus
+        wanted.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
         asked_by.append("offline.map_batches_kwargs (pre-learners, and one CPU to read)")
     elif is_held_out_read_by_ray(config):
-        num_cpus += 1
+        wanted.append({"CPU": 1.0})
         asked_by.append("evaluation.offline_evaluation_input_ (one CPU to read)")
-    elif num_runners == learners.num_learners == 0 and not config.offline.is_written_by_ray:
+    elif not actors and not config.offline.is_written_by_ray:
         yield
         return
     if config.offline.is_written_by_ray:
-        num_cpus += 1
+        wanted.append({"CPU": 1.0})
         asked_by.append("offline.output_write_method (one CPU to write)")
-    with connected(config.ray, num_cpus, num_gpus, ", ".join(asked_by), note):
+    with connected(config.ray, total(wanted), ", ".join(asked_by), note, actors):
         yield
+
+
+def _remote_actors(config: ExperimentConfig) -> list[dict[str, float]]:
+    """Return what each env runner and learner in a Ray actor asks for."""
+    runners, learners = config.env_runners, config.learners
+    num_runners = config.evaluation.evaluation_num_env_runners
+    num_runners += runners.num_env_runners if ENV_RUNNERS in needs_of(config) else 0
+    of_runners = [runners.resources_per_env_runner] * (0 if config.engine == "inline" else num_runners)
+    return of_runners + [learners.resources_per_learner] * learners.num_learners
+
+
+def _asked_by_actors(config: ExperimentConfig) -> list[str]:
+    """Return the options that `_remote_actors` goes by."""
+    keys = ["evaluation.evaluation_num_env_runners", "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"]
+    if ENV_RUNNERS in needs_of(config):
+        keys.insert(0, "env_runners.num_env_runners")
+    if config.env_runners.custom_resources_per_env_runner:
+        keys.append("env_runners.custom_resources_per_env_runner")
+    if config.learners.num_learners:
+        keys.append("learners.num_learners, num_cpus_per_learner, num_gpus_per_learner")
+    if config.learners.custom_resources_per_learner:
+        keys.append("learners.custom_resources_per_learner")
+    return keys
 
 
 def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
     """Return bundles: a CPU and a local learner's GPUs for the trainer, one more for each remote actor."""
-    runners = config.env_runners
-    needs = needs_of(config)
-    num_remote = config.evaluation.evaluation_num_env_runners
-    num_remote += runners.num_env_runners if ENV_RUNNERS in needs else 0
-    remote = {"CPU": runners.num_cpus_per_env_runner, "GPU": runners.num_gpus_per_env_runner}
     learners = config.learners
     local_learner_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
-    bundles = [{"CPU": 1.0, "GPU": local_learner_gpus}, *([remote] * (0 if config.engine == "inline" else num_remote))]
-    bundles += [{"CPU": learners.num_cpus_per_learner, "GPU": learners.num_gpus_per_learner}] * learners.num_learners
-    if RECORDED_DATA in needs:
+    bundles = [{"CPU": 1.0, "GPU": local_learner_gpus}, *_remote_actors(config)]
+    if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import resources_asked_for  # imports Ray Data's libraries
 
         for_data = resources_asked_for(config.offline)
@@ -78,6 +84,13 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
     return bundles
 
 
-def total(bundles: list[dict[str, float]]) -> dict[str, float]:
+def strategy_of(config: ExperimentConfig) -> str:
+    """Return the strategy of the placement group of a trial: SPREAD where its runners or its learners ask for it."""
+    strategies = (config.env_runners.scheduling_strategy, config.learners.scheduling_strategy)
+    return SPREAD if SPREAD in strategies else PACK
+
+
+def total(bundles: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Return the sum of bundles."""
-    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in ("CPU", "GPU")}
+    names = dict.fromkeys(("CPU", "GPU", *(name for bundle in bundles for name in bundle)))
+    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in names}

@@ -13,7 +13,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from runner.experiment.ray_resources import bundles_of
+from runner.experiment.ray_resources import bundles_of, strategy_of
 
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer
@@ -49,7 +49,8 @@ def make_trainable(
         @classmethod
         def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
             """Return a CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
-            return tune.PlacementGroupFactory(bundles_of(_config_of(config)))
+            experiment_config = _config_of(config)
+            return tune.PlacementGroupFactory(bundles_of(experiment_config), strategy_of(experiment_config))
 
         def setup(self, config: Mapping[str, Any]) -> None:
             self._trainer = trainer_class(_config_of(config))

@@ -35,6 +35,7 @@ _OTHER_NAMES = {
     "num_envs_per_worker": "num_envs_per_env_runner",
     "num_cpus_per_worker": "num_cpus_per_env_runner",
     "num_gpus_per_worker": "num_gpus_per_env_runner",
+    "custom_resources_per_worker": "custom_resources_per_env_runner",
     "evaluation_num_workers": "evaluation_num_env_runners",
     "recreate_failed_workers": "restart_failed_env_runners",
     "recreate_failed_env_runners": "restart_failed_env_runners",

@@ -12,6 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runner.cluster.placement import Placement
+from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import LearnersConfig
 from runner.episodes import nested
@@ -20,8 +22,6 @@ from runner.learners.learner_group import LearnerGroup
 from runner.learners.peers import PeerLost, Peers, ProcessGroup
 from runner.learners.train_batch import BatchReader
 
-# Actors that start on few cores import torch one after the other.
-_START_TIMEOUT_S = 300.0
 # A learner that misses a peer often fails before Ray tells which one died.
 _NAMING_TIMEOUT_S = 5.0
 
@@ -88,26 +88,28 @@ class LearnerActors:
 
     Args:
         make_learners: makes the learners of one actor.
-        config: number and resources of the actors.
+        config: number, resources and places of the actors.
+        start_timeout_s: until all are there. Actors that start on few cores import torch one after the other.
 
     Raises:
         LearnerLost: a learner is gone before all have joined.
         RunFailure: a learner cannot be made.
     """
 
-    def __init__(self, make_learners: MakeLearners, config: LearnersConfig) -> None:
+    def __init__(self, make_learners: MakeLearners, config: LearnersConfig, start_timeout_s: float) -> None:
         import ray
 
         self._num_learners = config.num_learners
-        actor_class = ray.remote(_LearnerActor).options(
-            num_cpus=config.num_cpus_per_learner, num_gpus=config.num_gpus_per_learner, max_restarts=0
-        )
+        self._placement = Placement(config.resources_per_learner, config.num_learners, config.scheduling_strategy)
         make = (make_learners, config.torch_num_threads)
-        self.actors: list[Any] = [actor_class.remote(*make) for _ in range(config.num_learners)]
+        self.actors: list[Any] = [
+            ray.remote(_LearnerActor).options(**self._placement.place(), max_restarts=0).remote(*make)
+            for _ in range(config.num_learners)
+        ]
         try:
-            [address] = self._wait([self.actors[0].free_address.remote()], _START_TIMEOUT_S)
+            [address] = self._wait([self.actors[0].free_address.remote()], start_timeout_s)
             joins = [actor.join.remote(rank, self._num_learners, address) for rank, actor in enumerate(self.actors)]
-            self._wait(joins, _START_TIMEOUT_S)
+            self._wait(joins, start_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -128,6 +130,7 @@ class LearnerActors:
 
         for actor in self.actors:
             ray.kill(actor)
+            self._placement.leave()
 
     def _wait(self, calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
         import ray
@@ -145,7 +148,7 @@ class LearnerActors:
                 failures.append(self._failure(error, list(calls).index(done[0])))
         if failures:
             raise next((failure for failure in failures if isinstance(failure, RunFailure)), failures[0])
-        if pending:
+        if pending and timeout_s is not None:
             raise self._not_started(len(pending), timeout_s)
         return [answers[call] for call in calls]
 
@@ -168,10 +171,12 @@ class LearnerActors:
         text = f"{type(cause).__name__}: {cause}" if cause else str(error).strip().splitlines()[-1]
         return RunFailure(Problem(f"{name} failed: {text}", "its Ray actor; the stack trace is in runner.log"))
 
-    def _not_started(self, num_missing: int, timeout_s: float | None) -> RunFailure:
+    def _not_started(self, num_missing: int, timeout_s: float) -> RunFailure:
+        lack = find_lack_of_room(self.actors, timeout_s)
+        if lack is not None:
+            return RunFailure(lack)
         what = f"{num_missing} of {self._num_learners} learners did not start within {timeout_s:g} s"
-        where = "learners.num_learners, num_cpus_per_learner, num_gpus_per_learner"
-        return RunFailure(Problem(what, where, allowed="what the cluster has free at the moment"))
+        return RunFailure(Problem(what, "ray.actor_start_timeout_s"))
 
 
 def _writable(rollout: Rollout) -> Rollout:

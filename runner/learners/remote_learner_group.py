@@ -43,6 +43,7 @@ class RemoteLearnerGroup:
         config: number and resources of the learners, and the limit of restarts.
         num_lookback: past steps that a chunk can see which is cut between two learners.
         keeps_whole: each learner also gets the rows of all, to read; see `Rollout.whole`.
+        start_timeout_s: see `LearnerActors`.
 
     Raises:
         RunFailure: a learner cannot be made.
@@ -55,9 +56,11 @@ class RemoteLearnerGroup:
         config: LearnersConfig,
         num_lookback: int,
         keeps_whole: bool = False,
+        start_timeout_s: float = 300.0,
     ) -> None:
         self.num_learners = config.num_learners
         self._make_learners, self._config, self._num_lookback = make_learners, config, num_lookback
+        self._start_timeout_s = start_timeout_s
         self._keeps_whole = keeps_whole
         self._modules = dict(modules)
         self._parameters = {module_id: FlatParameters(module) for module_id, module in modules.items()}
@@ -157,7 +160,7 @@ class RemoteLearnerGroup:
     def _running(self) -> LearnerActors:
         """Return learners in the newest state, starting them if needed."""
         if self._actors is None:
-            self._actors = LearnerActors(self._make_learners, self._config)
+            self._actors = LearnerActors(self._make_learners, self._config, self._start_timeout_s)
             if self._states:
                 self._actors.call("set_state", self._complete_states())
             if self._make_readers is not None:

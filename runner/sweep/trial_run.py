@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from runner.experiment.ray_resources import bundles_of
+from runner.experiment.ray_resources import bundles_of, strategy_of
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ class TrialRun(tune.Trainable):
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
         """Return what its experiment asks for."""
-        return tune.PlacementGroupFactory(bundles_of(compose_trial(config[RUN])[1]))
+        experiment = compose_trial(config[RUN])[1]
+        return tune.PlacementGroupFactory(bundles_of(experiment), strategy_of(experiment))
 
     def setup(self, config: Mapping[str, Any]) -> None:
         """Begin the first trial."""

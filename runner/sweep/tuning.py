@@ -9,6 +9,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from contextlib import ExitStack
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -59,13 +60,14 @@ def run_sweep(
         ConfigError: the cluster can never hold one of its trials; nothing was started.
     """
     config = configs[0]
-    largest = [total(bundles_of(one)) for one in configs]
+    bundles = [bundles_of(one) for one in configs]
+    totals = [total(one) for one in bundles]
+    largest = {name: max(one.get(name, 0.0) for one in totals) for name in dict.fromkeys(chain(*totals))}
     asked_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
     display.start(folder)
     with ExitStack() as stack:
         stack.enter_context(interrupts())
-        num_cpus, num_gpus = (max(one[name] for one in largest) for name in ("CPU", "GPU"))
-        stack.enter_context(connected(config.ray, num_cpus, num_gpus, asked_by, display.note))
+        stack.enter_context(connected(config.ray, largest, asked_by, display.note, list(chain(*bundles))))
         sweep = _Sweep(space, config, folder, config_dir, display)
         stack.callback(sweep.finish)
         stack.callback(display.finish, folder)

@@ -35,7 +35,7 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import RayConfig
 notes = []
 try:
-    with connected(RayConfig(sys.argv[1] or None), 1, 0, "env_runners.num_env_runners", notes.append):
+    with connected(RayConfig(sys.argv[1] or None), {"CPU": 1}, "env_runners.num_env_runners", notes.append):
         address, num_cpus = ray.get_runtime_context().gcs_address, ray.cluster_resources()["CPU"]
     print(json.dumps({"address": address, "num_cpus": num_cpus, "notes": notes, "left": not ray.is_initialized()}))
 except ConfigError as error:

@@ -42,6 +42,22 @@ MISTAKES: dict[str, list[str]] = {
     "schedule_out_of_range": ["algorithm.lr=[[0,-1e-3]]"],
     "large_minibatch": ["algorithm.minibatch_size=5000"],
     "empty_stop": ["~stop"],
+    "placement_without_actors": [
+        "env_runners.scheduling_strategy=SPREAD",
+        "learners.scheduling_strategy=PACK",
+        "learners.custom_resources_per_learner={rack: 1}",
+    ],
+    "placement_inline": ["engine=inline", "env_runners.num_env_runners=2", "env_runners.scheduling_strategy=SPREAD"],
+    "placement_of_nothing": [
+        "env_runners.num_env_runners=2",
+        "env_runners.num_cpus_per_env_runner=0",
+        "env_runners.scheduling_strategy=PACK",
+    ],
+    "odd_custom_resources": [
+        "env_runners.num_env_runners=2",
+        "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}",
+    ],
+    "gpus_of_a_learner": ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
     "stop_at_text": ["stop.training_iteration=many"],
     "no_environment": ["env=none"],
     "option_null": ["env=null"],

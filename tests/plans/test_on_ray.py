@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.cluster.placement import Placement
 from runner.config.operators import AsyncGradientsConfig, ParallelRolloutsConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, RunnerLost
@@ -174,7 +175,9 @@ def make_handle(request: pytest.FixtureRequest) -> Any:
 
     def make() -> RunnerHandle:
         remote = request.param == "remote"
-        made.append(RemoteHandle(make_clerk, 0, 0, 0.1, 0.0, 30.0) if remote else LocalHandle(make_clerk, 0, 0))
+        made.append(
+            RemoteHandle(make_clerk, 0, 0, Placement({"CPU": 0.1}), 30.0) if remote else LocalHandle(make_clerk, 0, 0)
+        )
         return made[-1]
 
     yield make
@@ -216,7 +219,7 @@ def test_a_call_that_fails_fails_alone(make_handle: MakeHandle) -> None:
 
 @pytest.mark.ray
 def test_tickets_of_a_runner_that_died_are_ready_and_say_so(ray_cluster: None) -> None:
-    handle = RemoteHandle(make_clerk, 0, 0, 0.1, 0.0, 30.0)
+    handle = RemoteHandle(make_clerk, 0, 0, Placement({"CPU": 0.1}), 30.0)
     handle.submit("answer", 1).result()
     tickets = [handle.submit("die"), handle.submit("answer", 2)]
     wait_any(tickets)
@@ -230,7 +233,7 @@ def test_tickets_of_a_runner_that_died_are_ready_and_say_so(ray_cluster: None) -
 @pytest.mark.ray
 def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
     timeout_s = 4.0
-    handle = RemoteHandle(make_clerk, 0, 0, 0.1, 0.0, timeout_s)
+    handle = RemoteHandle(make_clerk, 0, 0, Placement({"CPU": 0.1}), timeout_s)
     handle.submit("answer", 1).result()
     silent = handle.submit("answer", 2, 60.0)
     wait_any([silent])
@@ -270,7 +273,7 @@ class SlowClerk(Clerk):
 def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluster: None, tmp_path: Path) -> None:
     """Two plans of the same runners; the answer of the first one is ready, and the second one holds its turn."""
     gates = [tmp_path / "1", tmp_path / "2"]
-    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_slow_clerk, i, g, 0.1, 0.0, WAIT_S), 1, {}, 0)
+    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_slow_clerk, i, g, Placement({"CPU": 0.1}), WAIT_S), 1, {}, 0)
     group.set_weights({})
     group.shared_state = {"gates": str(tmp_path)}
     options, metrics = AsyncGradientsConfig(), RunMetrics(1)
@@ -293,7 +296,7 @@ def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluste
 def test_a_sample_at_the_bound_of_lag_is_waited_for(ray_cluster: None, tmp_path: Path) -> None:
     """Runner 0 does not answer; runner 1's answers are taken until two updates were made since runner 0 was asked."""
     make_runner = partial(make_gated_clerk, tmp_path)
-    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_runner, i, g, 0.1, 0.0, WAIT_S), 2, {}, 0)
+    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_runner, i, g, Placement({"CPU": 0.1}), WAIT_S), 2, {}, 0)
     group.set_weights({})
     (tmp_path / "1").touch()
     options = ParallelRolloutsConfig(mode="async", max_weights_lag=2)

@@ -194,8 +194,8 @@ def wait_until(is_true: Callable[[], bool], seconds: float = 90.0) -> None:
             ["seed=1", "stop.num_env_steps_sampled_lifetime=10,20", "sweep.scheduler=asha"],
             "differs between",
         ),
-        (["seed=1,2", "learners.num_learners=1", "learners.num_gpus_per_learner=64"], "GPU 64"),
-        (["seed=1,2", "learners.num_gpus_per_learner=64"], "GPU 64"),
+        (["seed=1,2", "learners.num_learners=64", "learners.num_gpus_per_learner=1"], "GPU 64"),
+        (["seed=1,2", "learners.num_gpus_per_learner=64"], "several GPUs are several learners"),
         (["seed=1,2", "algorithm.lr=tag(lag,interval(1,2))"], "unknown tag lag"),
     ],
 )

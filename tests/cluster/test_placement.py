@@ -1,0 +1,107 @@
+"""What remote actors ask of Ray: custom resources, and places that a placement group holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from runner.cluster.placement import Placement
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+from runner.experiment.ray_resources import bundles_of, strategy_of, total
+from runner.experiment.trainer import Trainer
+from tests.conftest import QUICK, WAIT_S
+
+TWO_RUNNERS = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_runner=0.5")
+
+
+def config_of(*overrides: str) -> ExperimentConfig:
+    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", "evaluation=none", *overrides]))
+
+
+def test_a_trial_asks_for_custom_resources_too() -> None:
+    of_runners = (*TWO_RUNNERS, "env_runners.custom_resources_per_env_runner={license: 0.5}")
+    of_learners = ("learners.num_learners=1", "learners.custom_resources_per_learner={rack: 2}")
+    bundles = bundles_of(config_of(*of_runners, *of_learners))
+    runner, learner = {"CPU": 0.5, "GPU": 0.0, "license": 0.5}, {"CPU": 1.0, "GPU": 0.0, "rack": 2.0}
+    assert bundles == [{"CPU": 1.0, "GPU": 0.0}, runner, runner, learner]
+    assert total(bundles) == {"CPU": 3.0, "GPU": 0.0, "license": 1.0, "rack": 2.0}
+
+
+def test_a_trial_that_learns_in_its_process_asks_for_its_gpu() -> None:
+    assert bundles_of(config_of("learners.num_gpus_per_learner=0.5")) == [{"CPU": 1.0, "GPU": 0.5}]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "strategy"),
+    [
+        (["env_runners.scheduling_strategy=SPREAD"], "SPREAD"),
+        (["learners.num_learners=1", "learners.scheduling_strategy=SPREAD"], "SPREAD"),
+        (["env_runners.scheduling_strategy=PACK"], "PACK"),
+        ([], "PACK"),
+    ],
+)
+def test_the_group_of_a_trial_spreads_where_its_actors_do(overrides: list[str], strategy: str) -> None:
+    assert strategy_of(config_of(*TWO_RUNNERS, *overrides)) == strategy
+
+
+@pytest.mark.ray
+def test_custom_resources_that_are_not_there_are_refused(ray_cluster: None) -> None:
+    overrides = [*QUICK, *TWO_RUNNERS, "env_runners.custom_resources_per_env_runner={license: 1}"]
+    with pytest.raises(ConfigError, match=r"can never give[\s\S]*got +license 2[\s\S]*allowed +license 0"):
+        Trainer.from_experiment("ppo_cartpole", overrides)
+
+
+class Occupant:
+    """Has a place."""
+
+    def __init__(self, options: Any = None) -> None:
+        self._options = options
+
+    def is_there(self) -> bool:
+        return True
+
+
+@pytest.mark.ray
+def test_packed_places_are_reserved_until_the_last_actor_has_left(ray_cluster: None) -> None:
+    import ray
+
+    def states() -> list[str]:
+        return sorted(one["state"] for one in ray.util.placement_group_table().values())
+
+    before = states()
+    placement = Placement({"CPU": 0.5, "GPU": 0.0}, 2, "PACK")
+    actors = [ray.remote(Occupant).options(**placement.place()).remote() for _ in range(2)]
+    assert ray.get([actor.is_there.remote() for actor in actors], timeout=WAIT_S) == [True, True]
+    assert states() == sorted([*before, "CREATED"])
+    for left in (1, 0):
+        ray.kill(actors.pop())
+        placement.leave()
+        assert states() == sorted([*before, "CREATED" if left else "REMOVED"])
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("strategy", ["DEFAULT", "SPREAD", "PACK"])
+def test_actors_of_a_trial_take_the_places_of_its_group(strategy: str, ray_cluster: None) -> None:
+    """The group has all four CPUs: an actor that leaves it finds no place."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    def trial(strategy: str) -> bool:
+        placement = Placement({"CPU": 2.0, "GPU": 0.0}, 1, strategy)
+        actor = ray.remote(Occupant).options(**placement.place()).remote()
+        is_there: bool = ray.get(actor.is_there.remote(), timeout=20)
+        placement.leave()
+        return is_there
+
+    group = ray.util.placement_group([{"CPU": 2}, {"CPU": 2}])
+    in_group = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+    try:
+        assert ray.get(
+            ray.remote(trial).options(num_cpus=2, scheduling_strategy=in_group).remote(strategy), timeout=WAIT_S
+        )
+    finally:
+        ray.util.remove_placement_group(group)
