@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.checkpoints.trust import TRAINING
 from runner.cli import module_only
-from runner.cli.arguments import Arguments, parse_arguments
+from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import (
@@ -87,8 +87,11 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
 
 def _recorded_schedule(stored: StoredRun) -> dict[str, list[int]]:
     """Return in which order the run took samples after the checkpoint."""
-    iteration = int(stored.manifest["result"]["training_iteration"])
-    return ScheduleLog(stored.checkpoint.parent.parent).after(iteration)
+    run_dir = stored.checkpoint.parent.parent
+    if stored.run_dir.resolve() == run_dir.resolve():
+        what = "--replay-schedule would write over the schedule that it follows"
+        raise UsageError(f"{what}\n   allowed  another run dir: hydra.run.dir=outputs/again")
+    return ScheduleLog(run_dir).after(int(stored.manifest["result"]["training_iteration"]))
 
 
 def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:

@@ -323,7 +323,9 @@ class ApexDQNConfig(DQNConfig):
         0.4, "share of random actions of the first sub-environment", minimum=0, maximum=1, is_schedule=True
     )
     epsilon_exponent: float = option(
-        7.0, "sub-environment i of N of a runner has epsilon^(1 + epsilon_exponent i / (N - 1))", minimum=0
+        7.0,
+        "sub-environment i of N of a runner has epsilon^(1 + epsilon_exponent i / (N - 1)); a single one epsilon",
+        minimum=0,
     )
     training_intensity: float | None = option(
         1.0, "trained env steps for each sampled one; null: as many items are trained on as are sampled", above=0

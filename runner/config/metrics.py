@@ -47,7 +47,8 @@ _ONLINE_METRICS: Mapping[str, str] = {
 }
 
 _ASYNC_METRICS: Mapping[str, str] = {
-    WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over trained steps",
+    WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over sampled steps; "
+    "without replayed ones",
     WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
     IDLE_S: "seconds that remote env runners waited to be asked, of all of them together, for what this iteration took",
     NUM_READY: "samples that were ready at the end of the iteration and had not been taken",

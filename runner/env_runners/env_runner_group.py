@@ -79,7 +79,7 @@ class EnvRunnerGroup:
         self.counts: dict[str, int] = {}
         self._counts_of: dict[int, Mapping[str, int]] = {}
         self.in_flight: list[RunnerTicket] = []
-        self.awaited: list[RunnerTicket] = []
+        self.awaited: dict[RunnerTicket, None] = {}
 
     @property
     def num_runners(self) -> int:
@@ -155,12 +155,13 @@ class EnvRunnerGroup:
 
         A ticket that is ready and belongs to a plan that has no turn ends no wait.
         """
-        awaited, self.awaited = list(dict.fromkeys(self.awaited)), []  # a plan may have found one twice
+        awaited, self.awaited = list(self.awaited), {}
         wait_any(awaited or self.in_flight)
 
     def collect(self, ticket: RunnerTicket) -> Sample:
         """Wait for the sample of a ticket in flight, and merge its state of pieces into the shared one."""
         self.in_flight.remove(ticket)
+        self.awaited.pop(ticket, None)
         sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
         merged = [self.shared_state] if self.shared_state else []
         self._take_in([sample], self.shared_state_of([sample], merged))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from functools import partial
 
 import gymnasium as gym
 
@@ -62,7 +61,7 @@ def _use_actors(buffer: ShardedReplayBuffer, config: ExperimentConfig) -> None:
     if runners.num_env_runners > 0 and config.engine != "inline":
         most = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
         restarts = Restarts(most, "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts")
-        buffer.use_shards(RemoteShard, partial(restarts.add, losses_in_a_row=1))
+        buffer.use_shards(RemoteShard, restarts)
 
 
 def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:

@@ -158,6 +158,7 @@ class Trainer:
         if config.evaluation.video:  # what cannot be filmed is told before anything is trained
             self._make_filmer()
         self._results = make_plan(self.resources)
+        self.resources.take_schedule()  # they are recorded from now on
 
     def _warn_of_outside(self, problem: Problem) -> None:
         self._warn(

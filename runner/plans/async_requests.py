@@ -34,7 +34,7 @@ class AsyncRequests:
         sample_class: of the answers.
 
     Attributes:
-        schedule: what `next_ready` has returned so far, the number of a runner or NONE_READY.
+        schedule: what `next_ready` has returned so far, the number of a runner or NONE_READY; None: nobody asks for it.
         to_follow: what it returns next, in the place of whatever is ready.
     """
 
@@ -56,7 +56,7 @@ class AsyncRequests:
         self._options = options
         self._tickets: list[RunnerTicket] = []
         self._num_left = self._num_at_once
-        self.schedule: list[int] = []
+        self.schedule: list[int] | None = None
         self.to_follow: deque[int] = deque()
 
     @property
@@ -75,10 +75,11 @@ class AsyncRequests:
                     self._tickets.append(self._request(index))
         takeable = self._takeable()
         ticket = self._followed() if self.to_follow else self._ready(takeable)
-        self.schedule.append(NONE_READY if ticket is None else ticket.index)
+        if self.schedule is not None:
+            self.schedule.append(NONE_READY if ticket is None else ticket.index)
         if ticket is None:
             self._num_left = self._num_at_once
-            self._env_runners.awaited += takeable
+            self._env_runners.awaited |= dict.fromkeys(takeable)
             return None
         self._num_left -= 1
         self._tickets.remove(ticket)
@@ -132,11 +133,18 @@ class AsyncRequests:
             {"runner": ticket.index, "weights_seq_no": ticket.weights_seq_no, "answer": ticket.result().get_state()}
             for ticket in self._tickets
         ]
-        return {"answers": answers, "num_left": self._num_left}
+        schedule = list(self.schedule or ())
+        return {
+            "answers": answers,
+            "num_left": self._num_left,
+            "schedule": schedule,
+            "to_follow": list(self.to_follow),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the answers of `get_state`."""
         self._num_left = int(state["num_left"])
+        self.schedule, self.to_follow = list(state.get("schedule", ())), deque(state.get("to_follow", ()))
         self._tickets = [
             self._env_runners.answered(
                 int(one["runner"]), int(one["weights_seq_no"]), self._sample_class.from_state(one["answer"])

@@ -23,6 +23,7 @@ def item_to_state(item: Item) -> dict[str, Any]:
             "rollout": rollout_to_state(item.rollout),
             "origins": _origins_to_state(item),
             "replay_rows": {name: dict(rows) for name, rows in item.replay_rows.items()},
+            "broken_off": list(item.broken_off),
         }
     if isinstance(item, Gradients):
         gradients = item.gradients.get_state()
@@ -43,7 +44,7 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
     kind = state["kind"]
     if kind == EXPERIENCES:
         rollout, replay_rows = rollout_from_state(state["rollout"]), _known_rows(state, resources)
-        return Experiences(rollout, _origins_from_state(state), replay_rows)
+        return Experiences(rollout, _origins_from_state(state), replay_rows, tuple(state.get("broken_off", ())))
     if kind == GRADIENTS:
         from runner.learners.gradients import GroupGradients
 

@@ -57,11 +57,13 @@ class Experiences(Item):
         rollout: the steps, a column block for each module.
         origins: of the runners that sampled them.
         replay_rows: replay buffer -> module id -> (B,) its row in which each chunk begins; empty: not replayed.
+        broken_off: ids of episodes that neither ended nor go on.
     """
 
     rollout: Rollout
     origins: tuple[Origin, ...] = ()
     replay_rows: ReplayRows = field(default_factory=dict)
+    broken_off: tuple[str, ...] = ()
 
     @property
     def num_env_steps(self) -> int:

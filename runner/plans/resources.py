@@ -18,6 +18,7 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
 from runner.learners.remote_learner_group import Learners
 from runner.pipelines.raw_observations import Standardisation
+from runner.plans.async_requests import AsyncRequests
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Item, Origin
@@ -26,7 +27,6 @@ from runner.replay import ReplayBuffer
 
 if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
     from runner.offline.training.offline_data import OfflineData
-    from runner.plans.async_requests import AsyncRequests
 
 
 class Resource(Protocol):
@@ -189,17 +189,17 @@ class Resources:
     def _requests(self) -> dict[str, AsyncRequests]:
         """The requests of operators that ask env runners while the plan goes on, by operator."""
         found = {name: getattr(operator, "requests", None) for name, operator in self.operators.items()}
-        return {name: requests for name, requests in found.items() if requests is not None}
+        return {name: requests for name, requests in found.items() if isinstance(requests, AsyncRequests)}
 
     def take_schedule(self) -> dict[str, list[int]]:
         """Return for each asynchronous operator whose samples it has taken since the last call, see `AsyncRequests`."""
         schedule = {}
         for name, requests in self._requests.items():
-            schedule[name], requests.schedule = requests.schedule, []
+            schedule[name], requests.schedule = requests.schedule or [], []
         return schedule
 
     def follow_schedule(self, schedule: Mapping[str, Sequence[int]]) -> None:
-        """Take samples in the order of a schedule from now on, until it ends.
+        """Take samples in the order of a schedule of the running iteration and later ones, until it ends.
 
         Raises:
             ConfigError: it is of another plan.
@@ -208,7 +208,8 @@ class Resources:
             if name not in self._requests:
                 known = ", ".join(self._requests) or "no operator of this plan samples asynchronously"
                 raise ConfigError([Problem("the recorded schedule is of another plan", "algorithm.plan", name, known)])
-            self._requests[name].to_follow.extend(numbers)
+            requests = self._requests[name]
+            requests.to_follow = deque(numbers[len(requests.schedule or ()) :])  # without what has been taken already
 
     def report(self) -> Result:
         """Return the metrics of the resources at the end of an iteration."""

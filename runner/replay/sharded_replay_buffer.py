@@ -19,6 +19,7 @@ from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.replay.replay_buffer import BufferEmpty, Replayed
 from runner.replay.row_ring import Rows
 from runner.replay.shards import Answer, LocalShard, MakeBuffer, Shard, ShardLost, with_values
+from runner.restarts import Restarts
 from runner.streams import restore_stream, stream_state
 
 MakeShard = Callable[[MakeBuffer], Shard]
@@ -33,11 +34,13 @@ class _Drawn(NamedTuple):
 
 
 class ShardedReplayBuffer(PrioritizedReplayBuffer):
-    """Prioritised buffers, shards, that are written and sampled in turn (Horgan et al., 2018, section 3 of
+    """Prioritised buffers, shards, that are sampled in turn (Horgan et al., 2018, section 3 of
     https://arxiv.org/abs/1803.00933).
 
-    Each sample is of one shard, and is drawn while the update before it goes on: it does not know that update's
-    priorities. A shard whose process is lost begins empty; its experiences are gone, and the run goes on.
+    An episode stays in one shard, and so do all that an env runner samples while its episodes go on: shards are
+    written in turn by env runners, and more of them than env runners stay empty. Each sample is of one shard, and is
+    drawn while the update before it goes on: it does not know that update's priorities. A shard whose process is lost
+    begins empty; its experiences are gone, and the run goes on.
 
     Args:
         capacity: env steps of each module that all shards keep together.
@@ -60,25 +63,27 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         if not isinstance(num_shards, int) or num_shards < 1:
             raise ValueError(f"num_shards must be an integer of 1 or more, got {num_shards!r}")
         super().__init__(capacity, 1, n_step, gamma, 0, alpha, beta)
-        self.num_shards, self.num_restarts = num_shards, 0
+        self.num_shards = num_shards
         make = partial(PrioritizedReplayBuffer, max(2, capacity // num_shards), 1, n_step, gamma, 0, alpha, beta)
         self._make_buffer: MakeBuffer = make
-        self._on_loss: Callable[[str], None] = lambda loss: None
+        self._restarts = Restarts(0, "")  # shards in this process are not lost
+        self._losses_in_a_row = [0] * num_shards
         self._held: list[set[str]] = []  # modules of which a shard has experiences
+        self._shard_of: dict[str, int] = {}  # episode that goes on -> its shard
         self._next_written = self._next_sampled = 0
         self._drawn: _Drawn | None = None
         self.use_shards(LocalShard)
 
     # -- shards ------------------------------------------------------------------------------------------------------
 
-    def use_shards(self, make_shard: MakeShard, on_loss: Callable[[str], None] | None = None) -> None:
+    def use_shards(self, make_shard: MakeShard, restarts: Restarts | None = None) -> None:
         """Keep the experiences in shards of `make_shard`, from before the first ones on.
 
         Args:
             make_shard: makes a shard around a buffer.
-            on_loss: is told which shard was lost, and raises where the run shall end; None: it shall not.
+            restarts: of lost shards; raises where the run shall end.
         """
-        self._make_shard, self._on_loss = make_shard, on_loss or self._on_loss
+        self._make_shard, self._restarts = make_shard, restarts or self._restarts
         self._shards = [make_shard(self._make_buffer) for _ in range(self.num_shards)]
         self._held = [set() for _ in self._shards]
 
@@ -94,8 +99,10 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             self._prepare(index)
 
     def _replace(self, index: int, lost: ShardLost) -> None:
-        self._on_loss(f"replay shard {index} {lost}")
-        self.num_restarts += 1
+        self._losses_in_a_row[index] += 1
+        self._restarts.add(f"replay shard {index} {lost}", self._losses_in_a_row[index])
+        if self._drawn is not None and self._drawn.shard == index:
+            self._drawn = None
         self._shards[index].close()
         self._shards[index] = self._make_shard(self._make_buffer)
         self._held[index] = set()
@@ -118,7 +125,9 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         while True:
             try:
                 if answer is not None:
-                    return answer()
+                    value = answer()
+                    self._losses_in_a_row[index] = 0
+                    return value
             except ShardLost as lost:
                 self._replace(index, lost)
             answer = self._call(index, method, *arguments)
@@ -126,9 +135,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     # -- experiences -------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the env steps that can be sampled; 0 until each shard has some."""
-        lengths = self._call_all("__len__")
-        return sum(lengths) if all(lengths) else 0
+        """Return the env steps that can be sampled, of all shards."""
+        return sum(self._call_all("__len__"))
 
     @property
     def module_ids(self) -> list[str]:
@@ -137,25 +145,41 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
 
     @property
     def is_full(self) -> bool:
-        """Whether all shards are full."""
-        return all(self._call_all("is_full"))
+        """Whether a shard is full."""
+        return any(self._call_all("is_full"))
 
     def add(self, rollout: Rollout) -> None:
-        """Write the experiences to the shard whose turn it is."""
-        index = self._next_written
-        self._next_written = (index + 1) % self.num_shards
+        """Write the experiences to the shard that has the episodes before them, or whose turn it is."""
+        index = self._shard_for(rollout)
         while self._call(index, "add", rollout) is None:
             pass
         self._held[index] |= {module_id for module_id, block in rollout.blocks.items() if block.num_rows}
+
+    def _shard_for(self, rollout: Rollout) -> int:
+        blocks = rollout.blocks.values()
+        known = (self._shard_of[id_] for block in blocks for id_ in block.episode_ids if id_ in self._shard_of)
+        index = next(known, None)
+        if index is None:
+            index = self._next_written
+            self._next_written = (index + 1) % self.num_shards
+        for block in blocks:
+            for id_, is_over in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):
+                if is_over:
+                    self._shard_of.pop(id_, None)
+                else:
+                    self._shard_of[id_] = index
+        return index
 
     def sample(self, num_env_steps: int, num_env_steps_sampled: int = 0) -> Replayed:
         """Return the sample that was drawn ahead, and draw the next one; see `ReplayBuffer`."""
         drawn, self._drawn = self._drawn, None
         if drawn is None or drawn.num_env_steps != num_env_steps:
+            self._next_sampled = self._next_sampled if drawn is None else drawn.shard
             drawn = self._draw(num_env_steps, num_env_steps_sampled)
         while True:
             try:
                 replayed = drawn.answer()
+                self._losses_in_a_row[drawn.shard] = 0
                 break
             except ShardLost as lost:
                 self._replace(drawn.shard, lost)
@@ -177,11 +201,12 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         raise BufferEmpty("no shard has experiences")
 
     def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
-        """Set the priorities of rows (B,) of one sample; see `PrioritizedReplayBuffer`."""
-        errors = self.checked_errors(module_id, rows, td_errors)
-        index = int(rows[0]) % self.num_shards
-        if module_id in self._held[index]:
-            self._call(index, "update_priorities", module_id, rows // self.num_shards, errors)
+        """Set the priorities of rows (B,) of one sample or several; see `PrioritizedReplayBuffer`."""
+        errors, shards = self.checked_errors(module_id, rows, td_errors), rows % self.num_shards
+        for index in np.unique(shards).tolist():
+            is_here = shards == index
+            if module_id in self._held[index]:
+                self._call(index, "update_priorities", module_id, rows[is_here] // self.num_shards, errors[is_here])
 
     def metrics(self) -> dict[str, float | int | None]:
         """Return what all shards hold, and the mean priority."""
@@ -191,22 +216,29 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         return {
             "capacity": self.capacity * max(1, len(self.module_ids)),
             **summed,
-            "age_of_oldest": max(one["age_of_oldest"] for one in of_shards),
+            "age_of_oldest": self.num_shards * max(one["age_of_oldest"] for one in of_shards),
             "mean_priority": sum(weighted) / summed["num_env_steps"] if weighted else None,
-            "num_shard_restarts": self.num_restarts,
+            "num_shard_restarts": self._restarts.count,
         }
 
     # -- what is kept ------------------------------------------------------------------------------------------------
 
     def get_state(self, has_experiences: bool = True) -> dict[str, Any]:
         """Return the states of all shards, whose turn it is, and the sample that was drawn ahead."""
+        shards = self._call_all("get_state", has_experiences)
         drawn = self._drawn
-        replayed = None if drawn is None or not has_experiences else drawn.answer()
-        if drawn is not None and replayed is not None:
-            self._drawn = drawn._replace(answer=lambda: replayed)
+        replayed = None
+        if drawn is not None and has_experiences:
+            try:
+                replayed = drawn.answer()
+                self._drawn = drawn._replace(answer=lambda: replayed)
+            except ShardLost as lost:
+                self._replace(drawn.shard, lost)
         return {
             "has_experiences": has_experiences,
-            "shards": self._call_all("get_state", has_experiences),
+            "shards": shards,
+            "shard_of": dict(self._shard_of) if has_experiences else {},
+            "num_restarts": self._restarts.count,
             "held": [sorted(held) if has_experiences else [] for held in self._held],
             "next": [self._next_written, self._next_sampled],
             "drawn": None if drawn is None or replayed is None else _drawn_state(drawn, replayed),
@@ -218,6 +250,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         for index, of_shard in enumerate(state["shards"]):
             self._answer_of(index, None, "set_state", with_values(of_shard))
         self._held = [set(held) for held in state["held"]]
+        self._shard_of = {id_: int(index) for id_, index in state["shard_of"].items()}
+        self._restarts.count = int(state["num_restarts"])
         self._next_written, self._next_sampled = map(int, state["next"])
         self._drawn = None if state["drawn"] is None else _drawn_from_state(state["drawn"])
         restore_stream(self._stream, state["stream"])

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from runner.config.errors import RunnerError
+from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.interrupts import Interrupted, is_interrupted
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.segments import Segment, SegmentFile
 
@@ -19,6 +20,7 @@ Answer = Callable[[], Any]
 
 # Calls of an actor that may wait before the caller does.
 _MOST_WAITING = 4
+_LOOK_UP_S = 0.2
 
 
 class ShardLost(Exception):
@@ -74,12 +76,18 @@ class RemoteShard:
         import ray
 
         try:
+            while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
+                if is_interrupted():
+                    raise Interrupted
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunnerError):
                 raise error.cause from None
             raise
         except ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):
+                text = str(error).strip().splitlines()[-1]
+                raise RunFailure(Problem(f"a replay shard cannot be made: {text}")) from error
             raise ShardLost(f"is gone ({type(error).__name__})") from error
 
     def close(self) -> None:

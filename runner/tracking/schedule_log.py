@@ -34,6 +34,10 @@ class ScheduleLog:
         found: dict[str, list[int]] = {}
         for line in self._log.read():
             if line.get(ITERATION, 0) > iteration:
+                iteration += 1
+                if line[ITERATION] != iteration:
+                    what = f"the schedule of iteration {iteration} was not recorded"
+                    raise UserError(Problem(what, str(self._log.path), f"iteration {line[ITERATION]}").render_alone())
                 for name, text in line.items():
                     if name != ITERATION:
                         found.setdefault(name, []).extend(self._numbers(text))

@@ -41,6 +41,7 @@ class Sent:
     """Takes the weights that are sent, as env runners do."""
 
     num_runners = 2
+    weights_seq_no = 1
 
     def __init__(self) -> None:
         self.runners: list[Any] = []

@@ -41,6 +41,31 @@ def test_samples_are_taken_in_the_order_of_the_schedule() -> None:
     assert trained(uneven) == (first, taken)
 
 
+def test_the_schedule_of_an_iteration_that_is_interrupted_goes_on() -> None:
+    with Trainer.from_experiment("impala_cartpole", INLINE) as trainer:
+        taken = [next(trainer.resources.operators["ParallelRollouts"].items) for _ in range(3)]
+        state = trainer.resources.get_state()
+        schedule = trainer.resources.take_schedule()
+    assert len(taken) == len(schedule["ParallelRollouts"]) == 3
+    with Trainer.from_experiment("impala_cartpole", INLINE) as trainer:
+        trainer.resources.set_state(state)
+        trainer.resources.follow_schedule({"ParallelRollouts": [*schedule["ParallelRollouts"], 1, 1, 0]})
+        trainer.train()
+        whole = trainer.last_schedule["ParallelRollouts"]
+    assert whole[:6] == [*schedule["ParallelRollouts"], 1, 1, 0]
+
+
+def test_a_plan_that_never_waits_forgets_what_it_has_awaited() -> None:
+    plan = (
+        "algorithm.plan=[{Concurrently: {mode: async, plans: [[{ParallelRollouts: {mode: async}}, TrainOneStep], "
+        "[{AsyncGradients: {}}, ApplyGradients]]}}]"
+    )
+    with Trainer.from_experiment("impala_cartpole", [*INLINE, plan]) as trainer:
+        for _ in range(3):
+            trainer.train()
+        assert set(trainer.env_runners.awaited) <= set(trainer.env_runners.in_flight)
+
+
 def test_a_schedule_of_another_run_is_refused() -> None:
     with pytest.raises(RunFailure, match="the recorded schedule is of another run"):
         trained({"ParallelRollouts": [2]})
@@ -53,6 +78,9 @@ def test_the_log_of_schedules(tmp_path: Path) -> None:
     for iteration in (1, 2, 3):
         log.append(iteration, {"ParallelRollouts": [iteration, -1], "AsyncGradients": []})
     assert log.after(1) == {"ParallelRollouts": [2, -1, 3, -1], "AsyncGradients": []}
+    log.append(5, {"ParallelRollouts": [0]})
+    with pytest.raises(UserError, match="the schedule of iteration 4 was not recorded"):
+        log.after(2)
     log.truncate_after(2)
     assert log.after(1)["ParallelRollouts"] == [2, -1]
     with pytest.raises(UserError, match="no schedule of iterations after 2 was recorded"):
@@ -67,9 +95,13 @@ def test_a_run_in_rounds_records_none(run_main: Callable[..., Outcome], tmp_path
     outcome = run_main("+experiment=a2c_cartpole", *SMALL, "stop.training_iteration=1", f"hydra.run.dir={tmp_path}/run")
     assert outcome.code == 0
     assert not (tmp_path / "run" / "schedule.jsonl").exists()
-    outcome = run_main("resume", f"{tmp_path}/run", "--replay-schedule", "stop.training_iteration=2")
+    more = ("--replay-schedule", "stop.training_iteration=2")
+    outcome = run_main("resume", f"{tmp_path}/run", *more, f"hydra.run.dir={tmp_path}/again")
     assert outcome.code == 2
     assert "no schedule of iterations after 1 was recorded" in outcome.err
+    outcome = run_main("resume", f"{tmp_path}/run", *more)
+    assert outcome.code == 2
+    assert "would write over the schedule that it follows" in outcome.err
 
 
 @pytest.mark.ray

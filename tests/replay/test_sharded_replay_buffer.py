@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +12,18 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.errors import RunFailure
+from runner.episodes.columns import Rollout
 from runner.replay import BufferEmpty, ShardedReplayBuffer
 from runner.replay.sharded_replay_buffer import MakeShard
 from runner.replay.shards import LocalShard, RemoteShard
+from runner.restarts import Restarts
 from runner.streams import random_stream
 from tests.replay.test_replay_buffer import ID, rollout_of
 
 
-def sharded(make_shard: MakeShard = LocalShard, on_loss: Callable[[str], None] | None = None) -> ShardedReplayBuffer:
-    buffer = ShardedReplayBuffer(90, num_shards=3, alpha=1.0)
-    buffer.use_shards(make_shard, on_loss)
+def sharded(make_shard: MakeShard = LocalShard, **arguments: Any) -> ShardedReplayBuffer:
+    buffer = ShardedReplayBuffer(90, **{"num_shards": 3, "alpha": 1.0, **arguments})
+    buffer.use_shards(make_shard, Restarts(100, "keys"))
     buffer.use_stream(random_stream(0, "test"))
     buffer.use_lookback({ID: 0})
     return buffer
@@ -59,11 +61,52 @@ def test_samples_are_of_each_shard_in_turn() -> None:
     assert [episodes_of(buffer.sample(50)) for _ in range(4)] == [{0, 3}, {1, 4}, {2, 5}, {0, 3}]
 
 
-def test_it_has_steps_once_each_shard_has_some() -> None:
-    buffer = sharded()
-    for number, expected in enumerate([0, 0, 15]):
-        buffer.add(rollout_of("a", first=number))
-        assert len(buffer) == expected
+def test_an_episode_stays_in_its_shard() -> None:
+    """Fragments of episodes that go on are as in one buffer, so that targets over several steps are, too."""
+    buffer = sharded(n_step=3)
+    whole = [rollout_of("a", "b", length=12, first=0), rollout_of("c", length=12, first=2)]
+    for start in range(0, 12, 2):
+        for rollout in whole:
+            buffer.add(part_of(rollout, start, start + 2))
+    assert len(buffer) == 36
+    assert len(buffer._shard_of) == 0, "all have ended"
+    columns = [buffer.sample(200).rollout.blocks[ID].columns for _ in range(3)]
+    n_steps = np.concatenate([one["n_step"] for one in columns])
+    assert set(n_steps.tolist()) == {1, 2, 3}
+    assert (n_steps == 3).mean() > 0.7, "only the last two steps of an episode have fewer"
+
+
+def part_of(rollout: Rollout, start: int, stop: int) -> Rollout:
+    """Steps `start` to `stop` of each episode of 12 steps."""
+    [block] = rollout.blocks.values()
+    steps = np.arange(start, stop)
+    rows = (12 * np.arange(len(block))[:, None] + steps).reshape(-1)
+    obs_rows = (13 * np.arange(len(block))[:, None] + np.arange(start, stop + 1)).reshape(-1)
+    part = replace(
+        block,
+        columns={name: column[obs_rows if name == "obs" else rows] for name, column in block.columns.items()},
+        lengths=np.full(len(block), stop - start),
+        is_terminated=np.full(len(block), stop == 12),
+        t_started=np.full(len(block), start),
+    )
+    return Rollout({ID: part}, part.num_rows)
+
+
+def test_errors_of_several_samples_reach_their_shards() -> None:
+    buffer = filled()
+    samples = [buffer.sample(20) for _ in range(3)]
+    rows = np.concatenate([one.rows[ID] for one in samples])
+    actions = np.concatenate([one.rollout.blocks[ID].columns["actions"] for one in samples])
+    buffer.update_priorities(ID, rows, (actions >= 300).astype(float))
+    for _ in range(3):
+        buffer.sample(1)  # drawn before the update
+    for number in range(3):
+        assert episodes_of(buffer.sample(30)) <= {3, 4, 5}, number
+
+
+def test_samples_of_other_sizes_skip_no_shard() -> None:
+    buffer = filled()
+    assert [sorted(episodes_of(buffer.sample(30 + number % 2)))[0] for number in range(6)] == [0, 1, 2, 0, 1, 2]
 
 
 def test_an_update_reaches_the_shard_of_its_sample() -> None:
@@ -114,13 +157,15 @@ def test_the_same_in_this_process_and_in_actors(ray_cluster: None, tmp_path: Pat
 @pytest.mark.ray
 @pytest.mark.parametrize("lost", [[0], [2], [0, 1, 2]], ids=str)
 def test_a_shard_that_is_lost_begins_anew(lost: list[int], ray_cluster: None) -> None:
-    losses: list[str] = []
-    buffer = sharded(RemoteShard, losses.append)
+    buffer = sharded(RemoteShard)
     for number in range(6):
         buffer.add(rollout_of(f"episode {number}", first=number))
     replayed = buffer.sample(8)
     for index in lost:
         buffer._shards[index].close()  # kills the actor
+    state = buffer.get_state()
+    assert len(buffer) == 30 - 10 * len(lost), "a checkpoint goes on without the lost ones"
+    assert state["num_restarts"] == len(lost)
     seen: list[int] = []
     for number in range(12):
         buffer.update_priorities(ID, replayed.rows[ID], np.ones(8))
@@ -128,8 +173,7 @@ def test_a_shard_that_is_lost_begins_anew(lost: list[int], ray_cluster: None) ->
         with suppress(BufferEmpty):  # until something is written to a shard that has begun anew
             replayed = buffer.sample(8)
             seen += sorted(episodes_of(replayed))
-    assert len(losses) == buffer.metrics()["num_shard_restarts"] == len(lost)
-    assert all("replay shard" in loss for loss in losses)
+    assert buffer.metrics()["num_shard_restarts"] == len(lost), "each is replaced once"
     assert set(seen[-16:]) & set(range(10, 22)), "later experiences are sampled"
     if len(lost) == 1:
         assert set(seen) & set(range(6)), "other shards kept theirs"

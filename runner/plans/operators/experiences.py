@@ -65,9 +65,8 @@ class CompleteEpisodes(Operator):
         """Give the episodes that have ended, if any have."""
         self._origins |= dict.fromkeys(item.origins)
         rollout = self._episodes.add(item.rollout)
-        broken_off = {id_ for sample in item.samples for id_ in sample.broken_off}
-        if broken_off:
-            self._episodes.drop(broken_off.__contains__)
+        if item.broken_off:
+            self._episodes.drop(frozenset(item.broken_off).__contains__)
         if any(self.resources.env_runners.generations):
             self._episodes.drop(self._is_lost)
         if rollout.blocks:
@@ -159,7 +158,8 @@ def joined(parts: list[Experiences]) -> Experiences:
     """Return the experiences of all parts as one item, which counts nothing again."""
     rollout: Rollout = concat_rollouts([part.rollout for part in parts])
     origins = tuple(origin for part in parts for origin in part.origins)
-    return Experiences(rollout, origins, _joined_rows([part.replay_rows for part in parts]))
+    broken_off = tuple(id_ for part in parts for id_ in part.broken_off)
+    return Experiences(rollout, origins, _joined_rows([part.replay_rows for part in parts]), broken_off)
 
 
 def _joined_rows(parts: list[ReplayRows]) -> ReplayRows:
