@@ -75,10 +75,11 @@ def waiting_actors() -> list[WaitingActor]:
     this_worker = bytes.fromhex(ray.get_runtime_context().get_worker_id())
     table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
     actors = [table_row.ActorTableData.FromString(row) for row in table]
+    # One that waits at a node has the node's address already, and no worker.
     return [
         WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), _asked(actor.required_resources))
         for actor in actors
-        if actor.owner_address.worker_id == this_worker and not actor.address.ip_address
+        if actor.owner_address.worker_id == this_worker and not actor.address.worker_id
     ]
 
 

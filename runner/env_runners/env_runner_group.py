@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import RunFailure
+from runner.config.errors import RunFailure, RunnerError
 from runner.config.metrics import NUM_RESTARTS
 from runner.config.schemas import EPISODES
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
@@ -352,6 +352,7 @@ class RunnerTicket:
         self.index = index
         self.weights_seq_no = weights_seq_no
         self._group, self._call = group, call
+        self._losses_in_a_row = 0
         self._ticket: Ticket = LocalTicket(lambda: answer) if answer is not None else self._submitted()
 
     def _submitted(self) -> Ticket:
@@ -364,8 +365,17 @@ class RunnerTicket:
         return self._ticket.reference
 
     def is_ready(self) -> bool:
-        """Whether `result` would not wait."""
-        return self._ticket.is_ready()
+        """Whether `result` would not wait; in the place of a lost runner another one starts while others go on."""
+        if self.reference is None or not self._ticket.is_ready():
+            return self._ticket.is_ready()
+        try:
+            self._ticket.result()
+        except RunnerLost as lost:
+            self._repeat(lost)
+            return False
+        except RunnerError:
+            pass  # `result` raises it
+        return True
 
     def result(self) -> Any:
         """Wait for the answer and return it.
@@ -373,17 +383,19 @@ class RunnerTicket:
         Raises:
             RunFailure: the call failed, or restarts are used up.
         """
-        losses_in_a_row = 0
         while True:
             try:
                 return self._ticket.result()
             except RunnerLost as lost:
-                losses_in_a_row += 1
-                self._group.replace_lost(self.index, self._generation, lost, losses_in_a_row)
-                self._ticket = self._submitted()
+                self._repeat(lost)
             except RunFailure as failure:
                 where = ", ".join(filter(None, (f"{self._group.role} {self.index}", failure.problem.where)))
                 raise RunFailure(replace(failure.problem, where=where)) from failure
+
+    def _repeat(self, lost: RunnerLost) -> None:
+        self._losses_in_a_row += 1
+        self._group.replace_lost(self.index, self._generation, lost, self._losses_in_a_row)
+        self._ticket = self._submitted()
 
 
 def _writable(sample: Sample, ticket: Ticket) -> Sample:

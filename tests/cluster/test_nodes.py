@@ -1,0 +1,149 @@
+"""Clusters of several nodes, as processes of this machine: places of actors, and what the loss of a node means."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conftest import QUICK, WAIT_S, progress_of, result_of
+
+pytestmark = pytest.mark.ray
+Start = Callable[..., subprocess.Popen[str]]
+CPUS_PER_NODE = 2
+# A node that is silent is lost after two seconds; by Ray's default it takes half a minute.
+SOON = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 2}
+TWO_RUNNERS = ("env_runners.num_env_runners=2", "hydra.run.dir=run", "checkpoint.every_iterations=null")
+PPO = ("+experiment=ppo_cartpole", *QUICK)
+IMPALA = (
+    "+experiment=impala_cartpole",
+    "algorithm.min_sample_timesteps_per_iteration=512",
+    "env_runners.num_envs_per_env_runner=4",
+    "evaluation=none",
+    "tracking=none",
+    "stop.env_runners.episode_return_mean=1000",
+)
+RESTARTS = "fault_tolerance/num_remote_worker_restarts"
+
+
+class Nodes:
+    """A head without CPUs, which the run is connected to, and nodes beside it."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": SOON}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.workers: dict[str, Any] = {}
+
+    def make(self, num_nodes: int) -> None:
+        """Have so many nodes beside the head."""
+        while len(self.workers) < num_nodes:
+            node = self.cluster.add_node(num_cpus=CPUS_PER_NODE)
+            self.workers[node.node_id] = node
+
+    def kill(self, node_id: str) -> None:
+        self.cluster.remove_node(self.workers.pop(node_id), allow_graceful=False)
+
+    def of_runners(self) -> list[str]:
+        """Return the node of each env runner that is alive."""
+        actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
+        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == "_RunnerActor"]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Nodes]:
+    made = Nodes()
+    yield made
+    made.cluster.shutdown()
+
+
+@pytest.fixture
+def nodes(cluster: Nodes) -> Nodes:
+    """Two nodes on which nothing runs."""
+    cluster.make(2)
+    wait_until(lambda: not cluster.of_runners())
+    return cluster
+
+
+def wait_until(is_true: Callable[[], bool], run: subprocess.Popen[str] | None = None, seconds: float = WAIT_S) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "it does not come true"
+        assert run is None or run.poll() is None, run.communicate()
+        time.sleep(0.05)
+
+
+def num_lines(folder: Path) -> int:
+    return len(progress_of(folder / "run")) if (folder / "run" / "progress.jsonl").exists() else 0
+
+
+def start_on(nodes: Nodes, start_main: Start, *arguments: str) -> subprocess.Popen[str]:
+    return start_main(*TWO_RUNNERS, *arguments, f"ray.address={nodes.cluster.address}", "tracking.display=plain")
+
+
+@pytest.mark.parametrize(("strategy", "num_nodes"), [("SPREAD", 2), ("PACK", 1)])
+def test_runners_are_spread_over_nodes_or_packed_on_one(
+    strategy: str, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
+) -> None:
+    chosen = (f"env_runners.scheduling_strategy={strategy}", "stop.training_iteration=100000")
+    run = start_on(nodes, start_main, *PPO, *chosen)
+    wait_until(lambda: num_lines(tmp_path) > 0, run)
+    used = nodes.of_runners()
+    assert (len(used), len(set(used))) == (2, num_nodes)
+
+
+@pytest.mark.parametrize("experiment", [PPO, IMPALA], ids=["synchronous", "asynchronous"])
+def test_runners_of_a_lost_node_go_on_on_others_and_on_ones_that_join(
+    experiment: tuple[str, ...], nodes: Nodes, start_main: Start, tmp_path: Path
+) -> None:
+    spread = ("env_runners.scheduling_strategy=SPREAD", "stop.training_iteration=100000", "seed=1")
+    run = start_on(nodes, start_main, *experiment, *spread)
+    wait_until(lambda: num_lines(tmp_path) > 1, run)
+    lost, left = nodes.of_runners()
+    nodes.kill(lost)
+    wait_until(lambda: nodes.of_runners() == [left, left], run)
+    nodes.make(2)
+    (joined,) = set(nodes.workers) - {left}
+    nodes.kill(left)
+    wait_until(lambda: nodes.of_runners() == [joined, joined], run)
+    before = num_lines(tmp_path)
+    wait_until(lambda: num_lines(tmp_path) > before + 2, run)
+    last = progress_of(tmp_path / "run")[-1]
+    assert last[RESTARTS] >= 3  # more where one was placed on a node of whose loss the head did not know yet
+    run.send_signal(signal.SIGINT)
+    out, err = run.communicate(timeout=WAIT_S)
+    print(out, [line["time_this_iter_s"] for line in progress_of(tmp_path / "run")])
+    assert run.returncode == 130, err
+
+
+def test_a_run_without_room_for_a_lost_runner_ends_and_says_so(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
+    large = ("env_runners.num_cpus_per_env_runner=2", "stop.training_iteration=100000")
+    soon = ("ray.actor_start_timeout_s=30", "env_runners.sample_timeout_s=30")
+    run = start_on(nodes, start_main, *PPO, *large, *soon)
+    wait_until(lambda: num_lines(tmp_path) > 1, run)
+    nodes.kill(nodes.of_runners()[0])
+    out, err = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 1
+    assert "the Ray cluster has had no room for 30 s: 1 env runner asks for CPU 2\n" in err
+    assert re.search(
+        r"where +env runner [01], ray.actor_start_timeout_s\n +got +free: CPU 0 of 2, GPU 0 of 0\n", err
+    ), err
+    assert "waiting for resources for 10 s: 1 env runner asks for CPU 2; free: CPU 0 of 2, GPU 0 of 0" in out
+    assert result_of(tmp_path / "run")["status"] == "failed"
+
+
+def test_an_actor_that_no_node_can_hold_is_refused_at_once(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
+    large = ("env_runners.num_cpus_per_env_runner=3", "env_runners.num_env_runners=1")
+    run = start_on(nodes, start_main, *PPO, *large)
+    _, err = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 2
+    assert "no node of the Ray cluster can hold an actor that this run asks for" in err
+    assert re.search(r"got +CPU 3\n +allowed +CPU 0 \(1 node\); CPU 2 \(2 nodes\)\n", err), err
+    assert not (tmp_path / "run" / "progress.jsonl").exists()
