@@ -126,7 +126,7 @@ def _check_have_nodes(actors: Sequence[Mapping[str, float]], asked_by: str) -> N
                 where=asked_by,
                 got=", ".join(f"{name} {actor[name]:g}" for name in names),
                 allowed="; ".join(
-                    f"{text} ({count} node{'' if count == 1 else 's'})" for text, count in each_node.items()
+                    f"{text} ({count} node{'' if count == 1 else 's'})" for text, count in sorted(each_node.items())
                 ),
             )
             raise ConfigError([problem])
