@@ -18,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 from tests.conftest import QUICK, ROOT, WAIT_S, result_of
 
 CI = ROOT / "examples" / "ci"
+CLUSTER = ROOT / "examples" / "cluster"
 CORRIDOR = ROOT / "examples" / "corridor"
 RECORDED_DATA = ROOT / "examples" / "recorded_data"
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
@@ -165,3 +166,33 @@ def test_the_jobs_of_ci_systems(tmp_path: Path) -> None:
     name = "assert evaluation/env_runners/episode_return_mean >= 450"
     assert {case.get("name"): case.find("failure") is None for case in cases} == {"run": True, name: False}
     assert ci_commands()["gitlab"] == [install, validate.replace(" --format github", ""), train]
+
+
+def test_the_files_of_clusters_are_read() -> None:
+    """By Ray itself where it starts the machines, and by the shell."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    of_machines = prepare_config(yaml.safe_load((CLUSTER / "ray_up.yaml").read_text()))
+    validate_config(of_machines)
+    (node_type,) = of_machines["available_node_types"].values()
+    assert node_type["min_workers"] == len(of_machines["provider"]["worker_ips"])
+    cluster = yaml.safe_load((CLUSTER / "ray_cluster.yaml").read_text())
+    job = yaml.safe_load((CLUSTER / "ray_job.yaml").read_text())
+    assert (cluster["kind"], job["kind"]) == ("RayCluster", "RayJob")
+    assert job["spec"]["rayClusterSpec"] == cluster["spec"], "the same nodes"
+    for script in (
+        ["-n", "slurm.sh"],
+        ["-nc", job["spec"]["entrypoint"]],
+        ["-nc", shlex.split(job["spec"]["entrypoint"])[2]],
+    ):
+        result = subprocess.run(["bash", *script], cwd=CLUSTER, capture_output=True, text=True)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("file", ["ray_job.yaml", "slurm.sh"])
+def test_the_runs_of_clusters_are_valid(file: str) -> None:
+    (overrides,) = re.findall(r"(\+experiment=.*?) \"?hydra\.run\.dir", (CLUSTER / file).read_text(), re.DOTALL)
+    command = [sys.executable, "-m", "runner", "validate", *overrides.split()]
+    result = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+    assert result.returncode == 0, result.stderr
+    assert "ray.address=auto" in overrides

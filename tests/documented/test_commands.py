@@ -56,6 +56,7 @@ NOT_RUN = {
     "# a window": "opens a window",
     "envpool": "needs EnvPool, which tests/env_runners/test_native.py runs where it is installed",
     "--replay-schedule": "tests/plans/test_recorded_schedule.py runs it, with a run that samples asynchronously",
+    "ray.address=auto": "joins a cluster, as tests/cluster/test_nodes.py does",
     "--watch": "tests/report/test_watch.py runs it",
 }
 ZOO = (
