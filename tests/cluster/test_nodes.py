@@ -88,12 +88,13 @@ def start_on(nodes: Nodes, start_main: Start, *arguments: str) -> subprocess.Pop
     return start_main(*TWO_RUNNERS, *arguments, f"ray.address={nodes.cluster.address}", "tracking.display=plain")
 
 
-@pytest.mark.parametrize(("strategy", "num_nodes"), [("SPREAD", 2), ("PACK", 1)])
+@pytest.mark.parametrize(("strategy", "num_cpus", "num_nodes"), [("SPREAD", 0.5, 2), ("PACK", 1, 1)])
 def test_runners_are_spread_over_nodes_or_packed_on_one(
-    strategy: str, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
+    strategy: str, num_cpus: float, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
 ) -> None:
-    chosen = (f"env_runners.scheduling_strategy={strategy}", "stop.training_iteration=100000")
-    run = start_on(nodes, start_main, *PPO, *chosen)
+    """By default Ray would do the other: it fills half of a node, and then takes the next one."""
+    chosen = (f"env_runners.scheduling_strategy={strategy}", f"env_runners.num_cpus_per_env_runner={num_cpus}")
+    run = start_on(nodes, start_main, *PPO, *chosen, "stop.training_iteration=100000")
     wait_until(lambda: num_lines(tmp_path) > 0, run)
     used = nodes.of_runners()
     assert (len(used), len(set(used))) == (2, num_nodes)
