@@ -82,7 +82,7 @@ class Sample:
         return self._with(rollout=replace(self.rollout, blocks=blocks))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the sample as nested dicts and lists of arrays and plain values; without `to_record`."""
+        """Return the sample as nested dicts and lists of arrays and plain values; without `to_record` and `idle_s`."""
         return {
             "rollout": rollout_to_state(self.rollout),
             "finished": _finished_to_state(self.finished),
@@ -93,7 +93,6 @@ class Sample:
             "weights_seq_no": self.weights_seq_no,
             "connector_metrics": metrics_to_state(self.connector_metrics),
             "broken_off": list(self.broken_off),
-            "idle_s": self.idle_s,
         }
 
     @classmethod
