@@ -49,16 +49,16 @@ class GroupGradients:
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the gradients as nested dicts of arrays and plain values."""
+        """Return the gradients as nested dicts of arrays and plain values; without `connector_s`, which is a clock's."""
         modules = {module_id: asdict(one) for module_id, one in self.modules.items()}
         reported = metrics_to_state(self.connector_metrics)
-        return {"modules": modules, "connector_s": self.connector_s, "connector_metrics": reported}
+        return {"modules": modules, "connector_metrics": reported}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> GroupGradients:
         """Invert `get_state`."""
         modules = {module_id: Gradients(**one) for module_id, one in state["modules"].items()}
-        return cls(modules, float(state["connector_s"]), metrics_from_state(state["connector_metrics"]))
+        return cls(modules, connector_metrics=metrics_from_state(state["connector_metrics"]))
 
 
 def average_gradients(parts: Sequence[GroupGradients]) -> GroupGradients:
