@@ -49,7 +49,7 @@ class GroupGradients:
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the gradients as nested dicts of arrays and plain values; without `connector_s`, which is a clock's."""
+        """Return the gradients as nested dicts of arrays and plain values; without `connector_s`."""
         modules = {module_id: asdict(one) for module_id, one in self.modules.items()}
         reported = metrics_to_state(self.connector_metrics)
         return {"modules": modules, "connector_metrics": reported}
