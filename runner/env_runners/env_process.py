@@ -8,7 +8,6 @@ Out: (None, result) or (error, None) for each, the first one for the making.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import threading
 import time
@@ -61,7 +60,9 @@ def _serve(connection: Connection, envs: SyncEnvironments) -> None:
         return
     try:
         connection.send((None, result))
-    except (pickle.PicklingError, TypeError, ValueError, AttributeError, ImportError) as error:  # of pickling
+    except OSError:  # the other side is gone
+        raise
+    except Exception as error:  # what pickling an object may raise
         what = f"what the environment's {method} returned cannot be sent to the env runner: {error}"
         allowed = "numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync"
         connection.send((RunFailure(Problem(what, "env_runners.gym_env_vectorize_mode", allowed=allowed)), None))

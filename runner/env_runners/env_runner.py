@@ -118,7 +118,8 @@ class SingleAgentEnvRunner:
             fragment = self._cut_checked()
         if self.recorder is not None:
             self.recorder.add(with_weights_seq_no(raw_block(fragment), weights_seq_no))
-            self.recorder.break_off(fragment.broken_off)
+            if fragment.broken_off:
+                self.recorder.break_off(fragment.broken_off)
         rollout = Rollout({DEFAULT_MODULE_ID: fragment.block}, fragment.block.num_rows)
         reported = taken_metrics({DEFAULT_MODULE_ID: (self.env_to_module, self.module_to_env)})
         if self.callbacks is not None:

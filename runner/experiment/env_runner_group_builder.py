@@ -13,7 +13,7 @@ from runner.cluster.placement import Placement
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import read_plan, steps_of
-from runner.config.schemas import ASYNC, ExperimentConfig
+from runner.config.schemas import ASYNC, EnvConfig, ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle
 from runner.env_runners.sample_recording import SampleRecording
@@ -93,6 +93,8 @@ def _settings_of(config: ExperimentConfig, num_runners: int) -> dict[str, Any]:
     if config.env.is_external:  # simulators find their episodes again at another address, too
         env |= {"host": "", "port": 0}
     del env["observation_check"]  # other checks, the same episodes
+    if env["backend"] == EnvConfig().backend:  # states of release 0.1.0 have none
+        del env["backend"]
     # Only where they differ from the usual: states of release 0.1.0 have neither.
     others: dict[str, Any] = {"computes_gradients": True} if _computes_gradients(config) else {}
     if runners.env_runner_class is not None:
