@@ -34,7 +34,7 @@ _MAIN = (
 
 
 class SubEnvironment(Protocol):
-    """Answers calls in their order; the first answer, None, is that of its making.
+    """Answers calls in their order; the first call makes it, and its answer is None.
 
     Attributes:
         environment: as callbacks get it.

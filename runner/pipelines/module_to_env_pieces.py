@@ -129,7 +129,7 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
         return batch
 
     def _epsilons(self, num_rows: int) -> Any:
-        """Return epsilon, or where rows explore differently that of each (N, 1)."""
+        """Return epsilon of all rows, or of each row (N, 1) where rows explore differently."""
         if not self._exponent:
             return self.epsilon
         return self.epsilon ** (1 + self._exponent * np.arange(num_rows)[:, None] / max(1, num_rows - 1))
