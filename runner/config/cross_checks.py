@@ -15,6 +15,7 @@ from runner.config.env_runner_checks import find_env_runner_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.info_metrics import find_info_metric_problems
 from runner.config.kinds import LOSSES, MODULES
+from runner.config.league_checks import find_league_problems
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
 from runner.config.multi_agent_checks import find_module_edit_problems, find_multi_agent_problems
@@ -62,6 +63,8 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_q_problems(config, composed)
         yield from find_multi_agent_problems(config, composed)
+    if not unread & {"experiment", "league", "algorithm", "env", "multi_agent"}:
+        yield from find_league_problems(config, composed)
     for name in ("env_to_module", "module_to_env", "learner"):
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
     if not unread & {"multi_agent", "connectors"}:

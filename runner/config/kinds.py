@@ -32,6 +32,7 @@ OPTIMIZERS = Kinds(("torch.optim.optimizer.Optimizer",), "torch.optim.Optimizer"
 LOSSES = Kinds(("runner.learners.loss.Loss",), "runner.learners.loss.Loss")
 REPLAY_BUFFERS = Kinds(("runner.replay.replay_buffer.ReplayBuffer",), "runner.replay.ReplayBuffer")
 CALLBACKS = Kinds(("runner.callbacks.callback.Callback",), "runner.callbacks.Callback")
+PLAYERS = Kinds(("runner.league.players.Player",), "runner.league.Player")
 AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "AgentMapping")
 
 # Packages whose classes somebody else's configuration may make.
@@ -61,6 +62,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"callbacks\.\d+\._target_", CALLBACKS.bases),
     (rf"(connectors\.(modules\.[^.]+\.)?\w+|{_ALGORITHM}\.\w+_pipeline)\.{_EDIT}", PIECES.bases),
     (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
+    (r"league\.fixed\.[^.]+\._target_", PLAYERS.bases),
     (r"offline\.offline_data_class", ("runner.offline.training.offline_data.OfflineData",)),
     (r"offline\.prelearner_class", ("runner.offline.training.prelearner.OfflinePreLearner",)),
     (r"offline\.prelearner_buffer_class", ("runner.replay.episode_replay_buffer.EpisodeReplayBuffer",)),

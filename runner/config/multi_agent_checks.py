@@ -39,7 +39,7 @@ def find_multi_agent_problems(config: ExperimentConfig, composed: Composed) -> I
     if block.multi_rl_module is not None:
         yield from _check_multi_rl_module(block.multi_rl_module, config, composed)
     for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
-        yield from _check_module_ids(f"multi_agent.{name}", getattr(block, name) or (), config, composed)
+        yield from find_unmapped_modules(f"multi_agent.{name}", getattr(block, name) or (), config, composed)
     for module_id in block.modules:
         values = block.module_fields(module_id)
         yield from _check_overrides(f"multi_agent.modules.{module_id}", values, config.module, composed)
@@ -78,7 +78,7 @@ def _check_multi_rl_module(block: Mapping[str, Any], config: ExperimentConfig, c
 def find_module_edit_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield the problems of `connectors.modules`."""
     of_modules = config.connectors.modules
-    yield from _check_module_ids(OF_MODULES, of_modules, config, composed)
+    yield from find_unmapped_modules(OF_MODULES, of_modules, config, composed)
     for module_id, by_pipeline in of_modules.items():
         for pipeline, edits in by_pipeline.items():
             key = f"{OF_MODULES}.{module_id}.{pipeline}"
@@ -101,7 +101,7 @@ def _check_mapping(mapping: Mapping[str, Any], composed: Composed) -> Iterator[P
             yield Problem(what, composed.where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
 
 
-def _check_module_ids(
+def find_unmapped_modules(
     key: str, module_ids: Iterable[str], config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
     """Yield modules that no entry of the mapping leads to; only the environment tells whether an entry fits."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.fields import option
+from runner.config.league import LeagueConfig
 from runner.config.offline import OfflineConfig
 from runner.config.own_block import own_block
 from runner.config.rllink import RLlinkConfig
@@ -453,6 +454,7 @@ class ExperimentConfig:
     connectors: ConnectorsConfig = field(default_factory=ConnectorsConfig)
     module: ModuleConfig = field(default_factory=ModuleConfig)
     multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
+    league: LeagueConfig = field(default_factory=LeagueConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
     ray: RayConfig = field(default_factory=RayConfig)

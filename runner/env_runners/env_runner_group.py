@@ -74,6 +74,8 @@ class EnvRunnerGroup:
         self._recording = recording
         self.settings = dict(settings)
         self._sent = [_SentWeights(0, {}, share)] * num_runners
+        self._announced: dict[str, tuple[Any, ...]] = {}
+        self._told: list[dict[str, tuple[Any, ...]]] = [{} for _ in range(num_runners)]
         self.weights_seq_no = 0
         self.shared_state: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
@@ -100,6 +102,28 @@ class EnvRunnerGroup:
         sent = _SentWeights(self.weights_seq_no, weights, self._share)
         for index in range(self.num_runners) if runners is None else runners:
             self._sent[index] = sent
+
+    def announce(self, subject: str, method: str, *arguments: Any) -> None:
+        """Call a method of each runner before its next call, also of those that take the places of lost ones.
+
+        Args:
+            subject: what the call is about; a later one about the same takes its place.
+            method, arguments: of the call; its answer is not waited for.
+        """
+        self._announced[subject] = (method, *(self._share(argument) for argument in arguments))
+
+    def has_announced(self, subject: str) -> bool:
+        """Whether there was an announcement about a subject."""
+        return subject in self._announced
+
+    def submit(self, index: int, call: tuple[Any, ...]) -> Ticket:
+        """Call a method of a runner, once it knows what has been announced."""
+        handle, told = self.handles[index], self._told[index]
+        for subject, announcement in self._announced.items():
+            if told.get(subject) is not announcement:
+                handle.submit(*announcement)
+                told[subject] = announcement
+        return handle.submit(*call)
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
         """Act with this state of pieces from the next call on: module id -> piece name -> state."""
@@ -235,6 +259,7 @@ class EnvRunnerGroup:
         if self._recording is not None:
             self._recording.forget(index)
         self.handles[index] = self._make_handle(index, generation)
+        self._told[index] = {}
 
     def finish_recording(self) -> Recorded:
         """Finish the files of all runners."""
@@ -357,7 +382,7 @@ class RunnerTicket:
 
     def _submitted(self) -> Ticket:
         self._generation = self._group.generations[self.index]
-        return self._group.handles[self.index].submit(*self._call)
+        return self._group.submit(self.index, self._call)
 
     @property
     def reference(self) -> Any:

@@ -75,7 +75,8 @@ class _RunnerActor:
         idle_s = time.monotonic() - self._waits_since_s
         try:
             answer = getattr(self._runner, method)(*args)
-            self._waits_since_s = time.monotonic()
+            if answer is not None:  # announcements come with the call that they are about, and take no time
+                self._waits_since_s = time.monotonic()
             return answer.after_idling(idle_s) if isinstance(answer, Sample) else answer
         except Exception as error:
             if not isinstance(error, RunnerError):  # these lines are known here, and their text travels

@@ -195,6 +195,7 @@ class MultiAgentEnvRunner:
             {module_id: np.array(returns) for module_id, returns in by_module.items()},
             outside,
             {} if self.infos is None else self.infos.numbers_of(finished),
+            matches=tuple(match for episode in finished for match in episode.matches),
         )
 
     def _start_if_needed(self, explore: bool) -> None:
@@ -240,6 +241,16 @@ class MultiAgentEnvRunner:
             runner.prepare(explore, self._all_rows)
 
     # -- state -----------------------------------------------------------------------------------------------------
+
+    def add_player(self, player_id: str, content: bytes) -> None:
+        """Take the policy file of a player of the league; see `SeatedEnvironments`."""
+        seated: Any = self.env
+        seated.add_player(player_id, content)
+
+    def use_lineup(self, lineup: Any) -> None:
+        """Draw the players of new episodes from a `Lineup` of the league."""
+        seated: Any = self.env
+        seated.lineup = lineup
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters from now on: module id -> vector, or one vector of all modules together."""

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
+from runner.rows.matches import Match
 from runner.streams import integer_seed
 
 
@@ -81,9 +82,14 @@ class MultiAgentEnvironments:
         """Whether (N,) the episode is over, and the next step resets the sub-environment."""
         return np.array(self._is_done, np.bool_)
 
-    def end_episode(self, n: int) -> None:
-        """Note that the last agent of sub-environment n has finished: it is reset in the next step."""
+    def end_episode(self, n: int) -> tuple[Match, ...]:
+        """Note that the last agent of sub-environment n has finished: it is reset in the next step.
+
+        Returns:
+            The matches that the episode was, where players of a league took part.
+        """
         self._is_done[n] = True
+        return ()
 
     def place(self, n: int) -> str:
         """Return where sub-environment n is, for messages."""

@@ -9,6 +9,7 @@ from typing import Any
 from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
+from runner.rows.matches import Match
 
 
 @dataclass(frozen=True)
@@ -18,12 +19,14 @@ class FinishedEpisode:
     Attributes:
         returns: agent id -> its return.
         infos: agent id -> metric -> number out of its infos; NaN: none.
+        matches: that it was, in a league.
     """
 
     env: int
     length: int
     returns: Mapping[str, float]
     infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    matches: tuple[Match, ...] = ()
 
 
 class Observed:
@@ -151,8 +154,8 @@ class RunningAgents:
             self._has_ended[n].add(agent)
         is_open = ALL_AGENTS in step.terminateds or ALL_AGENTS in step.truncateds
         if all_terminated or all_truncated or not (self._running[n] or is_open):
-            self._env.end_episode(n)
-            return FinishedEpisode(n, self.env_t[n], self._returns[n])
+            matches = self._env.end_episode(n)
+            return FinishedEpisode(n, self.env_t[n], self._returns[n], matches=matches)
         return None
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[str, int]:

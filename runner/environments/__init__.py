@@ -16,6 +16,7 @@ _EXPORTS: dict[str, str] = {
     "MultiAgentCartPole": "cartpoles",
     "PettingZooEnv": "petting_zoo",
     "StatelessCartPole": "cartpoles",
+    "TicTacToe": "tic_tac_toe",
 }
 
 __all__ = sorted(_EXPORTS)

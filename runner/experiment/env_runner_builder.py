@@ -94,7 +94,7 @@ def build_env_runner(
     settings = (seed_name, config.seed, lookback_of(config, parts), config.env.observation_check)
     if has_several_agents(plans):
         _refuse_separate_settings(config)
-        envs = MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
+        envs = _make_multi_agent_envs(config, plans, is_evaluation, num_envs)
         acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
         joined = {"together": parts[next(iter(parts))].together} if config.multi_agent.multi_rl_module else {}
         several: Any = _runner_class(config, MultiAgentEnvRunner)(envs, acting_modules, *settings, **joined)
@@ -116,6 +116,17 @@ def build_env_runner(
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}", index)
     return cast(EnvRunner, runner)
+
+
+def _make_multi_agent_envs(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_evaluation: bool, num_envs: int
+) -> MultiAgentEnvironments:
+    if not config.league.modules:
+        return MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
+    from runner.experiment.league_builder import seat_environments
+
+    explore = (config.evaluation if is_evaluation else config.env_runners).explore
+    return seat_environments(config, plans, num_envs, explore)
 
 
 def _make_vector_env(config: ExperimentConfig, num_envs: int) -> SubEnvironments:

@@ -12,6 +12,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.league_builder import build_league
 from runner.experiment.learner_builder import adapting_losses, build_learner_group
 from runner.experiment.recorded_data_builder import build_recorded_data
 from runner.experiment.replay_builder import build_replay_buffers
@@ -49,8 +50,9 @@ def build_resources(
             made.callback(env_runners.close)
         if RECORDED_DATA in needs:
             recorded_data = build_recorded_data(config, parts[DEFAULT_MODULE_ID], recorded)
+        league = build_league(config, parts, run_dir)
         made.pop_all()  # nothing failed
-    return Resources(
+    resources = Resources(
         config,
         learners,
         run_metrics,
@@ -60,3 +62,5 @@ def build_resources(
         build_replay_buffers(config, parts, may_be_remote=True),
         Standardisation({module_id: of_module.env_to_module for module_id, of_module in parts.items()}),
     )
+    resources.league = league
+    return resources

@@ -16,6 +16,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end
+from runner.league.standings import standings_text
 from runner.locks import FolderLost
 from runner.rllink.announcement import external_text
 from runner.tracking.headline import EVALUATION_RETURN
@@ -100,6 +101,9 @@ class Run:
             goes_on = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
             hint = "; `resume` goes on with them" if goes_on else ""
             records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
+        if trainer.resources.league is not None:
+            trainer.resources.league.write_standings()
+            records.note(standings_text(trainer.resources.league.standings()))
         trainer.callbacks.call("on_stop", status=status, reason=reason)
         records.finish(status, reason)
 

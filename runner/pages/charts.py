@@ -333,3 +333,30 @@ def stacked_areas(series: tuple[str, ...], x_title: str, y_title: str) -> Chart:
         .add_params(chosen)
     )
     return _without_theme(areas)
+
+
+@_remembered
+def matrix(rows: tuple[str, ...], columns: tuple[str, ...], x_title: str, title: str) -> Chart:
+    """Return a coloured cell for each pair. Rows of `POINTS`: `y`, `x`, `value` from 0 to 1, `text`."""
+    axis = alt.Axis(labelLimit=160, domain=False, ticks=False, labelAngle=-60)
+    cells: alt.Chart = (
+        alt.Chart(alt.NamedData(POINTS))
+        .mark_rect()
+        .encode(
+            x=alt.X("x:N", title=x_title, sort=list(columns), axis=axis),
+            y=alt.Y("y:N", title=None, sort=list(rows), axis=alt.Axis(labelLimit=160, domain=False, ticks=False)),
+            color=alt.Color(
+                "value:Q",
+                title=title,
+                scale=alt.Scale(domain=[0, 1], scheme="redyellowblue"),
+                legend=alt.Legend(orient="bottom", gradientLength=200),
+            ),
+            tooltip=[
+                alt.Tooltip("y:N", title="player"),
+                alt.Tooltip("x:N", title="against"),
+                alt.Tooltip("value:Q", title="score", format=".3f"),
+                alt.Tooltip("text:N", title="games"),
+            ],
+        )
+    )
+    return _without_theme(cells)

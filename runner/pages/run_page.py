@@ -12,6 +12,7 @@ import numpy as np
 
 from runner.config.errors import Problem, UserError, nearest_match
 from runner.pages import charts
+from runner.pages.league_page import league
 from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
 from runner.pages.run_files import configuration, embed_video, environment, videos
 from runner.tracking.growing_columns import Column
@@ -77,6 +78,7 @@ def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> 
     sections = [
         Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
         Section("Learning curves", list(_learning_curves(record))),
+        Section("League", list(league(record.path))),
         Section("Policy", list(videos(record, url_of))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
         Section("Learner", list(_learner(record))),

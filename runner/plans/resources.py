@@ -26,6 +26,7 @@ from runner.plans.run_metrics import Result, RunMetrics
 from runner.replay import ReplayBuffer
 
 if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
+    from runner.league.league import League
     from runner.offline.training.offline_data import OfflineData
 
 
@@ -78,6 +79,7 @@ class Resources:
     Attributes:
         metrics: `run_metrics`.
         callbacks: of the driver; none, unless a trainer gives its own.
+        league: whose players env runners play against; None: there is none.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them.
     """
@@ -100,6 +102,7 @@ class Resources:
         self.adapting_losses = tuple(adapting_losses)
         self.replay_buffers = dict(replay_buffers)
         self._standardisation = standardisation
+        self.league: League | None = None
         self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
@@ -211,8 +214,27 @@ class Resources:
             requests = self._requests[name]
             requests.to_follow = deque(numbers[len(requests.schedule or ()) :])  # without what has been taken already
 
-    def report(self) -> Result:
-        """Return the metrics of the resources at the end of an iteration."""
+    def end_iteration(self) -> Result:
+        """Return the metrics of the resources at the end of an iteration; the league says who plays in the next one."""
+        return self._metrics_of_resources() | self._end_iteration_of_league()
+
+    def begin_league(self) -> None:
+        """Let the league, if there is one, begin with the learners' weights."""
+        if self.league is not None:
+            self.league.begin(self.learners.get_weights(), self.shared_state)
+            self.league.seat(self.env_runners)
+
+    def _end_iteration_of_league(self) -> Result:
+        if self.league is None:
+            return {}
+        num_env_steps, matches = self.metrics.num_env_steps_sampled_lifetime, self.metrics.matches
+        self.league.add_matches(matches)
+        metrics = self.league.metrics(matches)
+        self.league.snapshot_due(num_env_steps, self.learners.get_weights(), self.shared_state)
+        self.league.seat(self.env_runners)
+        return metrics
+
+    def _metrics_of_resources(self) -> Result:
         parts: Iterable[Any] = (*self.sources.values(), self.learners)
         of_parts = {name: value for part in parts for name, value in part.metrics().items()}
         for buffer_name, buffer in self.replay_buffers.items():
@@ -243,6 +265,7 @@ class Resources:
             **{name: source.get_state() for name, source in self.sources.items()},
             **({REPLAY_BUFFERS: self._replay_state()} if self.replay_buffers else {}),
             **({"callbacks": self.callbacks.get_state()} if self.config.callbacks else {}),
+            **({} if self.league is None else {"league": self.league.get_state()}),
         }
 
     def _replay_state(self) -> dict[str, Any]:
@@ -273,6 +296,10 @@ class Resources:
                 source.start_anew(state.get(name, {}))
             else:
                 source.set_state(state[name])
+        if self.league is not None:
+            if "league" in state:
+                self.league.set_state(state["league"])
+            self.league.seat(self.env_runners)
         saved_buffers = saved.get(REPLAY_BUFFERS, {})
         emptied = []
         for name, buffer in self.replay_buffers.items():

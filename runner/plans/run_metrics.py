@@ -19,6 +19,7 @@ from runner.config.metrics import IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+from runner.rows.matches import Match
 
 _NUM_GRADIENT_STEPS = "/num_minibatch_updates"
 _NO_NUMBERS = np.zeros(0)
@@ -47,7 +48,10 @@ class RunMetrics:
         info_keys: keys that the newest infos had where a metric found no number.
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
         reports_lag: whether samples may be of older weights, since the plan samples asynchronously.
+        matches: of this iteration's episodes, in a league.
     """
+
+    matches: list[Match]
 
     counts_recorded = True
     reports_lag = False
@@ -87,6 +91,7 @@ class RunMetrics:
         self.num_env_steps_sampled = 0
         self._num_episodes = 0
         self._num_outside = 0
+        self.matches = []
         self._reported = {name: ReducedValue(reduced.reduction) for name, reduced in self._reported.items()}
 
     @contextmanager
@@ -134,6 +139,7 @@ class RunMetrics:
             for id_, values in returns.items():
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
+        self.matches += finished.matches
         self.info_keys = finished.info_keys or self.info_keys
         for name, recent_numbers in self.infos.items():
             numbers = finished.infos.get(name, _NO_NUMBERS)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.episodes.columns import REWARDS, ColumnBlock
+from runner.rows.matches import Match
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class FinishedEpisodes:
     `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none; with several agents there is one for
     each agent's episode. `info_keys`: keys of the newest last infos where a metric found no number.
     `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
+    `matches`: of the episodes in which players of a league took part.
     """
 
     returns: npt.NDArray[np.float64]
@@ -49,6 +51,7 @@ class FinishedEpisodes:
     infos: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     reported: tuple[Mapping[str, Any], ...] = ()
     info_keys: tuple[str, ...] = ()
+    matches: tuple[Match, ...] = ()
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -63,6 +66,7 @@ class FinishedEpisodes:
             _joined([part.infos for part in parts]),
             tuple(reported for part in parts for reported in part.reported),
             next((part.info_keys for part in reversed(parts) if part.info_keys), ()),
+            tuple(match for part in parts for match in part.matches),
         )
 
 

@@ -34,4 +34,4 @@ class StandardMetricsReporting(Operator):
             least = self.resources.config.algorithm.min_sample_timesteps_per_iteration
         ends = item.ends_iteration if isinstance(item, Item) else True
         if ends and metrics.num_env_steps_sampled >= least:
-            yield metrics.end_iteration(self.resources.report())
+            yield metrics.end_iteration(self.resources.end_iteration())

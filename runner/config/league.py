@@ -1,0 +1,52 @@
+"""The block `league`: modules that learn against players of the past and fixed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from runner.config.fields import option
+
+# Kinds of opponents, whose shares `league.opponents` has.
+LATEST, UNIFORM, PRIORITISED, FIXED = "latest", "uniform", "prioritised", "fixed"
+KINDS_OF_OPPONENTS = (LATEST, UNIFORM, PRIORITISED, FIXED)
+
+
+@dataclass(frozen=True)
+class LeagueConfig:
+    """Who plays against modules that learn. Only for environments with several agents, of which teams compete."""
+
+    modules: list[str] = option([], "ids of modules that learn and are snapshot; empty: there is no league")
+    opponents: dict[str, float] = option(
+        {LATEST: 0.5, PRIORITISED: 0.5},
+        "kind: share of the episodes. latest: the module itself, which learns from these, too; uniform: any snapshot; "
+        "prioritised: snapshots that are hard to beat, more often; fixed: any of `fixed`",
+    )
+    prioritised_power: float = option(
+        2.0, "prioritised: snapshots are drawn in proportion to (1 - score against it) to this power", minimum=0
+    )
+    snapshot_every: int | None = option(
+        None, "env steps after which a module is snapshot; null: never by steps", unit="env steps", minimum=1
+    )
+    snapshot_win_rate: float | None = option(
+        None,
+        "snapshot a module that has won at least this share of its games since the last snapshot, of at least "
+        "snapshot_min_games; null: never by wins",
+        minimum=0,
+        maximum=1,
+    )
+    snapshot_min_games: int = option(100, "games before snapshot_win_rate counts", minimum=1)
+    max_snapshots: int | None = option(
+        None, "newest snapshots of a module that are drawn; older ones stay in the table; null: all", minimum=1
+    )
+    fixed: dict[str, Any] = option(
+        {},
+        "player: a policy file (policy.onnx, as `export` writes it), or {_target_: your own Player class, its keyword "
+        "arguments, ...}",
+    )
+    evaluate_against: list[str] = option([], "players of `fixed` that evaluations are against; empty: all of them")
+
+
+def evaluated_players(config: LeagueConfig) -> tuple[str, ...]:
+    """Return the players that evaluations are against."""
+    return tuple(config.evaluate_against or config.fixed)

@@ -1,0 +1,99 @@
+"""Construction of the league of a run, and of the environments in which its players act."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.imports import import_target
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.env_makers import make_multi_agent_env
+from runner.league.league import League
+from runner.league.players import Player, PolicyPlayer
+from runner.league.seated_environments import SeatedEnvironments, Team
+from runner.module_parts import ModuleParts, ModulePlan, build_acting_parts, has_several_agents
+from runner.policy import OnnxPolicy
+from runner.rllink.client.local_policy import PolicyFileError
+
+
+def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run_dir: Path | None) -> League | None:
+    """Make the league, if there is one.
+
+    Raises:
+        ConfigError: a module that does not act here, a policy file or class that cannot be used.
+    """
+    block = config.league
+    if not block.modules:
+        return None
+    plans = {module_id: of_module.plan for module_id, of_module in parts.items()}
+    _check_modules(config, plans)
+    fixed = {player_id: _content(player_id, given) for player_id, given in block.fixed.items()}
+    for player_id, content in fixed.items():
+        _check_player(config, plans, player_id, content)
+    policies = {
+        module_id: OnnxPolicy.of_parts(build_acting_parts(config, plans[module_id]), config)
+        for module_id in block.modules
+    }
+    return League(block, policies, fixed, None if run_dir is None else run_dir / "league")
+
+
+def seat_environments(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], num_envs: int, explore: bool
+) -> SeatedEnvironments:
+    """Make sub-environments in which players of the league act for some of the agents."""
+    teams = [Team((agent,), module_id) for module_id, plan in plans.items() for agent in plan.agents or ()]
+    teams.sort(key=lambda team: team.agents)
+    spaces = {module_id: plan.action_space for module_id, plan in plans.items()}
+    (space,) = {module_id: spaces[module_id] for module_id in config.league.modules[:1]}.values()
+    make_player = partial(_make_player, config.league.fixed, space, explore)
+    make_env = partial(make_multi_agent_env, config.env)
+    return SeatedEnvironments(make_env, num_envs, config.seed, teams, make_player)
+
+
+def _make_player(
+    fixed: Mapping[str, Any], space: gym.Space[Any], explore: bool, player_id: str, content: bytes | None
+) -> Player:
+    if content is not None:
+        return PolicyPlayer(content, explore)
+    given = dict(fixed[player_id])
+    key = f"league.fixed.{player_id}._target_"
+    player: Player = import_target(given.pop("_target_"), key, Player)(space, **given)
+    return player
+
+
+def _content(player_id: str, given: Any) -> bytes:
+    """Return the policy file that a fixed player is; empty if it is a class."""
+    if not isinstance(given, str):
+        return b""
+    try:
+        return Path(given).read_bytes()
+    except OSError as error:
+        what = f"the policy file of player {player_id} cannot be read: {error.strerror}"
+        raise ConfigError([Problem(what, f"league.fixed.{player_id}", given, "a file of `export`")]) from error
+
+
+def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, content: bytes) -> None:
+    space = plans[config.league.modules[0]].action_space
+    try:
+        _make_player(config.league.fixed, space, True, player_id, content or None)
+    except (PolicyFileError, TypeError, ValueError) as error:
+        where = f"league.fixed.{player_id}"
+        raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where)]) from error
+
+
+def _check_modules(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> None:
+    if not has_several_agents(plans):
+        what = f"a league needs several agents, and {config.env.name} has a single one"
+        raise ConfigError([Problem(what, "league.modules", ", ".join(config.league.modules), "[]")])
+    for module_id in config.league.modules:
+        if module_id not in plans:
+            what = "league.modules names a module that acts for no agent"
+            known = ", ".join(plans)
+            raise ConfigError([Problem(what, "league.modules", module_id, known, nearest_match(module_id, plans))])
+    if sum(len(plan.agents or ()) for plan in plans.values()) < 2:
+        raise ConfigError([Problem("a league needs two agents or more", "league.modules", "one agent")])

@@ -1,0 +1,291 @@
+"""The league of a run: its players, what their games say, and who plays next."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from openskill.models import ThurstoneMostellerFull
+
+from runner.config.league import FIXED, LATEST, PRIORITISED, UNIFORM, LeagueConfig, evaluated_players
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.sample import Weights
+from runner.league.lineup import ITSELF, Lineup
+from runner.league.ratings import Rating, elo_ratings
+from runner.policy import OnnxPolicy
+from runner.rows.matches import DRAW, LOSS, WIN, Match
+from runner.segments import Segment, SegmentFile
+
+# A module changes: each of its games against a player counts so much less than the next one.
+_FADING = 0.99
+_COLUMNS = {WIN: 0, DRAW: 1, LOSS: 2}
+STANDINGS = "standings.json"
+
+
+@dataclass
+class _Player:
+    """A policy that never changes.
+
+    Attributes:
+        module_id: that it is a snapshot of; None: a fixed player.
+        num_env_steps: that the run had sampled when it was made.
+        content: of its policy file; empty: it is made of its `_target_`.
+    """
+
+    module_id: str | None
+    num_env_steps: int
+    content: bytes
+    file: SegmentFile = field(default_factory=SegmentFile)
+
+
+class Skill(NamedTuple):
+    """A normal belief about how well a player plays; it plays better than mu - 3 sigma almost surely."""
+
+    mu: float
+    sigma: float
+
+
+class League:
+    """Keeps the players of a run and the games of its modules against them, and says who plays next.
+
+    Args:
+        config: the block.
+        policies: module id -> what its snapshots are made with, of modules that learn.
+        fixed: fixed player -> content of its policy file; empty: it is made of its `_target_`.
+        folder: for the files of snapshots and the standings; None: nothing is written.
+    """
+
+    def __init__(
+        self,
+        config: LeagueConfig,
+        policies: Mapping[str, OnnxPolicy],
+        fixed: Mapping[str, bytes],
+        folder: Path | None = None,
+    ) -> None:
+        self._config = config
+        self._policies = dict(policies)
+        self._folder = folder
+        self._players = {player_id: _Player(None, 0, content) for player_id, content in fixed.items()}
+        self._games: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
+        self._since_snapshot: dict[str, list[int]] = {module_id: [0, 0] for module_id in policies}  # games, wins
+        self._skills: dict[str, Skill] = {}
+        self._model: Any = ThurstoneMostellerFull()
+
+    # -- players ---------------------------------------------------------------------------------------------------
+
+    def begin(self, weights: Weights, shared_state: Mapping[str, Any]) -> None:
+        """Take the modules' first parameters as the first snapshots."""
+        for module_id in self._policies:
+            if not self._snapshots_of(module_id):
+                self._snapshot(module_id, 0, weights, shared_state)
+
+    def _snapshots_of(self, module_id: str) -> list[str]:
+        return [player_id for player_id, player in self._players.items() if player.module_id == module_id]
+
+    def _snapshot(self, module_id: str, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
+        player_id = f"{module_id}-{len(self._snapshots_of(module_id))}"
+        content = self._policies[module_id].to_bytes(weights[module_id], shared_state.get(module_id, {}))
+        self._players[player_id] = _Player(module_id, num_env_steps, content)
+        self._games[player_id] = {other: list(games) for other, games in self._games[module_id].items()}
+        self._skills[player_id] = self._skill(module_id)
+        self._since_snapshot[module_id] = [0, 0]
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256(content).hexdigest()[:12]
+            (self._folder / f"{player_id}-{digest}.onnx").write_bytes(content)
+
+    # -- who plays -------------------------------------------------------------------------------------------------
+
+    def seat(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
+        """Tell env runners who plays in the episodes that they begin from now on."""
+        for player_id, player in self._players.items():
+            if player.content and not env_runners.has_announced(player_id):
+                env_runners.announce(player_id, "add_player", player_id, player.content)
+        env_runners.announce("lineup", "use_lineup", self._evaluation_lineup() if is_evaluation else self.lineup())
+
+    def lineup(self) -> Lineup:
+        """Return who plays against modules that learn."""
+        return Lineup({home: {other: self._odds(home, other) for other in self._policies} for home in self._policies})
+
+    def _odds(self, home: str, other: str) -> dict[str, float]:
+        """Return the probability of each player in the place of module `other`, against module `home`."""
+        snapshots = self._snapshots_of(other)[-(self._config.max_snapshots or 0) :]
+        chances = np.array([1.0 - self._score(home, player_id) for player_id in snapshots])
+        hardness = chances**self._config.prioritised_power
+        fixed = [player_id for player_id, player in self._players.items() if player.module_id is None]
+        weights_of = {
+            LATEST: {ITSELF: 1.0},
+            UNIFORM: dict.fromkeys(snapshots, 1.0),
+            PRIORITISED: dict(zip(snapshots, hardness.tolist(), strict=True)),
+            FIXED: dict.fromkeys(fixed, 1.0),
+        }
+        odds: dict[str, float] = {}
+        for kind, share in self._config.opponents.items():
+            weights = weights_of[kind]
+            total = sum(weights.values())
+            if share and total:
+                for player_id, weight in weights.items():
+                    odds[player_id] = odds.get(player_id, 0.0) + share * weight / total
+        total = sum(odds.values())
+        return {player_id: chance / total for player_id, chance in odds.items() if chance}
+
+    def _score(self, module_id: str, player_id: str) -> float:
+        """Return the mean score of a module against a player; a half before any game."""
+        wins, draws, losses = self._games[module_id].get(player_id, (0.0, 0.0, 0.0))
+        return (wins + draws / 2 + 0.5) / (wins + draws + losses + 1.0)
+
+    def _evaluation_lineup(self) -> Lineup:
+        players = evaluated_players(self._config)
+        odds = {player_id: 1 / len(players) for player_id in players}
+        return Lineup({home: dict.fromkeys(self._policies, odds) for home in self._policies} if players else {})
+
+    # -- what games say --------------------------------------------------------------------------------------------
+
+    def add_matches(self, matches: Sequence[Match]) -> None:
+        """Count games of training."""
+        for module_id, player_id, score in matches:
+            games = self._games[module_id].setdefault(player_id, [0.0, 0.0, 0.0])
+            games[:] = [count * _FADING for count in games]
+            games[_COLUMNS[score]] += 1.0
+            since = self._since_snapshot[module_id]
+            since[:] = since[0] + 1, since[1] + (score == WIN)
+            self._rate(module_id, player_id, score)
+
+    def _skill(self, player_id: str) -> Skill:
+        if player_id not in self._skills:
+            rating = self._model.rating()
+            self._skills[player_id] = Skill(rating.mu, rating.sigma)
+        return self._skills[player_id]
+
+    def _rate(self, player_id: str, other: str, score: float) -> None:
+        """Update the beliefs about two players after a game (Weng and Lin, 2011, a closed form near TrueSkill's)."""
+        ratings = [[self._model.rating(*self._skill(one))] for one in (player_id, other)]
+        [[first], [second]] = self._model.rate(ratings, ranks=[-score, score - 1.0])
+        self._skills[player_id] = Skill(first.mu, first.sigma)
+        self._skills[other] = Skill(second.mu, second.sigma)
+
+    def elo(self) -> dict[str, Rating]:
+        """Return the Elo ratings of all who have played; the first player, fixed ones first, has 1000 points."""
+        played = {one for against in self._games.values() for one in against}
+        players = [one for one in self._players if one in played or any(self._games.get(one, ()))]
+        return elo_ratings(self._games, [*players, *self._policies])
+
+    def snapshot_due(self, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
+        """Snapshot the modules whose time has come."""
+        due = [module_id for module_id in self._policies if self._is_due(module_id, num_env_steps)]
+        for module_id in due:
+            self._snapshot(module_id, num_env_steps, weights, shared_state)
+        if due:
+            self.write_standings()
+
+    def _is_due(self, module_id: str, num_env_steps: int) -> bool:
+        config = self._config
+        newest = self._players[self._snapshots_of(module_id)[-1]]
+        if config.snapshot_every is not None and num_env_steps - newest.num_env_steps >= config.snapshot_every:
+            return True
+        num_games, num_wins = self._since_snapshot[module_id]
+        if config.snapshot_win_rate is None or num_games < config.snapshot_min_games:
+            return False
+        return num_wins / num_games >= config.snapshot_win_rate
+
+    def metrics(self, matches: Sequence[Match]) -> dict[str, float | int | None]:
+        """Return the standing of each module, and its shares of these games."""
+        elo = self.elo()
+        metrics: dict[str, float | int | None] = {"league/num_players": len(self._players)}
+        for module_id in self._policies:
+            scores = [match.score for match in matches if match.module_id == module_id]
+            skill = self._skill(module_id)
+            rates = shares_of(scores) | {
+                "elo": elo[module_id].value,
+                "elo_margin": elo[module_id].margin,
+                "skill_mu": skill.mu,
+                "skill_sigma": skill.sigma,
+            }
+            metrics |= {f"league/{module_id}/{name}": value for name, value in rates.items()}
+        return metrics
+
+    def evaluation_metrics(self, matches: Sequence[Match]) -> dict[str, float | None]:
+        """Return the shares of an evaluation's games against each player."""
+        metrics: dict[str, float | None] = {}
+        for player_id in evaluated_players(self._config):
+            shares = shares_of([match.score for match in matches if match.player_id == player_id])
+            metrics |= {f"evaluation/league/{player_id}/{name}": share for name, share in shares.items()}
+        return metrics
+
+    # -- what is shown ---------------------------------------------------------------------------------------------
+
+    def standings(self) -> list[dict[str, Any]]:
+        """Return a row for each player and module, the best by Elo first."""
+        elo = self.elo()
+        rows = [
+            {
+                "player": player_id,
+                "env_steps": self._players[player_id].num_env_steps if player_id in self._players else None,
+                "is_fixed": player_id in self._players and self._players[player_id].module_id is None,
+                "elo": asdict(rating),
+                "skill": self._skill(player_id)._asdict(),
+                "games": {other: list(games) for other, games in self._games.get(player_id, {}).items()},
+            }
+            for player_id, rating in elo.items()
+        ]
+        return sorted(rows, key=lambda row: -row["elo"]["value"])
+
+    def write_standings(self) -> None:
+        """Write the standings to the folder, where there is one."""
+        if self._folder is not None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / STANDINGS).write_text(json.dumps(self.standings(), indent=1))
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return players, games and ratings; files of players are written once."""
+        return {
+            "players": {
+                player_id: {
+                    "module_id": player.module_id,
+                    "num_env_steps": player.num_env_steps,
+                    "content": Segment(player.file, partial(_as_values, player.content)),
+                }
+                for player_id, player in self._players.items()
+                if player.module_id is not None
+            },
+            "own_games": {one: {other: list(games) for other, games in by.items()} for one, by in self._games.items()},
+            "since_snapshot": {module_id: list(counts) for module_id, counts in self._since_snapshot.items()},
+            "skills": {player_id: list(skill) for player_id, skill in self._skills.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        fixed = {player_id: player for player_id, player in self._players.items() if player.module_id is None}
+        snapshots = {
+            player_id: _Player(
+                saved["module_id"],
+                int(saved["num_env_steps"]),
+                np.asarray(saved["content"].values()["content"], np.uint8).tobytes(),
+                saved["content"].file,
+            )
+            for player_id, saved in state["players"].items()
+        }
+        self._players = fixed | snapshots
+        self._games = {
+            one: {other: list(games) for other, games in by.items()} for one, by in state["own_games"].items()
+        }
+        self._since_snapshot = {module_id: list(counts) for module_id, counts in state["since_snapshot"].items()}
+        self._skills = {player_id: Skill(*skill) for player_id, skill in state["skills"].items()}
+
+
+def shares_of(scores: Sequence[float]) -> dict[str, float | None]:
+    """Return the shares of games that were won, drawn and lost; None without games."""
+    named = {"win_rate": WIN, "draw_rate": DRAW, "loss_rate": LOSS}
+    return {name: scores.count(score) / len(scores) if scores else None for name, score in named.items()}
+
+
+def _as_values(content: bytes) -> dict[str, Any]:
+    return {"content": np.frombuffer(content, np.uint8)}

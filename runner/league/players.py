@@ -1,0 +1,102 @@
+"""Players: opponents that act on env runners, of which no learner knows.
+
+B stands for the seats of a player that act in a vector step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.episodes import nested
+from runner.rllink.client.local_policy import LocalPolicy
+
+
+@dataclass
+class Seat:
+    """An agent of a running episode that a player acts for.
+
+    Attributes:
+        agent_id: of the agent.
+        obs: its observation, which awaits an action; None: it waits.
+        reward: sum of its rewards since it acted last.
+        memory: what the player keeps for this seat from one step of the episode to the next, as plain values and
+            arrays; empty at the episode's start.
+    """
+
+    agent_id: str
+    obs: Any = None
+    reward: float = 0.0
+    memory: dict[str, Any] = field(default_factory=dict)
+
+
+class Player:
+    """Chooses actions from observations as the environment returns them. Subclass it and name it in `league.fixed`.
+
+    The first argument of `__init__` is the action space of the agents that it plays.
+    """
+
+    def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
+        """Return the actions (B, ...) for observations (B, ...), nested as the spaces are.
+
+        Args:
+            obs: stacked.
+            seats: of the rows; what is written to their `memory` is there in the next step of the episode.
+            rng: the only source of random numbers, so that a run can be repeated.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no act")
+
+
+class RandomPlayer(Player):
+    """Draws actions uniformly; in `Discrete` spaces of those that a mask allows.
+
+    Args:
+        action_space: of the agents.
+        mask_key: of the mask (B, K) in observations that are a dict; used where it is there.
+    """
+
+    def __init__(self, action_space: gym.Space[Any], mask_key: str = "action_mask") -> None:
+        self._space = action_space
+        self._mask_key = mask_key
+
+    def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
+        """See `Player`."""
+        if isinstance(self._space, gym.spaces.Discrete):
+            mask = obs.get(self._mask_key) if isinstance(obs, dict) else None
+            allowed = np.ones((len(seats), int(self._space.n)), bool) if mask is None else mask != 0
+            return self._space.start + np.argmax(np.where(allowed, rng.random(allowed.shape), -1.0), axis=1)
+        self._space.seed(int(rng.integers(2**31)))
+        return nested.stack([self._space.sample() for _ in seats])
+
+
+class PolicyPlayer(Player):
+    """Acts with a policy file, as `export` writes it and snapshots are.
+
+    Args:
+        content: of the file.
+        explore: sample actions; false: the most likely ones.
+
+    Raises:
+        PolicyFileError: it is no such file.
+    """
+
+    def __init__(self, content: bytes, explore: bool) -> None:
+        self._policy = LocalPolicy(content)
+        self._explore = explore
+        self._blank = self._policy.initial_state()
+
+    def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
+        """See `Player`; memories are the states of the policy."""
+        if not self._blank:
+            return self._policy.act(obs, None, self._explore, rng)[0]
+        states = [seat.memory or {name: value[0] for name, value in self._blank.items()} for seat in seats]
+        state = {name: np.stack([one[name] for one in states]) for name in self._blank}
+        rewards = np.array([seat.reward for seat in seats], np.float32)
+        actions, extra = self._policy.act(obs, state, self._explore, rng, rewards)
+        for row, seat in enumerate(seats):
+            seat.memory = {name: value[row] for name, value in extra["state_out"].items()}
+        return actions

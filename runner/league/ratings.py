@@ -1,0 +1,77 @@
+"""Ratings of the players of a league, from the games between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+# A lead of 400 points means ten times as many wins as losses.
+POINTS_PER_NAT = 400 / np.log(10)
+BASE = 1000.0
+# Of differences between players before any game: nobody who has won all of three games is infinitely strong.
+_PRIOR_DEVIATION = 400.0 / POINTS_PER_NAT
+_QUANTILE = 1.959963984540054  # of a normal distribution, for 95 %
+_MOST_STEPS, _TOLERANCE = 100, 1e-9
+
+# a -> b -> wins, draws and losses of a against b.
+Games = Mapping[str, Mapping[str, Sequence[float]]]
+
+
+@dataclass(frozen=True)
+class Rating:
+    """A rating and half the width of its 95 % interval."""
+
+    value: float
+    margin: float
+
+
+def elo_ratings(games: Games, players: Sequence[str]) -> dict[str, Rating]:
+    """Fit Elo's model to all games at once: a beats b with probability 1 / (1 + 10^((R_b - R_a) / 400)).
+
+    The ratings are the most likely ones (Bradley and Terry, 1952, https://doi.org/10.2307/2334029; a draw is half a win
+    for each) under a normal prior of 400 points around 1000, with intervals from the curvature of the likelihood
+    around them. The first player is the anchor: it has 1000 points, and no interval.
+
+    Args:
+        games: each pair in one direction or both.
+        players: all of them.
+    """
+    place = {player: number for number, player in enumerate(players)}
+    scores = np.zeros((len(players), len(players)))  # of the row's player against the column's
+    for player, against in games.items():
+        for other, (wins, draws, losses) in against.items():
+            if player in place and other in place:
+                scores[place[player], place[other]] += wins + draws / 2
+                scores[place[other], place[player]] += losses + draws / 2
+    logits = np.zeros(len(players))
+    free = np.arange(len(players)) > 0
+    curvature = np.eye(len(players))
+    for _ in range(_MOST_STEPS):
+        gradient, curvature = _derivatives(logits, scores)
+        step = np.zeros(len(players))
+        step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
+        logits += np.clip(step, -2.0, 2.0)  # far from the solution Newton's steps are too long
+        if np.max(np.abs(step), initial=0.0) < _TOLERANCE:
+            break
+    variances = np.zeros(len(players))
+    variances[free] = np.diag(np.linalg.inv(curvature[np.ix_(free, free)]))
+    margins = _QUANTILE * np.sqrt(variances) * POINTS_PER_NAT
+    return {
+        player: Rating(float(BASE + logits[number] * POINTS_PER_NAT), float(margins[number]))
+        for player, number in place.items()
+    }
+
+
+def _derivatives(
+    logits: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the gradient and the negative Hessian of the log posterior."""
+    expected = 1 / (1 + np.exp(logits[None, :] - logits[:, None]))
+    num_games = scores + scores.T
+    gradient = (scores - num_games * expected).sum(1) - logits / _PRIOR_DEVIATION**2
+    weights = num_games * expected * expected.T
+    curvature = np.diag(weights.sum(1) + 1 / _PRIOR_DEVIATION**2) - weights
+    return gradient, curvature

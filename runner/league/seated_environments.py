@@ -1,0 +1,219 @@
+"""Environments in which players of a league act for some of the agents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.config.errors import Problem, RunFailure
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
+from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
+from runner.episodes import nested
+from runner.league.lineup import ITSELF, Lineup
+from runner.league.players import Player, Seat
+from runner.rows.matches import DRAW, LOSS, WIN, Match
+from runner.streams import random_stream, restore_stream, stream_state
+
+# (player id, content of its policy file or None) -> the player.
+MakePlayer = Callable[[str, bytes | None], Player]
+
+
+@dataclass(frozen=True)
+class Team:
+    """Agents that win and lose together.
+
+    Attributes:
+        agents: their ids.
+        module_id: of the first one's module, which the league knows the team by.
+    """
+
+    agents: tuple[str, ...]
+    module_id: str
+
+
+@dataclass
+class _Table:
+    """Who plays in one sub-environment.
+
+    Attributes:
+        home: place of the team that learns.
+        players: place of a team -> the player that acts for it.
+        seats: agent id -> its seat, of agents that players act for.
+        running: agents that were observed and have not ended.
+        returns: undiscounted, of each team.
+    """
+
+    home: int = 0
+    players: dict[int, str] = field(default_factory=dict)
+    seats: dict[str, Seat] = field(default_factory=dict)
+    running: set[str] = field(default_factory=set)
+    returns: list[float] = field(default_factory=list)
+
+
+class SeatedEnvironments(MultiAgentEnvironments):
+    """N sub-environments with several agents, of which whoever steps them sees only those that learn.
+
+    For each episode one team is drawn that learns, and for each other team an opponent, by the stream of these
+    environments. What opponents see and do stays here: to the env runner their agents are not there.
+
+    Args:
+        make_env, num_envs, seed: see `MultiAgentEnvironments`.
+        teams: all agents, in teams.
+        make_player: makes an opponent when it plays for the first time.
+
+    Attributes:
+        lineup: what new episodes are drawn from.
+    """
+
+    def __init__(
+        self,
+        make_env: Callable[[], MultiAgentEnv],
+        num_envs: int,
+        seed: int,
+        teams: Sequence[Team],
+        make_player: MakePlayer,
+    ) -> None:
+        super().__init__(make_env, num_envs, seed)
+        self._teams = list(teams)
+        self._team_of = {agent: place for place, team in enumerate(teams) for agent in team.agents}
+        self._make_player = make_player
+        self._contents: dict[str, bytes] = {}
+        self._players: dict[str, Player] = {}
+        self._tables = [_Table() for _ in range(num_envs)]
+        self.lineup = Lineup()
+
+    def add_player(self, player_id: str, content: bytes) -> None:
+        """Take the policy file of a player; it is loaded when the player is drawn."""
+        self._contents[player_id] = content
+
+    # -- stepping --------------------------------------------------------------------------------------------------
+
+    def reset(self, seed_name: tuple[int | str, ...]) -> list[EnvStep]:
+        """Reset all; see `MultiAgentEnvironments`. Draws begin anew, too."""
+        role, *index = seed_name
+        self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))
+        return [self._without_opponents(n, step) for n, step in enumerate(super().reset(seed_name))]
+
+    def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
+        """Let opponents act, and step each sub-environment with all actions, or reset it where its episode is over."""
+        self._let_opponents_act(actions)
+        return [self._without_opponents(n, step) for n, step in enumerate(super().step(actions))]
+
+    def _let_opponents_act(self, actions: Sequence[AgentDict]) -> None:
+        """Write the actions of opponents into the dict of their sub-environment, in one pass for each player."""
+        acting: dict[str, list[tuple[int, Seat]]] = {}
+        for n, table in enumerate(self._tables):
+            for seat in table.seats.values():
+                if seat.obs is not None:
+                    player_id = table.players[self._team_of[seat.agent_id]]
+                    acting.setdefault(player_id, []).append((n, seat))
+        for player_id, places in acting.items():
+            seats = [seat for _, seat in places]
+            chosen = self._player(player_id).act(nested.stack([seat.obs for seat in seats]), seats, self._rng)
+            for row, (n, seat) in enumerate(places):
+                actions[n][seat.agent_id] = nested.map_leaves(lambda leaf, row=row: leaf[row], chosen)
+                seat.obs, seat.reward = None, 0.0
+
+    def _player(self, player_id: str) -> Player:
+        if player_id not in self._players:
+            try:
+                self._players[player_id] = self._make_player(player_id, self._contents.get(player_id))
+            except (ValueError, TypeError) as error:
+                problem = Problem(f"player {player_id} of the league cannot be made: {error}", "league")
+                raise RunFailure(problem) from error
+        return self._players[player_id]
+
+    def _without_opponents(self, n: int, step: EnvStep) -> EnvStep:
+        """Keep what opponents are told, and return what is left."""
+        if step.is_reset:
+            self._tables[n] = self._drawn_table()
+        table = self._tables[n]
+        if not table.players:
+            return step
+        for agent, reward in step.rewards.items():
+            if agent in self._team_of:
+                table.returns[self._team_of[agent]] += float(reward)
+        for agent, seat in table.seats.items():
+            seat.obs = step.obs.get(agent)
+            seat.reward += float(step.rewards.get(agent, 0.0))
+        terminateds, truncateds = dict(step.terminateds), dict(step.truncateds)
+        table.running |= set(step.obs)
+        ended = {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
+        if ALL_AGENTS in ended:
+            ended |= table.running
+        for agent in ended & set(table.seats):
+            table.seats[agent].obs = None
+        table.running -= ended
+        if ALL_AGENTS not in terminateds and ALL_AGENTS not in truncateds and not step.is_reset:
+            # Whoever sees some of the agents cannot know whether the last one has ended.
+            (truncateds if any(truncateds.values()) else terminateds)[ALL_AGENTS] = not table.running
+        return EnvStep(
+            step.is_reset,
+            *(_hidden(part, table) for part in (step.obs, step.rewards, terminateds, truncateds, step.infos)),
+        )
+
+    def _drawn_table(self) -> _Table:
+        home = int(self._rng.integers(len(self._teams)))
+        table = _Table(home, returns=[0.0] * len(self._teams))
+        odds_at_home = self.lineup.odds.get(self._teams[home].module_id, {})
+        for place, team in enumerate(self._teams):
+            odds = odds_at_home.get(team.module_id)
+            if place != home and odds:
+                player_id = list(odds)[int(self._rng.choice(len(odds), p=list(odds.values())))]
+                if player_id != ITSELF:
+                    table.players[place] = player_id
+                    table.seats |= {agent: Seat(agent) for agent in team.agents}
+        return table
+
+    def end_episode(self, n: int) -> tuple[Match, ...]:
+        """Note that the episode is over, and return its matches."""
+        super().end_episode(n)
+        table = self._tables[n]
+        module_id, own = self._teams[table.home].module_id, table.returns[table.home] if table.returns else 0.0
+        return tuple(
+            Match(module_id, player_id, _score(own - table.returns[place]))
+            for place, player_id in table.players.items()
+        )
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the sub-environments, of the draws, and of running episodes' opponents."""
+        tables = [
+            {
+                "home": table.home,
+                "players": {str(place): player_id for place, player_id in table.players.items()},
+                "seats": {agent: deepcopy(vars(seat)) for agent, seat in table.seats.items()},
+                "running": sorted(table.running),
+                "returns": list(table.returns),
+            }
+            for table in self._tables
+        ]
+        return {**super().get_state(), "tables": tables, "draws": stream_state(self._rng)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        super().set_state(state)
+        role, *index = self._seed_name
+        self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))
+        restore_stream(self._rng, state["draws"])
+        self._tables = [
+            _Table(
+                int(table["home"]),
+                {int(place): player_id for place, player_id in table["players"].items()},
+                {agent: Seat(**seat) for agent, seat in table["seats"].items()},
+                set(table["running"]),
+                list(table["returns"]),
+            )
+            for table in state["tables"]
+        ]
+
+
+def _hidden(by_agent: AgentDict, table: _Table) -> AgentDict:
+    return {agent: value for agent, value in by_agent.items() if agent not in table.seats}
+
+
+def _score(lead: float) -> float:
+    return DRAW if lead == 0 else WIN if lead > 0 else LOSS

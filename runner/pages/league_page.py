@@ -1,0 +1,67 @@
+"""The standings of a league on the page of its run: a table, and who beats whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.config.documents import parse_json, read_regular
+from runner.pages import charts
+from runner.pages.page import Block, Cell, Figure, Table, Text
+
+STANDINGS = Path("league", "standings.json")
+_CELL = 26  # pixels
+
+
+def league(run_dir: Path) -> Iterator[Block]:
+    """Yield the table and the matrix of a run's league; nothing where there is none."""
+    if not (run_dir / STANDINGS).is_file():
+        return
+    rows = parse_json(read_regular(run_dir / STANDINGS))
+    yield Table(
+        ("Player", "Elo", "95 %", "Skill", "Its sigma", "Env steps"),
+        [[Cell(row["player"], row["player"]), *_numbers(row)] for row in rows],
+    )
+    points = list(_points(rows))
+    if points:
+        yield _matrix(rows, points)
+    yield Text(
+        "Elo is fitted to all games at once, from the first player that was played, fixed ones first, at 1000; "
+        "skill is a belief as TrueSkill has it. Games of a module count less the longer ago they were."
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> list[Cell]:
+    elo, skill, steps = row["elo"], row["skill"], row["env_steps"]
+    when = "fixed" if row["is_fixed"] else "now" if steps is None else f"{steps:,}"
+    return [
+        Cell(f"{elo['value']:.0f}", elo["value"]),
+        Cell(f"±{elo['margin']:.0f}" if elo["margin"] else "anchor", elo["margin"]),
+        Cell(f"{skill['mu']:.1f}", skill["mu"]),
+        Cell(f"{skill['sigma']:.1f}", skill["sigma"]),
+        Cell(when, steps),
+    ]
+
+
+def _points(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        for other, (wins, draws, losses) in row["games"].items():
+            num_games = wins + draws + losses
+            score = (wins + draws / 2) / num_games
+            text = f"{wins:.0f} won, {draws:.0f} drawn, {losses:.0f} lost"
+            yield {"y": row["player"], "x": other, "value": score, "text": text}
+
+
+def _matrix(rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]) -> Figure:
+    order = [row["player"] for row in rows]
+    players = [player for player in order if any(point["y"] == player for point in points)]
+    opponents = [player for player in order if any(point["x"] == player for point in points)]
+    return Figure(
+        name="league_scores",
+        chart=charts.matrix(tuple(players), tuple(opponents), "opponent", "score of the row's player"),
+        points={charts.POINTS: points},
+        title="who beats whom",
+        caption="1: always wins, 0: always loses; a draw counts a half. Rows and columns are ordered by Elo.",
+        height=_CELL * len(players),
+    )

@@ -1,0 +1,187 @@
+"""Whole runs with a league: exact resume, Ray, odds, files, errors."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.errors import ConfigError
+from runner.config.league import LeagueConfig
+from runner.environments.tic_tac_toe import TicTacToe, best_moves, value, winner
+from runner.experiment.trainer import Trainer
+from runner.league.game_players import PerfectTicTacToePlayer
+from runner.league.league import League
+from runner.league.lineup import ITSELF
+from runner.league.players import RandomPlayer, Seat
+from runner.rows.matches import Match
+from tests.conftest import Outcome, without_times
+from tests.test_multi_agent_training import assert_same_weights
+
+SMALL = [
+    "tracking=none",
+    "algorithm.train_batch_size_per_learner=200",
+    "algorithm.minibatch_size=100",
+    "algorithm.num_epochs=1",
+    "module.fcnet_hiddens=[16]",
+    "env_runners.num_envs_per_env_runner=4",
+    "league.snapshot_every=300",
+    "evaluation.evaluation_interval=2",
+    "evaluation.evaluation_duration=10",
+    "league.opponents={latest: 0.4, prioritised: 0.3, uniform: 0.2, fixed: 0.1}",
+]
+
+
+def trainer_of(*overrides: str) -> Trainer:
+    return Trainer.from_experiment("ppo_league_tictactoe", [*SMALL, *overrides])
+
+
+def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(iterations)]
+
+
+@pytest.mark.parametrize("overrides", [[], ["module.use_lstm=true", "module.lstm_cell_size=8"]], ids=["mlp", "lstm"])
+def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) -> None:
+    with trainer_of(*overrides) as trainer:
+        expected = train(trainer, 6)
+        weights = trainer.learners.get_weights()
+    assert expected[-1]["league/num_players"] >= 5
+    assert expected[1]["evaluation/league/perfect/loss_rate"] > 0
+    with trainer_of(*overrides) as trainer:
+        first = train(trainer, 3)
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+        assert train(trainer, 1) == expected[3:4], "get_state must not move the run"
+        save_checkpoint(tmp_path / "two", trainer.get_state(), {})
+    linked = [path for path in (tmp_path / "two").glob("league.*.segment") if path.stat().st_nlink > 1]
+    assert linked, "a later checkpoint links to the files of older snapshots"
+    with trainer_of(*overrides) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        assert first + train(trainer, 3) == expected
+        assert_same_weights(trainer.learners.get_weights(), weights)
+
+
+def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
+    runners = "env_runners.num_env_runners=2"
+    with trainer_of(runners, "engine=inline") as trainer:
+        expected = train(trainer, 4)
+    with trainer_of(runners) as trainer:
+        assert train(trainer, 4) == expected
+    assert expected[-1]["league/num_players"] >= 4
+
+
+def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    arguments = ("+experiment=ppo_league_tictactoe", *SMALL, "hydra.run.dir=run", "stop.training_iteration=4")
+    outcome = run_main(*arguments)
+    assert outcome.code == 0, outcome.err
+    assert "ratings" in outcome.out
+    rows = json.loads((tmp_path / "run/league/standings.json").read_text())
+    assert {"main", "main-0", "perfect"} <= {row["player"] for row in rows}
+    assert [row["elo"]["value"] for row in rows] == sorted((row["elo"]["value"] for row in rows), reverse=True)
+    (policy,) = (tmp_path / "run/league").glob("main-0-*.onnx")
+    outcome = run_main(*arguments, f"league.fixed.old={policy}", "hydra.run.dir=other")
+    assert outcome.code == 0, outcome.err
+    assert "old" in {row["player"] for row in json.loads((tmp_path / "other/league/standings.json").read_text())}
+    assert run_main("report", "run", "--output", "page.html").code == 0
+    assert "who beats whom" in (tmp_path / "page.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("league.fixed.old=nowhere.onnx", "the policy file of player old cannot be read"),
+        ("league.fixed.old=README.md", "player old cannot be made"),
+        ("league.modules=[main, mian]", "acts for no agent"),
+    ],
+)
+def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        trainer_of(override).close()
+
+
+# -- who plays ---------------------------------------------------------------------------------------------------------
+
+
+class _Template:
+    """Makes policy files of nothing but a number."""
+
+    def to_bytes(self, weights: Any, shared_state: Any) -> bytes:
+        return bytes(weights)
+
+
+def league_of(**fields: Any) -> League:
+    config = LeagueConfig(modules=["main"], **fields)
+    league = League(config, {"main": _Template()}, dict.fromkeys(config.fixed, b""))  # type: ignore[dict-item]
+    league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+    return league
+
+
+def test_opponents_that_are_hard_to_beat_are_drawn_more_often() -> None:
+    league = league_of(opponents={"prioritised": 1.0}, snapshot_every=10)
+    for steps in (10, 20):
+        league.snapshot_due(steps, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+    league.add_matches([Match("main", "main-0", 1.0)] * 40 + [Match("main", "main-1", 0.0)] * 40)
+    odds = league.lineup().odds["main"]["main"]
+    assert odds["main-1"] > odds["main-2"] > odds["main-0"] > 0
+    fade = sum(0.99**k for k in range(40))
+    scores = {"main-0": (fade + 0.5) / (fade + 1), "main-1": 0.5 / (fade + 1), "main-2": 0.5}
+    total = sum((1 - score) ** 2 for score in scores.values())
+    assert odds == pytest.approx({player: (1 - score) ** 2 / total for player, score in scores.items()})
+
+
+def test_shares_of_kinds_are_kept_and_missing_kinds_fall_to_the_others() -> None:
+    fixed = {"x": {"_target_": "a.B"}, "y": {"_target_": "a.B"}}
+    league = league_of(opponents={"latest": 2.0, "uniform": 1.0, "fixed": 1.0}, fixed=fixed)
+    odds = league.lineup().odds["main"]["main"]
+    assert odds == pytest.approx({ITSELF: 0.5, "main-0": 0.25, "x": 0.125, "y": 0.125})
+    assert league_of(opponents={"latest": 1.0, "fixed": 1.0}).lineup().odds["main"]["main"] == {ITSELF: 1.0}
+
+
+def test_a_snapshot_is_made_by_wins_once_there_are_enough_games() -> None:
+    league = league_of(snapshot_win_rate=0.7, snapshot_min_games=10)
+
+    def num_players() -> float | int | None:
+        league.snapshot_due(1, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+        return league.metrics([])["league/num_players"]
+
+    league.add_matches([Match("main", "main-0", 1.0)] * 9)
+    assert num_players() == 1
+    league.add_matches([Match("main", "main-0", 0.5)] * 4)
+    assert num_players() == 1, "9 of 13 is below 0.7"
+    league.add_matches([Match("main", "main-0", 1.0)])
+    assert num_players() == 2
+    assert num_players() == 2, "the count begins anew"
+
+
+# -- tic-tac-toe -------------------------------------------------------------------------------------------------------
+
+
+def test_the_perfect_player_never_loses_and_the_game_is_a_draw() -> None:
+    assert value((0,) * 9) == 0
+    env = TicTacToe()
+    space = env.action_spaces["player_0"]
+    rng = np.random.default_rng(0)
+    outcomes = []
+    for game in range(200):
+        players = [PerfectTicTacToePlayer(space), RandomPlayer(space)][:: 1 if game % 2 else -1]
+        obs, _ = env.reset()
+        is_over = False
+        while not is_over:
+            (agent,) = obs
+            batch = {name: value[None] for name, value in obs[agent].items()}
+            [action] = players[int(agent[-1])].act(batch, [Seat(agent)], rng)
+            obs, rewards, terminateds, _, _ = env.step({agent: action})
+            is_over = terminateds["__all__"]
+        outcomes.append(rewards[f"player_{0 if game % 2 else 1}"])
+    assert min(outcomes) == 0
+    assert np.mean(outcomes) > 0.8
+
+
+def test_best_moves_win_where_a_win_is_there() -> None:
+    board = (1, 1, 0, -1, -1, 0, 0, 0, 0)
+    assert best_moves(board) == (2,)
+    assert winner((1, 1, 1, -1, -1, 0, 0, 0, 0)) == 1

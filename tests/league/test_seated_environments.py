@@ -1,0 +1,146 @@
+"""Players of a league act for agents that whoever steps the environments does not see."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.env_runners.multi_agent_env import ALL_AGENTS
+from runner.league.lineup import ITSELF, Lineup
+from runner.league.players import Player, Seat
+from runner.league.seated_environments import SeatedEnvironments, Team
+from runner.rows.matches import Match
+from tests.league.arena import AGENTS, Arena
+
+NUM_ENVS, NUM_STEPS = 4, 300
+
+
+class Counting(Player):
+    """Acts by its number and by how often the seat has acted, which it keeps in the seat's memory."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.passes: list[int] = []
+
+    def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
+        assert [AGENTS[int(agent)] for agent in obs[:, 0]] == [seat.agent_id for seat in seats]
+        self.passes.append(len(seats))
+        for seat in seats:
+            seat.memory["count"] = seat.memory.get("count", 0) + 1
+        return np.array([(self.number + seat.memory["count"]) % 5 for seat in seats])
+
+
+def seated(has_all_key: bool, odds: dict[str, float], teams: Sequence[Team] = ()) -> SeatedEnvironments:
+    teams = teams or [Team((agent,), "main") for agent in AGENTS]
+    envs = SeatedEnvironments(
+        lambda: Arena(has_all_key), NUM_ENVS, 3, teams, lambda player_id, content: Counting(int(player_id[1:]))
+    )
+    envs.lineup = Lineup({"main": {"main": odds}})
+    return envs
+
+
+class Loop:
+    """Whoever steps the environments: acts for the agents that it sees, and keeps books of each episode."""
+
+    def __init__(self, envs: SeatedEnvironments) -> None:
+        self.envs = envs
+        self.awaited: list[list[str]] = [[] for _ in range(NUM_ENVS)]
+        self.seen: list[set[str]] = [set() for _ in range(NUM_ENVS)]
+        self.matches: list[tuple[Match, ...]] = []
+        self.hidden: list[set[str]] = [set() for _ in range(NUM_ENVS)]
+        self._take(envs.reset(("env_runner", 0, 0)))
+
+    def _take(self, steps: Sequence[Any]) -> None:
+        for n, step in enumerate(steps):
+            if step.is_reset:
+                self.seen[n] = set()
+            named = {*step.obs, *step.rewards, *step.terminateds, *step.truncateds, *step.infos} - {ALL_AGENTS}
+            self.seen[n] |= named
+            self.hidden[n] = set(self.envs._tables[n].seats)
+            assert not named & self.hidden[n]
+            over = step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS)
+            ended = {agent for agent, flag in step.terminateds.items() if flag}
+            self.awaited[n] = [] if over else [agent for agent in step.obs if agent not in ended]
+            if over:
+                self.matches.append(self.envs.end_episode(n))
+
+    def run(self, num_steps: int) -> None:
+        for t in range(num_steps):
+            actions = [{agent: t % 5 for agent in awaited} for awaited in self.awaited]
+            self._take(self.envs.step(actions))
+
+
+def transcripts(envs: SeatedEnvironments) -> list[list[Any]]:
+    return [env.transcript for env in envs.environments]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("has_all_key", [True, False])
+def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_key: bool) -> None:
+    """Oracle: the environment itself, which checks who acts, and sums over its own transcript."""
+    envs = seated(has_all_key, {"p1": 0.4, "p2": 0.4, ITSELF: 0.2} if has_all_key else {"p1": 0.4, "p2": 0.6})
+    loop = Loop(envs)
+    homes: list[Any] = []
+    end_episode = envs.end_episode
+
+    def noting(n: int) -> tuple[Match, ...]:
+        table = envs._tables[n]
+        returns = dict.fromkeys(AGENTS, 0.0)
+        last_reset = max(place for place, entry in enumerate(envs.environments[n].transcript) if entry == ("reset",))  # type: ignore[attr-defined]
+        for _, rewards, _, _ in envs.environments[n].transcript[last_reset + 1 :]:  # type: ignore[attr-defined]
+            for agent, reward in rewards.items():
+                returns[agent] += reward
+        matches = end_episode(n)
+        own = returns[AGENTS[table.home]]
+        expected = [
+            Match("main", player, 0.5 if own == returns[AGENTS[place]] else float(own > returns[AGENTS[place]]))
+            for place, player in table.players.items()
+        ]
+        assert list(matches) == expected
+        homes.append((table.home, tuple(sorted(table.players.items()))))
+        return matches
+
+    envs.end_episode = noting  # type: ignore[method-assign]
+    loop.run(NUM_STEPS)
+    assert len(homes) > 60
+    assert {home for home, _ in homes} == {0, 1, 2}
+    drawn = [player for _, players in homes for _, player in players]
+    assert 0.3 < drawn.count("p1") / (2 * len(homes)) < 0.5
+    assert any(not players for _, players in homes) is has_all_key, "without the key only the runner finds the end"
+    ends = sum(entry[-1] is True for transcript in transcripts(envs) for entry in transcript if entry != ("reset",))
+    assert ends == len(homes)
+
+
+def test_a_player_acts_for_all_its_seats_in_one_pass() -> None:
+    envs = seated(True, {"p1": 1.0})
+    Loop(envs).run(50)
+    player = envs._players["p1"]
+    assert isinstance(player, Counting)
+    assert len(player.passes) <= 50
+    assert max(player.passes) > NUM_ENVS
+
+
+def test_running_episodes_go_on_from_their_state() -> None:
+    straight, resumed = (seated(True, {"p1": 0.5, "p2": 0.3, ITSELF: 0.2}) for _ in range(2))
+    loop = Loop(straight)
+    loop.run(37)
+    other = Loop(resumed)
+    resumed.set_state(straight.get_state())
+    other.awaited = [list(awaited) for awaited in loop.awaited]
+    for part in transcripts(straight) + transcripts(resumed):
+        part.clear()
+    loop.run(60)
+    other.run(60)
+    assert transcripts(resumed) == transcripts(straight)
+    assert other.matches[-5:] == loop.matches[-5:]
+
+
+def test_agents_of_a_team_have_one_opponent_and_one_return() -> None:
+    envs = seated(True, {"p1": 0.5, "p2": 0.5}, [Team(("a", "c"), "main"), Team(("b",), "main")])
+    loop = Loop(envs)
+    loop.run(NUM_STEPS)
+    assert all(len(matches) == 1 for matches in loop.matches)
+    for table in envs._tables:
+        assert set(table.seats) in ({"a", "c"}, {"b"})
