@@ -39,6 +39,12 @@ class LeagueConfig:
     max_snapshots: int | None = option(
         None, "newest snapshots of a module that are drawn; older ones stay in the table; null: all", minimum=1
     )
+    opponents_at_once: int | None = option(
+        4,
+        "opponents that an env runner draws for all episodes that it begins in an iteration; each acts in its own pass, "
+        "so that fewer are faster; null: each episode draws one",
+        minimum=1,
+    )
     fixed: dict[str, Any] = option(
         {},
         "player: a policy file (policy.onnx, as `export` writes it), or {_target_: your own Player class, its keyword "

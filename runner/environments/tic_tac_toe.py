@@ -51,8 +51,10 @@ class TicTacToe(MultiAgentEnv):
 
     def _seen_by(self, number: int) -> dict[str, npt.NDArray[Any]]:
         own = 1 - 2 * number
-        marks = np.concatenate([self._board == own, self._board == -own]).astype(np.float32)
-        return {"observations": marks, "action_mask": (self._board == 0).astype(np.int8)}
+        seen = np.zeros(18, np.float32)
+        np.equal(self._board, own, out=seen[:9], casting="unsafe")
+        np.equal(self._board, -own, out=seen[9:], casting="unsafe")
+        return {"observations": seen, "action_mask": (self._board == 0).view(np.int8)}
 
     def step(self, actions: AgentDict) -> StepDicts:
         """Let the agent whose turn it is mark a cell."""

@@ -75,6 +75,7 @@ class League:
         self._games: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
         self._since_snapshot: dict[str, list[int]] = {module_id: [0, 0] for module_id in policies}  # games, wins
         self._skills: dict[str, Skill] = {}
+        self._num_lineups = 0
         self._model: Any = ThurstoneMostellerFull()
 
     # -- players ---------------------------------------------------------------------------------------------------
@@ -111,7 +112,8 @@ class League:
 
     def lineup(self) -> Lineup:
         """Return who plays against modules that learn."""
-        return Lineup({home: {other: self._odds(home, other) for other in self._policies} for home in self._policies})
+        odds = {home: {other: self._odds(home, other) for other in self._policies} for home in self._policies}
+        return Lineup(odds, self._config.opponents_at_once, self._num_lineups)
 
     def _odds(self, home: str, other: str) -> dict[str, float]:
         """Return the probability of each player in the place of module `other`, against module `home`."""
@@ -176,13 +178,14 @@ class League:
         players = [one for one in self._players if one in played or any(self._games.get(one, ()))]
         return elo_ratings(self._games, [*players, *self._policies])
 
-    def snapshot_due(self, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
-        """Snapshot the modules whose time has come."""
+    def end_iteration(self, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
+        """Snapshot the modules whose time has come; the next lineup is a new one."""
         due = [module_id for module_id in self._policies if self._is_due(module_id, num_env_steps)]
         for module_id in due:
             self._snapshot(module_id, num_env_steps, weights, shared_state)
         if due:
             self.write_standings()
+        self._num_lineups += 1
 
     def _is_due(self, module_id: str, num_env_steps: int) -> bool:
         config = self._config
@@ -257,6 +260,7 @@ class League:
                 if player.module_id is not None
             },
             "own_games": {one: {other: list(games) for other, games in by.items()} for one, by in self._games.items()},
+            "num_lineups": self._num_lineups,
             "since_snapshot": {module_id: list(counts) for module_id, counts in self._since_snapshot.items()},
             "skills": {player_id: list(skill) for player_id, skill in self._skills.items()},
         }
@@ -277,6 +281,7 @@ class League:
         self._games = {
             one: {other: list(games) for other, games in by.items()} for one, by in state["own_games"].items()
         }
+        self._num_lineups = int(state["num_lineups"])
         self._since_snapshot = {module_id: list(counts) for module_id, counts in state["since_snapshot"].items()}
         self._skills = {player_id: Skill(*skill) for player_id, skill in state["skills"].items()}
 

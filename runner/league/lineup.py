@@ -18,6 +18,11 @@ class Lineup:
     Attributes:
         odds: module id of the team that learns -> module id of the other team -> player id -> probability; without an
             entry the other team plays itself, too.
+        num_at_once: opponents that an env runner draws from its odds for all episodes that it begins with this lineup,
+            which then draw from these uniformly; None: each episode draws from the odds.
+        number: of this lineup; env runners deal anew for each.
     """
 
     odds: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    num_at_once: int | None = None
+    number: int = 0

@@ -92,7 +92,7 @@ class PolicyPlayer(Player):
     def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
         """See `Player`; memories are the states of the policy."""
         if not self._blank:
-            return self._policy.act(obs, None, self._explore, rng)[0]
+            return self._policy.choose(obs, self._explore, rng)
         states = [seat.memory or {name: value[0] for name, value in self._blank.items()} for seat in seats]
         state = {name: np.stack([one[name] for one in states]) for name in self._blank}
         rewards = np.array([seat.reward for seat in seats], np.float32)

@@ -82,6 +82,7 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self._contents: dict[str, bytes] = {}
         self._players: dict[str, Player] = {}
         self._tables = [_Table() for _ in range(num_envs)]
+        self._dealt: dict[tuple[int, str, str], list[str]] = {}
         self.lineup = Lineup()
 
     def add_player(self, player_id: str, content: bytes) -> None:
@@ -94,6 +95,7 @@ class SeatedEnvironments(MultiAgentEnvironments):
         """Reset all; see `MultiAgentEnvironments`. Draws begin anew, too."""
         role, *index = seed_name
         self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))
+        self._dealt = {}
         return [self._without_opponents(n, step) for n, step in enumerate(super().reset(seed_name))]
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
@@ -161,11 +163,25 @@ class SeatedEnvironments(MultiAgentEnvironments):
         for place, team in enumerate(self._teams):
             odds = odds_at_home.get(team.module_id)
             if place != home and odds:
-                player_id = list(odds)[int(self._rng.choice(len(odds), p=list(odds.values())))]
+                player_id = self._drawn(self._teams[home].module_id, team.module_id, odds)
                 if player_id != ITSELF:
                     table.players[place] = player_id
                     table.seats |= {agent: Seat(agent) for agent in team.agents}
         return table
+
+    def _drawn(self, home: str, other: str, odds: Mapping[str, float]) -> str:
+        """Draw a player from the odds, or from the ones that were dealt for this lineup."""
+        lineup = self.lineup
+        if lineup.num_at_once is None:
+            return list(odds)[int(self._rng.choice(len(odds), p=list(odds.values())))]
+        key = (lineup.number, home, other)
+        if key not in self._dealt:
+            role, *index = self._seed_name
+            dealing = random_stream(self._seed, f"{role}/league/{home}/{other}", *map(int, index), lineup.number)
+            places = dealing.choice(len(odds), lineup.num_at_once, p=list(odds.values()))
+            self._dealt = {one: dealt for one, dealt in self._dealt.items() if one[0] == lineup.number}
+            self._dealt[key] = [list(odds)[int(place)] for place in places]
+        return self._dealt[key][int(self._rng.integers(lineup.num_at_once))]
 
     def end_episode(self, n: int) -> tuple[Match, ...]:
         """Note that the episode is over, and return its matches."""
@@ -199,6 +215,7 @@ class SeatedEnvironments(MultiAgentEnvironments):
         role, *index = self._seed_name
         self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))
         restore_stream(self._rng, state["draws"])
+        self._dealt = {}
         self._tables = [
             _Table(
                 int(table["home"]),

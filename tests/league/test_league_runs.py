@@ -123,7 +123,7 @@ def league_of(**fields: Any) -> League:
 def test_opponents_that_are_hard_to_beat_are_drawn_more_often() -> None:
     league = league_of(opponents={"prioritised": 1.0}, snapshot_every=10)
     for steps in (10, 20):
-        league.snapshot_due(steps, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+        league.end_iteration(steps, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
     league.add_matches([Match("main", "main-0", 1.0)] * 40 + [Match("main", "main-1", 0.0)] * 40)
     odds = league.lineup().odds["main"]["main"]
     assert odds["main-1"] > odds["main-2"] > odds["main-0"] > 0
@@ -145,7 +145,7 @@ def test_a_snapshot_is_made_by_wins_once_there_are_enough_games() -> None:
     league = league_of(snapshot_win_rate=0.7, snapshot_min_games=10)
 
     def num_players() -> float | int | None:
-        league.snapshot_due(1, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+        league.end_iteration(1, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
         return league.metrics([])["league/num_players"]
 
     league.add_matches([Match("main", "main-0", 1.0)] * 9)

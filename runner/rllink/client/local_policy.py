@@ -125,8 +125,7 @@ class LocalPolicy:
         dist_inputs = outputs["action_dist_inputs"]
         distribution = self.manifest["distribution"]
         if explore:
-            module_actions = sample(distribution, dist_inputs, rng or np.random.default_rng())
-            actions = self._scaled(module_actions)
+            module_actions, actions = self._sampled(dist_inputs, rng)
         else:
             module_actions = mode(distribution, dist_inputs) if _is_known(distribution) else None
             actions = self._actions_of(outputs)
@@ -149,6 +148,17 @@ class LocalPolicy:
                 name: None if value is None else _map(lambda leaf: leaf[0], value) for name, value in extra.items()
             }
         return actions, extra | {"state_out": state_out}
+
+    def choose(self, obs: Any, explore: bool = False, rng: np.random.Generator | None = None) -> Any:
+        """Return the actions of `act` for a batch (B, ...) of observations alone; of policies without memory."""
+        feeds, _ = self._observation_feeds(obs)
+        outputs = self._run(feeds)
+        return self._sampled(outputs["action_dist_inputs"], rng)[1] if explore else self._actions_of(outputs)
+
+    def _sampled(self, dist_inputs: Array, rng: np.random.Generator | None) -> tuple[Any, Any]:
+        """Return actions of the module, and the environment's."""
+        module_actions = sample(self.manifest["distribution"], dist_inputs, rng or np.random.default_rng())
+        return module_actions, self._scaled(module_actions)
 
     def with_actions(self, state_out: State, module_actions: Any) -> State:
         """Return the state after actions (B, ...) of the module that replace the actions of `act`."""
