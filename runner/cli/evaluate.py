@@ -5,9 +5,14 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from runner.checkpoints.trust import ACTING
+from runner.checkpoints.trust import ACTING, TRUST
+from runner.cli.against import OPTION, with_opponent
+from runner.cli.arguments import take_options
 from runner.cli.held_out_table import held_out_lines
 from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
 from runner.config.offline_evaluation import PREFIX
@@ -17,16 +22,25 @@ if TYPE_CHECKING:
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _IN_ENVIRONMENT = "evaluation/env_runners/"
+_OF_LEAGUE = "evaluation/league/"
 _OFFLINE = "offline/"
 
 
 def main(argv: Sequence[str]) -> int:
     """Evaluate, print the metrics and append them to `evaluations.jsonl` in the run dir."""
-    stored = open_run(argv, _FIXED, ACTING)
+    options, rest = take_options(argv, (OPTION,), (TRUST,))
+    trust = [TRUST] if TRUST in options else []
+    stored = open_run([*rest, *trust], _FIXED, ACTING)
     path = stored.run_dir / "evaluations.jsonl"
     check_writable(stored.run_dir, path.name)
-    result = _evaluate(stored)
+    with ExitStack() as stack:
+        opponent = options.get(OPTION)
+        if opponent is not None:
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            stored = with_opponent(stored, opponent, folder, bool(trust))
+        result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
+    record |= {} if opponent is None else {"against": opponent}
     stored.run_dir.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(record) + "\n")
@@ -49,7 +63,8 @@ def main(argv: Sequence[str]) -> int:
 def _evaluate(stored: StoredRun) -> Result:
     started = time.perf_counter()
     with policy_of(stored) as trainer:
-        result = _without(_IN_ENVIRONMENT, trainer.evaluate())
+        evaluated = trainer.evaluate()
+        result = _without(_IN_ENVIRONMENT, evaluated) | _without(_OF_LEAGUE, evaluated)
         if trainer.has_held_out_data:
             num_env_steps = int(stored.manifest["result"]["num_env_steps_sampled_lifetime"])
             result |= _without(PREFIX.removesuffix(_OFFLINE), trainer.evaluate_offline(num_env_steps))

@@ -89,6 +89,12 @@ VERBS: Mapping[str | None, Verb] = {
         "evaluate the last checkpoint",
         "evaluate RUN_DIR evaluation.evaluation_duration=50",
         "RUN_DIR",
+        variants={
+            "--against OTHER": (
+                "against the policy of another run, or a policy file, for games of several agents",
+                "evaluate RUN_DIR --against OTHER_RUN_DIR",
+            )
+        },
     ),
     "play": Verb(
         "runner.cli.play",

@@ -41,7 +41,7 @@ class LeagueConfig:
     )
     opponents_at_once: int | None = option(
         4,
-        "opponents that an env runner draws for all episodes that it begins in an iteration; each acts in its own pass, "
+        "opponents that an env runner draws for all episodes that it begins in an iteration; each acts by itself, "
         "so that fewer are faster; null: each episode draws one",
         minimum=1,
     )

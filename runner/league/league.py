@@ -86,6 +86,10 @@ class League:
             if not self._snapshots_of(module_id):
                 self._snapshot(module_id, 0, weights, shared_state)
 
+    def policy_file(self, player_id: str) -> bytes:
+        """Return the content of a player's policy file; empty if it is made of a class."""
+        return self._players[player_id].content
+
     def _snapshots_of(self, module_id: str) -> list[str]:
         return [player_id for player_id, player in self._players.items() if player.module_id == module_id]
 

@@ -90,6 +90,26 @@ def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Out
     assert "who beats whom" in (tmp_path / "page.html").read_text()
 
 
+def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
+    run_main: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    arguments = ("+experiment=ppo_league_tictactoe", *SMALL)
+    assert run_main(*arguments, "hydra.run.dir=one", "stop.training_iteration=1").code == 0
+    assert run_main(*arguments, "hydra.run.dir=two", "stop.training_iteration=2", "seed=5").code == 0
+    (policy,) = (tmp_path / "one/league").glob("main-0-*.onnx")
+    for opponent in ("two", str(policy)):
+        outcome = run_main("evaluate", "one", "--against", opponent, "evaluation.evaluation_duration=20")
+        assert outcome.code == 0, outcome.err
+        record = json.loads((tmp_path / "one/evaluations.jsonl").read_text().splitlines()[-1])
+        name = "other" if opponent == "two" else policy.stem
+        rates = [record[f"{name}/{rate}"] for rate in ("win_rate", "draw_rate", "loss_rate")]
+        assert sum(rates) == pytest.approx(1)
+        assert record["against"] == opponent
+    outcome = run_main("evaluate", "one", "--against", "nowhere.onnx")
+    assert outcome.code == 2
+    assert "there is no such policy file" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("override", "what"),
     [
