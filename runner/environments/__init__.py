@@ -15,6 +15,7 @@ _EXPORTS: dict[str, str] = {
     "MinAtar": "minatar",
     "MultiAgentCartPole": "cartpoles",
     "PettingZooEnv": "petting_zoo",
+    "Pursuit": "pursuit",
     "StatelessCartPole": "cartpoles",
     "TicTacToe": "tic_tac_toe",
 }

@@ -49,20 +49,24 @@ def seat_environments(
     teams = [Team((agent,), module_id) for module_id, plan in plans.items() for agent in plan.agents or ()]
     teams.sort(key=lambda team: team.agents)
     spaces = {module_id: plan.action_space for module_id, plan in plans.items()}
-    (space,) = {module_id: spaces[module_id] for module_id in config.league.modules[:1]}.values()
-    make_player = partial(_make_player, config.league.fixed, space, explore)
+    make_player = partial(_make_player, config.league.fixed, spaces, explore)
     make_env = partial(make_multi_agent_env, config.env)
     return SeatedEnvironments(make_env, num_envs, config.seed, teams, make_player)
 
 
 def _make_player(
-    fixed: Mapping[str, Any], space: gym.Space[Any], explore: bool, player_id: str, content: bytes | None
+    fixed: Mapping[str, Any],
+    spaces: Mapping[str, gym.Space[Any]],
+    explore: bool,
+    player_id: str,
+    content: bytes | None,
+    module_id: str,
 ) -> Player:
     if content is not None:
         return PolicyPlayer(content, explore)
     given = dict(fixed[player_id])
     key = f"league.fixed.{player_id}._target_"
-    player: Player = import_target(given.pop("_target_"), key, Player)(space, **given)
+    player: Player = import_target(given.pop("_target_"), key, Player)(spaces[module_id], **given)
     return player
 
 
@@ -78,9 +82,10 @@ def _content(player_id: str, given: Any) -> bytes:
 
 
 def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, content: bytes) -> None:
-    space = plans[config.league.modules[0]].action_space
+    module_id = config.league.modules[0]
+    spaces = {module_id: plans[module_id].action_space}
     try:
-        _make_player(config.league.fixed, space, True, player_id, content or None)
+        _make_player(config.league.fixed, spaces, True, player_id, content or None, module_id)
     except (PolicyFileError, TypeError, ValueError) as error:
         where = f"league.fixed.{player_id}"
         raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where)]) from error

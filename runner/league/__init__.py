@@ -9,6 +9,7 @@ from typing import Any
 _EXPORTS: dict[str, str] = {
     "League": "league",
     "Lineup": "lineup",
+    "OneMoveAheadConnectFourPlayer": "game_players",
     "PerfectTicTacToePlayer": "game_players",
     "Player": "players",
     "PolicyPlayer": "players",

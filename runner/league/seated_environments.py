@@ -16,8 +16,8 @@ from runner.league.players import Player, Seat
 from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.streams import random_stream, restore_stream, stream_state
 
-# (player id, content of its policy file or None) -> the player.
-MakePlayer = Callable[[str, bytes | None], Player]
+# (player id, content of its policy file or None, id of the module in whose place it plays) -> the player.
+MakePlayer = Callable[[str, bytes | None, str], Player]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self._team_of = {agent: place for place, team in enumerate(teams) for agent in team.agents}
         self._make_player = make_player
         self._contents: dict[str, bytes] = {}
-        self._players: dict[str, Player] = {}
+        self._players: dict[tuple[str, str], Player] = {}
         self._tables = [_Table() for _ in range(num_envs)]
         self._dealt: dict[tuple[int, str, str], list[str]] = {}
         self.lineup = Lineup()
@@ -105,27 +105,28 @@ class SeatedEnvironments(MultiAgentEnvironments):
 
     def _let_opponents_act(self, actions: Sequence[AgentDict]) -> None:
         """Write the actions of opponents into the dict of their sub-environment, in one pass for each player."""
-        acting: dict[str, list[tuple[int, Seat]]] = {}
+        acting: dict[tuple[str, str], list[tuple[int, Seat]]] = {}
         for n, table in enumerate(self._tables):
             for seat in table.seats.values():
                 if seat.obs is not None:
-                    player_id = table.players[self._team_of[seat.agent_id]]
-                    acting.setdefault(player_id, []).append((n, seat))
-        for player_id, places in acting.items():
+                    place = self._team_of[seat.agent_id]
+                    acting.setdefault((table.players[place], self._teams[place].module_id), []).append((n, seat))
+        for key, places in acting.items():
             seats = [seat for _, seat in places]
-            chosen = self._player(player_id).act(nested.stack([seat.obs for seat in seats]), seats, self._rng)
+            chosen = self._player(*key).act(nested.stack([seat.obs for seat in seats]), seats, self._rng)
             for row, (n, seat) in enumerate(places):
                 actions[n][seat.agent_id] = nested.map_leaves(lambda leaf, row=row: leaf[row], chosen)
                 seat.obs, seat.reward = None, 0.0
 
-    def _player(self, player_id: str) -> Player:
-        if player_id not in self._players:
+    def _player(self, player_id: str, module_id: str) -> Player:
+        key = (player_id, module_id)
+        if key not in self._players:
             try:
-                self._players[player_id] = self._make_player(player_id, self._contents.get(player_id))
+                self._players[key] = self._make_player(player_id, self._contents.get(player_id), module_id)
             except (ValueError, TypeError) as error:
                 problem = Problem(f"player {player_id} of the league cannot be made: {error}", "league")
                 raise RunFailure(problem) from error
-        return self._players[player_id]
+        return self._players[key]
 
     def _without_opponents(self, n: int, step: EnvStep) -> EnvStep:
         """Keep what opponents are told, and return what is left."""

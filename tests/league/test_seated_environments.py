@@ -36,7 +36,11 @@ class Counting(Player):
 def seated(has_all_key: bool, odds: dict[str, float], teams: Sequence[Team] = ()) -> SeatedEnvironments:
     teams = teams or [Team((agent,), "main") for agent in AGENTS]
     envs = SeatedEnvironments(
-        lambda: Arena(has_all_key), NUM_ENVS, 3, teams, lambda player_id, content: Counting(int(player_id[1:]))
+        lambda: Arena(has_all_key),
+        NUM_ENVS,
+        3,
+        teams,
+        lambda player_id, content, module_id: Counting(int(player_id[1:])),
     )
     envs.lineup = Lineup({"main": {"main": odds}})
     return envs
@@ -116,7 +120,7 @@ def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_
 def test_a_player_acts_for_all_its_seats_in_one_pass() -> None:
     envs = seated(True, {"p1": 1.0})
     Loop(envs).run(50)
-    player = envs._players["p1"]
+    player = envs._players["p1", "main"]
     assert isinstance(player, Counting)
     assert len(player.passes) <= 50
     assert max(player.passes) > NUM_ENVS
