@@ -46,12 +46,12 @@ def find_league_problems(config: ExperimentConfig, composed: Composed) -> Iterat
     yield from _check_opponents(league, composed)
     for player_id, given in league.fixed.items():
         yield from _check_player(player_id, given, league, composed)
-    for player_id in league.evaluate_against:
-        if player_id not in league.fixed:
+    for name in ("train_against", "evaluate_against"):
+        for player_id in [one for one in getattr(league, name) if one not in league.fixed]:
             known = ", ".join(league.fixed) or "no player: league.fixed is empty"
             nearest = nearest_match(player_id, league.fixed)
-            what = "league.evaluate_against names no player of league.fixed"
-            yield Problem(what, composed.where("league.evaluate_against"), player_id, known, nearest)
+            what = f"league.{name} names no player of league.fixed"
+            yield Problem(what, composed.where(f"league.{name}"), player_id, known, nearest)
 
 
 def _check_run(config: ExperimentConfig, where: str | None) -> Iterator[Problem]:

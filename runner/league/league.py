@@ -124,7 +124,7 @@ class League:
         snapshots = self._snapshots_of(other)[-(self._config.max_snapshots or 0) :]
         chances = np.array([1.0 - self._score(home, player_id) for player_id in snapshots])
         hardness = chances**self._config.prioritised_power
-        fixed = [player_id for player_id, player in self._players.items() if player.module_id is None]
+        fixed = self._config.train_against or self._config.fixed
         weights_of = {
             LATEST: {ITSELF: 1.0},
             UNIFORM: dict.fromkeys(snapshots, 1.0),
