@@ -27,6 +27,16 @@ class Restarts:
         self._keys = keys
         self.count = 0
 
+    @property
+    def are_off(self) -> bool:
+        """Whether the first restart is refused."""
+        return self._most == 0
+
+    @property
+    def are_used_up(self) -> bool:
+        """Whether a further restart is refused, whatever was lost."""
+        return self.count >= self._most
+
     def add(self, loss: str, losses_in_a_row: int) -> None:
         """Count one more restart.
 
@@ -44,9 +54,9 @@ class Restarts:
         _log.warning("%s: starting it again", loss)
 
     def _reason_to_refuse(self, losses_in_a_row: int) -> str | None:
-        if self._most == 0:
+        if self.are_off:
             return "restarts are off"
-        if self.count >= self._most:
+        if self.are_used_up:
             return f"{self.count} restarts are used up"
         if losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
             return f"it was lost {losses_in_a_row} times in a row"

@@ -10,6 +10,7 @@ from runner.config.callback_checks import find_callback_problems
 from runner.config.compose import Composed
 from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.edits import describe_fault, find_edit_problems
+from runner.config.elastic_checks import find_elastic_problems
 from runner.config.env_checks import find_env_problems
 from runner.config.env_runner_checks import find_env_runner_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
@@ -78,6 +79,8 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
     unread = composed.unread
     if not unread & {"experiment", "algorithm", "env_runners", "learners", "evaluation"}:
         yield from find_placement_problems(config, composed)
+        if "env" not in unread:
+            yield from find_elastic_problems(config, composed)
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
         yield from find_untrained_plan(config, composed.where)

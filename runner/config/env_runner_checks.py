@@ -76,7 +76,7 @@ def _check_sub_environments(config: ExperimentConfig, composed: Composed) -> Ite
     if mode != ASYNC:
         what = f"{key} needs sub-environments in processes of their own, which can be ended"
         yield Problem(what, where, f"{timeout_s:g}, gym_env_vectorize_mode={mode}", "gym_env_vectorize_mode=async")
-    elif runners.num_env_runners and timeout_s >= runners.sample_timeout_s:
+    elif runners.max_env_runners and timeout_s >= runners.sample_timeout_s:
         what = f"{key} is not reached: an env runner counts as lost after env_runners.sample_timeout_s"
         yield Problem(what, where, f"{timeout_s:g}", f"less than {runners.sample_timeout_s:g}")
 

@@ -20,6 +20,7 @@ from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"
 NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
+NUM_HEALTHY = "fault_tolerance/num_healthy_workers"
 WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners/weights_lag_max"
 NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
 IDLE_S, NUM_READY = "timers/env_runner_idle", "env_runners/num_samples_ready"
@@ -44,7 +45,7 @@ _RUN_METRICS: Mapping[str, str] = {
 _ONLINE_METRICS: Mapping[str, str] = {
     "timers/env_runner_sampling": "seconds this iteration spent sampling, or waiting for env runners",
     NUM_RESTARTS: "env runners restarted so far",
-    "fault_tolerance/num_healthy_workers": "env runners that answered in this iteration",
+    NUM_HEALTHY: "env runners that answered in this iteration",
 }
 
 _ASYNC_METRICS: Mapping[str, str] = {

@@ -19,7 +19,7 @@ def find_placement_problems(config: ExperimentConfig, composed: Composed) -> Ite
     is_inline = config.engine == "inline"
     runners, learners = config.env_runners, config.learners
     num_runners = config.evaluation.evaluation_num_env_runners
-    num_runners += runners.num_env_runners if ENV_RUNNERS in needs_of(config) else 0
+    num_runners += runners.max_env_runners if ENV_RUNNERS in needs_of(config) else 0
     groups = (
         ("env_runners", "env_runner", 0 if is_inline else num_runners, runners.resources_per_env_runner),
         ("learners", "learner", 0 if is_inline else learners.num_learners, learners.resources_per_learner),

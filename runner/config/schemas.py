@@ -81,7 +81,12 @@ ASYNC = "async"
 class EnvRunnersConfig:
     """Number and place of sub-environments, and what happens when a runner fails."""
 
-    num_env_runners: int = option(0, "remote env runners (Ray actors); 0 steps in the driver's process", minimum=0)
+    num_env_runners: int | dict[str, int] = option(
+        0,
+        "remote env runners (Ray actors); 0 steps in the driver's process; {min: 2, max: 16}: as many as the cluster "
+        "has room for, which may change while the run goes on",
+        minimum=0,
+    )
     num_envs_per_env_runner: int = option(1, "sub-environments that one runner steps together", minimum=1)
     rollout_fragment_length: int | str = option(
         "auto",
@@ -126,6 +131,23 @@ class EnvRunnersConfig:
         unit="s",
         above=0,
     )
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether the number of remote runners follows the room of the cluster."""
+        return isinstance(self.num_env_runners, dict)
+
+    @property
+    def min_env_runners(self) -> int:
+        """The remote runners that a run cannot go on without: all of them where their number is fixed."""
+        return self.num_env_runners.get("min", 1) if isinstance(self.num_env_runners, dict) else self.num_env_runners
+
+    @property
+    def max_env_runners(self) -> int:
+        """The remote runners that a run has at most."""
+        if isinstance(self.num_env_runners, dict):
+            return self.num_env_runners.get("max", self.min_env_runners)
+        return self.num_env_runners
 
     @property
     def resources_per_env_runner(self) -> dict[str, float]:

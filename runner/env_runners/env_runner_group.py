@@ -8,13 +8,13 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from runner.config.errors import RunFailure, RunnerError
-from runner.config.metrics import NUM_RESTARTS
+from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS
 from runner.config.schemas import EPISODES
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
+from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
-from runner.env_runners.tickets import LocalTicket, Ticket, wait_any
+from runner.env_runners.tickets import Ticket, wait_any
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.restarts import Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -47,6 +47,7 @@ class EnvRunnerGroup:
         settings: what the state of the runners depends on.
 
     Attributes:
+        generations: by index of a runner, how many runners had it before.
         counts: metric name -> what all runners have counted.
         weights_seq_no: number of the newest weights, which are numbered from 1.
         in_flight: tickets that were asked for with `request` and have not been collected, oldest first.
@@ -65,7 +66,7 @@ class EnvRunnerGroup:
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._make_handle = make_handle
-        self.handles = [make_handle(index, 0) for index in range(num_runners)]
+        self._handles = {index: make_handle(index, 0) for index in range(num_runners)}
         self.generations = [0] * num_runners
         self._env_to_module = env_to_module
         self._restarts = Restarts(max_restarts, _RESTART_KEYS)
@@ -73,9 +74,10 @@ class EnvRunnerGroup:
         self._share = share
         self._recording = recording
         self.settings = dict(settings)
-        self._sent = [_SentWeights(0, {}, share)] * num_runners
+        self._newest = _SentWeights(0, {}, share)
+        self._sent = dict.fromkeys(self._handles, self._newest)
         self._announced: dict[str, tuple[Any, ...]] = {}
-        self._told: list[dict[str, tuple[Any, ...]]] = [{} for _ in range(num_runners)]
+        self._told: dict[RunnerHandle, dict[str, tuple[Any, ...]]] = {}
         self.weights_seq_no = 0
         self.shared_state: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
@@ -86,7 +88,17 @@ class EnvRunnerGroup:
     @property
     def num_runners(self) -> int:
         """The number of runners, W."""
-        return len(self.handles)
+        return len(self._handles)
+
+    @property
+    def indexes(self) -> list[int]:
+        """The indexes of the runners, ascending."""
+        return list(self._handles)
+
+    @property
+    def handles(self) -> list[RunnerHandle]:
+        """The runners, in the order of their indexes."""
+        return list(self._handles.values())
 
     @property
     def num_restarts(self) -> int:
@@ -99,9 +111,9 @@ class EnvRunnerGroup:
         They are sent with the next call, so that versions between two calls cost nothing.
         """
         self.weights_seq_no += 1
-        sent = _SentWeights(self.weights_seq_no, weights, self._share)
-        for index in range(self.num_runners) if runners is None else runners:
-            self._sent[index] = sent
+        self._newest = _SentWeights(self.weights_seq_no, weights, self._share)
+        for index in self._sent if runners is None else self._sent.keys() & set(runners):
+            self._sent[index] = self._newest
 
     def announce(self, subject: str, method: str, *arguments: Any) -> None:
         """Call a method of each runner before its next call, also of those that take the places of lost ones.
@@ -111,19 +123,11 @@ class EnvRunnerGroup:
             method, arguments: of the call; its answer is not waited for.
         """
         self._announced[subject] = (method, *(self._share(argument) for argument in arguments))
+        self._told = {handle: self._told.get(handle, {}) for handle in self.handles}
 
     def has_announced(self, subject: str) -> bool:
         """Whether there was an announcement about a subject."""
         return subject in self._announced
-
-    def submit(self, index: int, call: tuple[Any, ...]) -> Ticket:
-        """Call a method of a runner, once it knows what has been announced."""
-        handle, told = self.handles[index], self._told[index]
-        for subject, announcement in self._announced.items():
-            if told.get(subject) is not announcement:
-                handle.submit(*announcement)
-                told[subject] = announcement
-        return handle.submit(*call)
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
         """Act with this state of pieces from the next call on: module id -> piece name -> state."""
@@ -132,7 +136,7 @@ class EnvRunnerGroup:
     def metrics(self) -> dict[str, int]:
         """Return the health of the runners, and what they have counted."""
         health = {
-            "fault_tolerance/num_healthy_workers": self.num_runners,
+            NUM_HEALTHY: self.num_runners,
             NUM_RESTARTS: self.num_restarts,
         }
         return health | self.counts
@@ -146,10 +150,11 @@ class EnvRunnerGroup:
             num_env_steps: at least one of each runner.
             explore, num_env_steps_sampled: see `EnvRunner.sample`.
         """
-        shares = _shares(max(num_env_steps, self.num_runners), self.num_runners)
+        shares = self._shares(max(num_env_steps, self.num_runners), self.num_runners)
         calls = self._policy_calls("sample", shares, explore, num_env_steps_sampled)
-        tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
-        samples = [ticket.result().numbered(ticket.index, self._sent[ticket.index].seq_no) for ticket in tickets]
+        asked = [RunnerTicket(self, index, call, self._sent[index].seq_no) for index, call in calls.items()]
+        tickets = [ticket for ticket in asked if ticket.has_answer()]
+        samples = [ticket.result().numbered(ticket.index, ticket.weights_seq_no) for ticket in tickets]
         self._take_in(samples, self.shared_state_of(samples))
         return [_writable(sample, ticket) for sample, ticket in zip(samples, tickets, strict=True)]
 
@@ -163,8 +168,8 @@ class EnvRunnerGroup:
             num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
             method: of the runner; gives a sample.
         """
-        [call] = self._policy_calls(method, [num_env_steps], explore, num_env_steps_sampled, index)
-        ticket = RunnerTicket(self, index, call, self._sent[index].seq_no)
+        calls = self._policy_calls(method, {index: num_env_steps}, explore, num_env_steps_sampled)
+        ticket = RunnerTicket(self, index, calls[index], self._sent[index].seq_no)
         self.in_flight.append(ticket)
         return ticket
 
@@ -180,26 +185,53 @@ class EnvRunnerGroup:
         A ticket that is ready and belongs to a plan that has no turn ends no wait.
         """
         awaited, self.awaited = list(self.awaited), {}
-        wait_any(awaited or self.in_flight)
+        wait_any(awaited or list(self.in_flight))
+
+    def submit(self, index: int, method: str, *arguments: Any) -> Ticket:
+        """Call a method of one runner, once it knows what has been announced.
+
+        Returns:
+            A ticket that ends with the runner; see `RunnerTicket`.
+        """
+        handle = self._handles[index]
+        told = self._told.setdefault(handle, {})
+        for subject, announcement in self._announced.items():
+            if told.get(subject) is not announcement:
+                handle.submit(*announcement)
+                told[subject] = announcement
+        return handle.submit(method, *arguments)
 
     def collect(self, ticket: RunnerTicket) -> Sample:
         """Wait for the sample of a ticket in flight, and merge its state of pieces into the shared one."""
-        self.in_flight.remove(ticket)
-        self.awaited.pop(ticket, None)
+        self.withdraw(ticket)
         sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
         merged = [self.shared_state] if self.shared_state else []
         self._take_in([sample], self.shared_state_of([sample], merged))
         return _writable(sample, ticket)
 
+    def withdraw(self, ticket: RunnerTicket) -> None:
+        """Let a ticket be no longer in flight."""
+        if ticket in self.in_flight:
+            self.in_flight.remove(ticket)
+        self.awaited.pop(ticket, None)
+
+    def _shares(self, total: int, num_parts: int) -> dict[int, int]:
+        """Return the shares of the first `num_parts` runners in `total`, by index; they differ by one at most."""
+        return {
+            index: total // num_parts + (number < total % num_parts)
+            for number, index in enumerate(self.indexes[:num_parts])
+        }
+
     def _policy_calls(
-        self, method: str, shares: Sequence[int], explore: bool, num_env_steps_sampled: int, first_runner: int = 0
-    ) -> list[tuple[Any, ...]]:
+        self, method: str, shares: Mapping[int, int], explore: bool, num_env_steps_sampled: int
+    ) -> dict[int, tuple[Any, ...]]:
         """Return a call for each of some runners, with its share, its weights and the merged state of pieces."""
         shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
-        return [
-            (method, share, explore, sent.shared, shared_state, sent.seq_no, num_env_steps_sampled)
-            for share, sent in zip(shares, self._sent[first_runner:], strict=False)
-        ]
+        sent = {index: self._sent[index] for index in shares}
+        return {
+            index: (method, share, explore, sent[index].shared, shared_state, sent[index].seq_no, num_env_steps_sampled)
+            for index, share in shares.items()
+        }
 
     def shared_state_of(self, samples: Sequence[Sample], merged: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         """Merge the states of pieces that came with samples, into ones that were merged before."""
@@ -220,7 +252,7 @@ class EnvRunnerGroup:
 
     def addresses(self) -> list[str]:
         """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
-        return [address for address in self._call_all("address") if address]
+        return [address for address in self._call_all("address").values() if address]
 
     def submit_evaluation(
         self, duration: int, explore: bool, num_env_steps_sampled: int = 0, unit: str = EPISODES
@@ -229,15 +261,16 @@ class EnvRunnerGroup:
 
         On remote runners they go on in parallel to whatever the driver does.
         """
-        shares = _shares(duration, min(duration, self.num_runners))  # the other runners have nothing to do
+        shares = self._shares(duration, min(duration, self.num_runners))  # the other runners have nothing to do
         further = () if unit == EPISODES else (unit,)
-        calls = [(*call, *further) for call in self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)]
-        tickets = [RunnerTicket(self, index, call) for index, call in enumerate(calls)]
+        calls = self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)
+        tickets = [RunnerTicket(self, index, (*call, *further)) for index, call in calls.items()]
         return lambda: FinishedEpisodes.concatenated([ticket.result() for ticket in tickets])
 
-    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        tickets = [RunnerTicket(self, index, (method, *arguments)) for index in range(self.num_runners)]
-        return [ticket.result() for ticket in tickets]
+    def _call_all(self, method: str) -> dict[int, Any]:
+        """Return the answer of each runner, by index."""
+        tickets = [RunnerTicket(self, index, (method,)) for index in self.indexes]
+        return {ticket.index: ticket.result() for ticket in tickets if ticket.has_answer()}
 
     def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
         """Call a function in the process of each runner, with what holds the runner there; local runners have none."""
@@ -246,26 +279,28 @@ class EnvRunnerGroup:
 
     # -- lost runners ----------------------------------------------------------------------------------------------
 
+    def follow_room(self) -> None:
+        """Have as many runners as the cluster has room for, where their number is not fixed."""
+
     def replace_lost(self, index: int, generation: int, lost: RunnerLost, losses_in_a_row: int) -> None:
         """Put a new runner in the place of a lost one, unless that has been done for another of its calls."""
         if self.generations[index] != generation:
             return
         self._restarts.add(f"{self.role} {lost}", losses_in_a_row)
-        self.handles[index].close()
+        self._handles[index].close()
         self._make(index, generation + 1)
 
     def _make(self, index: int, generation: int) -> None:
         self.generations[index] = generation
         if self._recording is not None:
             self._recording.forget(index)
-        self.handles[index] = self._make_handle(index, generation)
-        self._told[index] = {}
+        self._handles[index] = self._make_handle(index, generation)
 
     def finish_recording(self) -> Recorded:
         """Finish the files of all runners."""
         if self._recording is not None:
             return self._recording.finish()
-        recorded: list[Recorded] = self._call_all("finish_recording")
+        recorded: list[Recorded] = list(self._call_all("finish_recording").values())
         return sum(recorded[1:], recorded[0])
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -276,14 +311,16 @@ class EnvRunnerGroup:
         recording = {} if self._recording is None else {"recording": self._recording.get_state()}
         return {
             **recording,
-            "runners": {str(index): state for index, state in enumerate(states)},
+            "runners": {str(index): state for index, state in states.items()},
             "generations": list(self.generations),
             "shared": self.shared_state,
             "num_restarts": self.num_restarts,
             "weights_seq_no": self.weights_seq_no,
-            "weights_seq_nos": [sent.seq_no for sent in self._sent],
+            "weights_seq_nos": [self._sent[index].seq_no for index in states],
             "older_weights": {
-                str(sent.seq_no): dict(sent.weights) for sent in self._sent if sent.seq_no != self.weights_seq_no
+                str(sent.seq_no): dict(sent.weights)
+                for sent in self._sent.values()
+                if sent.seq_no != self.weights_seq_no
             },
         }
 
@@ -293,13 +330,7 @@ class EnvRunnerGroup:
         Raises:
             ValueError: another number of runners.
         """
-        states = state["runners"]
-        if len(states) != self.num_runners:
-            raise ValueError(f"the state is of {len(states)} env runners, this run has {self.num_runners}")
-        for index, generation in enumerate(state["generations"]):
-            if generation != self.generations[index]:
-                self.handles[index].close()
-                self._make(index, int(generation))
+        self._take_places(state)
         self._restarts.count = int(state["num_restarts"])
         self.in_flight.clear()
         self.awaited.clear()
@@ -307,20 +338,31 @@ class EnvRunnerGroup:
         self.shared_state = dict(state["shared"])
         if self._recording is not None:
             self._recording.set_state(state.get("recording", {}))
-        calls = [("set_state", states[str(index)]) for index in range(self.num_runners)]
-        for ticket in [RunnerTicket(self, index, call) for index, call in enumerate(calls)]:
-            ticket.result()
+        states = {int(index): of_runner for index, of_runner in state["runners"].items()}
+        calls = {index: ("set_state", states[index]) for index in self.indexes if index in states}
+        for ticket in [RunnerTicket(self, index, call) for index, call in calls.items()]:
+            ticket.has_answer()
+
+    def _take_places(self, state: Mapping[str, Any]) -> None:
+        """Have runners of the indexes and generations of a state."""
+        if len(state["runners"]) != self.num_runners:
+            raise ValueError(f"the state is of {len(state['runners'])} env runners, this run has {self.num_runners}")
+        for index, generation in enumerate(state["generations"]):
+            if generation != self.generations[index]:
+                self._handles[index].close()
+                self._make(index, int(generation))
 
     def _set_sent(self, state: Mapping[str, Any]) -> None:
         """Give runners the weights that they acted with; the newest have been set already."""
-        newest = replace(self._sent[0], seq_no=int(state.get("weights_seq_no", self.weights_seq_no)))
-        self.weights_seq_no = newest.seq_no
+        newest = replace(self._newest, seq_no=int(state.get("weights_seq_no", self.weights_seq_no)))
+        self.weights_seq_no, self._newest = newest.seq_no, newest
         older = {
             int(seq_no): _SentWeights(int(seq_no), weights, self._share)
             for seq_no, weights in state.get("older_weights", {}).items()
         }
-        seq_nos = state.get("weights_seq_nos", [newest.seq_no] * self.num_runners)
-        self._sent = [older.get(int(seq_no), newest) for seq_no in seq_nos]
+        indexes = sorted(map(int, state.get("runners", ())))
+        acted_with = dict(zip(indexes, state.get("weights_seq_nos", ()), strict=False))
+        self._sent = {index: older.get(int(acted_with.get(index, newest.seq_no)), newest) for index in self.indexes}
 
     def start_anew(self, state: Mapping[str, Any]) -> None:
         """Replace all runners by ones with seeds that `state` has not used; they start new episodes."""
@@ -328,7 +370,8 @@ class EnvRunnerGroup:
             self._recording.set_state(state.get("recording", {}))
         self._set_sent({"weights_seq_no": state.get("weights_seq_no", self.weights_seq_no)})
         generation = 1 + max(state.get("generations", [0]))  # recorded data have none
-        for index, handle in enumerate(self.handles):
+        self.generations = [generation] * len(self.generations)
+        for index, handle in list(self._handles.items()):
             handle.close()
             self._make(index, generation)
 
@@ -360,69 +403,6 @@ class _SentWeights:
         return self.share(dict(self.weights)) if self.weights else None
 
 
-class RunnerTicket:
-    """A ticket of one runner of a group: where the runner is lost, another takes its place and repeats the call.
-
-    Args:
-        group: of the runner.
-        index: of the runner.
-        call: name of a method, and its arguments.
-        weights_seq_no: number of the weights among these.
-        answer: known already, of a call before a checkpoint.
-    """
-
-    def __init__(
-        self, group: EnvRunnerGroup, index: int, call: tuple[Any, ...], weights_seq_no: int = 0, answer: Any = None
-    ) -> None:
-        self.index = index
-        self.weights_seq_no = weights_seq_no
-        self._group, self._call = group, call
-        self._losses_in_a_row = 0
-        self._ticket: Ticket = LocalTicket(lambda: answer) if answer is not None else self._submitted()
-
-    def _submitted(self) -> Ticket:
-        self._generation = self._group.generations[self.index]
-        return self._group.submit(self.index, self._call)
-
-    @property
-    def reference(self) -> Any:
-        """Ray's reference to the answer; None where the runner is in this process."""
-        return self._ticket.reference
-
-    def is_ready(self) -> bool:
-        """Whether `result` would not wait; in the place of a lost runner another one starts while others go on."""
-        if self.reference is None or not self._ticket.is_ready():
-            return self._ticket.is_ready()
-        try:
-            self._ticket.result()
-        except RunnerLost as lost:
-            self._repeat(lost)
-            return False
-        except RunnerError:
-            pass  # `result` raises it
-        return True
-
-    def result(self) -> Any:
-        """Wait for the answer and return it.
-
-        Raises:
-            RunFailure: the call failed, or restarts are used up.
-        """
-        while True:
-            try:
-                return self._ticket.result()
-            except RunnerLost as lost:
-                self._repeat(lost)
-            except RunFailure as failure:
-                where = ", ".join(filter(None, (f"{self._group.role} {self.index}", failure.problem.where)))
-                raise RunFailure(replace(failure.problem, where=where)) from failure
-
-    def _repeat(self, lost: RunnerLost) -> None:
-        self._losses_in_a_row += 1
-        self._group.replace_lost(self.index, self._generation, lost, self._losses_in_a_row)
-        self._ticket = self._submitted()
-
-
 def _writable(sample: Sample, ticket: Ticket) -> Sample:
     """Return the sample with arrays that may be written to; ones out of Ray's object store may not."""
     return sample if ticket.reference is None else sample.with_writable_rows()
@@ -430,8 +410,3 @@ def _writable(sample: Sample, ticket: Ticket) -> Sample:
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return {name: sum(counted[name] for counted in counts) for name in counts[0]}
-
-
-def _shares(total: int, num_parts: int) -> list[int]:
-    """Return `total` in `num_parts` whole parts that differ by one at most."""
-    return [total // num_parts + (index < total % num_parts) for index in range(num_parts)]

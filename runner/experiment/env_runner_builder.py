@@ -221,8 +221,8 @@ def _build_external_env_runner(
     from runner.rllink.env_runner import ExternalEnvRunner, Sampling
 
     parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
-    num_runners = max(1, config.env_runners.num_env_runners)
-    sampling = Sampling(env_steps_per_round(config), num_runners, lookback_of(config, parts))
+    num_runners = max(1, config.env_runners.min_env_runners)  # it is fixed
+    sampling = Sampling(env_steps_per_round(config, num_runners), num_runners, lookback_of(config, parts))
     journal_dir = None if run_dir is None else run_dir / "rllink"
     return ExternalEnvRunner(config, plans, seed_name, sampling, journal_dir, is_recording)
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.cluster.placement import Placement
+from runner.cluster.room import count_places
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import read_plan, steps_of
 from runner.config.schemas import ASYNC, EnvConfig, ExperimentConfig
+from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle
 from runner.env_runners.sample_recording import SampleRecording
@@ -24,6 +26,7 @@ from runner.experiment.env_runner_builder import (
     build_gradient_runner,
     build_recorder,
 )
+from runner.experiment.ray_resources import other_actors, tasks_on_data
 from runner.module_parts import ModuleParts, ModulePlan, has_several_agents
 
 if TYPE_CHECKING:
@@ -45,7 +48,7 @@ def build_env_runner_group(
     is_evaluation = role == EVALUATION
     file_list = None
     runners = config.env_runners
-    num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.num_env_runners
+    num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.min_env_runners
     plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     if is_recording:
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
@@ -75,8 +78,27 @@ def build_env_runner_group(
         timeout_s=None if config.env.is_external and not is_evaluation else sample_timeout_s,
         start_timeout_s=config.ray.actor_start_timeout_s,
     )
+    if runners.is_elastic and not is_evaluation:
+        others, on_data = other_actors(config), tasks_on_data(config)
+        size = _size_of(config, on_data)
+        num_first = max(size.fewest, count_places(runners.resources_per_env_runner, size.most, others + on_data))
+        settings = _settings_of(config, None)
+        return ElasticEnvRunnerGroup(
+            make_remote, size, num_first, pipelines, max_restarts, title, ray.put, settings=settings
+        )
     settings = _settings_of(config, num_remote)
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
+
+
+def _size_of(config: ExperimentConfig, on_data: Sequence[Mapping[str, float]]) -> Size:
+    """Return the size of an elastic group, which leaves a place for tasks on recorded data."""
+    from ray.util.placement_group import get_current_placement_group
+
+    runners = config.env_runners
+    is_trial = get_current_placement_group() is not None  # places of a trial are reserved, for the fewest
+    most = runners.min_env_runners if is_trial else runners.max_env_runners
+    count = partial(count_places, runners.resources_per_env_runner, others=on_data)
+    return Size(runners.min_env_runners, most, count)
 
 
 def _computes_gradients(config: ExperimentConfig) -> bool:
@@ -87,8 +109,8 @@ def _computes_gradients(config: ExperimentConfig) -> bool:
     )
 
 
-def _settings_of(config: ExperimentConfig, num_runners: int) -> dict[str, Any]:
-    """Return the settings that the state of env runners depends on."""
+def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str, Any]:
+    """Return the settings that the state of env runners depends on; None: their number is not fixed."""
     runners, env = config.env_runners, asdict(config.env)
     if config.env.is_external:  # simulators find their episodes again at another address, too
         env |= {"host": "", "port": 0}
@@ -120,7 +142,7 @@ def _build_sample_recording(
     name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
     return SampleRecording(
         lambda index: build_recorder(config, plan, f"{TRAINING}-{index}-{name}", index, file_list),
-        max(1, config.env_runners.num_env_runners),
+        max(1, config.env_runners.min_env_runners),  # it is fixed
         file_list,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from runner.cluster import connected
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
@@ -50,9 +51,14 @@ def _remote_actors(config: ExperimentConfig) -> list[dict[str, float]]:
     """Return what each env runner and learner in a Ray actor asks for."""
     runners, learners = config.env_runners, config.learners
     num_runners = config.evaluation.evaluation_num_env_runners
-    num_runners += runners.num_env_runners if ENV_RUNNERS in needs_of(config) else 0
+    num_runners += runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0
     of_runners = [runners.resources_per_env_runner] * (0 if config.engine == "inline" else num_runners)
     return of_runners + [learners.resources_per_learner] * learners.num_learners
+
+
+def other_actors(config: ExperimentConfig) -> list[dict[str, float]]:
+    """Return what each remote actor asks for that is no env runner which trains."""
+    return _remote_actors(replace(config, env_runners=replace(config.env_runners, num_env_runners=0)))
 
 
 def _asked_by_actors(config: ExperimentConfig) -> list[str]:
@@ -74,6 +80,12 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
     learners = config.learners
     local_learner_gpus = 0.0 if learners.num_learners else learners.num_gpus_per_learner
     bundles = [{"CPU": 1.0, "GPU": local_learner_gpus}, *_remote_actors(config)]
+    return bundles + tasks_on_data(config)
+
+
+def tasks_on_data(config: ExperimentConfig) -> list[dict[str, float]]:
+    """Return what Ray's tasks that read and write recorded data ask for."""
+    bundles = []
     if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import resources_asked_for  # imports Ray Data's libraries
 

@@ -180,7 +180,7 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
     if config.env.is_external and ENV_RUNNERS in needs_of(config):
         yield f"the server at port {config.env.port} (no simulator was waited for)"
     counts = {
-        "env runner": config.env_runners.num_env_runners if ENV_RUNNERS in needs_of(config) else 0,
+        "env runner": config.env_runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0,
         "evaluation runner": config.evaluation.evaluation_num_env_runners,
         "learner": config.learners.num_learners,
     }

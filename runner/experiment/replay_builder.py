@@ -58,7 +58,7 @@ def build_replay_buffers(
 def _use_actors(buffer: ShardedReplayBuffer, config: ExperimentConfig) -> None:
     """Put the shards of a buffer into Ray actors where env runners are ones."""
     runners = config.env_runners
-    if runners.num_env_runners > 0 and config.engine != "inline":
+    if runners.max_env_runners > 0 and config.engine != "inline":
         most = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
         restarts = Restarts(most, "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts")
         buffer.use_shards(RemoteShard, restarts)

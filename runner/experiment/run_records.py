@@ -20,7 +20,7 @@ from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
-from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_RESTARTS
+from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
@@ -100,11 +100,15 @@ def _what_is_learned_from(config: ExperimentConfig) -> str:
         return f"recorded in {', '.join(source) if isinstance(source, list) else source}"
     if config.env.is_external:
         return "simulators that connect"
-    num_envs, num_remote = config.env_runners.num_envs_per_env_runner, config.env_runners.num_env_runners
-    if num_remote:
-        return f"{num_remote} env runners x {num_envs}"
-    is_apart = config.env_runners.gym_env_vectorize_mode == ASYNC
+    runners, num_envs = config.env_runners, config.env_runners.num_envs_per_env_runner
+    if runners.max_env_runners:
+        return f"{_range_text(runners.min_env_runners, runners.max_env_runners)} env runners x {num_envs}"
+    is_apart = runners.gym_env_vectorize_mode == ASYNC
     return f"{num_envs}, each in a process" if is_apart else f"{num_envs} in this process"
+
+
+def _range_text(fewest: int, most: int) -> str:
+    return str(most) if fewest == most else f"{fewest} to {most}"
 
 
 class RunRecords:
@@ -141,7 +145,7 @@ class RunRecords:
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
         self._num_restarts = {metric: int(last_result.get(metric) or 0) for metric in _RESTARTED}
-        self._config = config
+        self._config, self._num_runners = config, 0
         self._composed = composed
         self._info = run_info()
         check_unused(run_dir, resume_from)
@@ -168,11 +172,13 @@ class RunRecords:
 
     def __enter__(self) -> RunRecords:
         config = self._config
-        num_remote = config.env_runners.num_env_runners + config.evaluation.evaluation_num_env_runners
+        num_evaluating = config.evaluation.evaluation_num_env_runners
+        num_remote = config.env_runners.max_env_runners + num_evaluating
         if RECORDED_DATA in needs_of(config):  # the trainer says what it waits for, once the data have been found
             return self
         if num_remote and config.engine != "inline":  # nothing else is shown until they have started
-            self._display.note(f"starting {num_remote} env runner{'' if num_remote == 1 else 's'} ...")
+            number = _range_text(config.env_runners.min_env_runners + num_evaluating, num_remote)
+            self._display.note(f"starting {number} env runner{'' if num_remote == 1 else 's'} ...")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -227,6 +233,7 @@ class RunRecords:
             self._progress.append(result)
         self._display.update(result)
         self._tell_restarts(result)
+        self._tell_number(result)
         if compile_s := result.get(COMPILE_S):
             self._display.note(f"compiled the updates in {compile_s:.1f} s of iteration {result['training_iteration']}")
         value = result.get(RETURN)
@@ -250,6 +257,13 @@ class RunRecords:
             if restarts > self._num_restarts[metric]:
                 self._num_restarts[metric] = restarts
                 self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
+
+    def _tell_number(self, result: Result) -> None:
+        """Show a line about another number of env runners than in the last iteration."""
+        number = int(result.get(NUM_HEALTHY) or 0)
+        if self._config.env_runners.is_elastic and number != self._num_runners:
+            self._num_runners = number
+            self._display.note(f"{number} env runner{' samples' if number == 1 else 's sample'} now")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
         """Write a checkpoint of the last iteration, if there is one without a checkpoint, and tell callbacks."""

@@ -138,8 +138,9 @@ class Trainer:
         """Build the parts that may be in other processes."""
         needs, evaluation = needs_of(config), config.evaluation
         self._evaluation_runners: EnvRunnerGroup | None = None
-        if RECORDED_DATA in needs and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
-            self._evaluation_runners = self._build_evaluation_runners()  # before Ray Data takes every CPU for reading
+        takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, for reading, or runners
+        if takes_all_room and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
+            self._evaluation_runners = self._build_evaluation_runners()
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
         self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside, self._of_infos)
         is_recording = self._recorded_role == TRAINING
@@ -512,7 +513,20 @@ class Trainer:
                 f"{', '.join(left_out)} again"
             )
         self._num_restarts = self.env_runners.num_restarts if ENV_RUNNERS in self.resources.sources else 0
+        if self.config.env_runners.is_elastic:
+            self._tell_other_number(len(state[ENV_RUNNERS]["runners"]))
         self.callbacks.call("on_checkpoint_loaded")
+
+    def _tell_other_number(self, num_before: int) -> None:
+        """Tell that a checkpoint has another number of env runners, where it is not fixed."""
+        num_now = self.env_runners.num_runners
+        if num_now != num_before:
+            rest = (
+                f"{num_before} go on, {num_now - num_before} begin new episodes"
+                if num_now > num_before
+                else f"episodes of {num_before - num_now} are broken off"
+            )
+            self._warn(f"the checkpoint has {num_before} env runners, and the cluster has room for {num_now}: {rest}")
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the policy: parameters and the state of pieces that runners share.

@@ -8,7 +8,8 @@ from typing import Any
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import AsyncRequestsConfig
-from runner.env_runners.env_runner_group import EnvRunnerGroup, RunnerTicket
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import wait_any
 from runner.plans.run_metrics import RunMetrics
@@ -69,8 +70,10 @@ class AsyncRequests:
         None comes also after as many answers as there are requests in flight, so that other plans have their turn
         where answers are always ready: runners in this process work when an answer is taken.
         """
+        self._env_runners.follow_room()
+        self._tickets = [ticket for ticket in self._tickets if not ticket.has_left]
         for _ in range(self._options.num_async):
-            for index in range(self._env_runners.num_runners):
+            for index in self._env_runners.indexes:
                 if sum(ticket.index == index for ticket in self._tickets) < self._options.num_async:
                     self._tickets.append(self._request(index))
         takeable = self._takeable()
@@ -93,7 +96,8 @@ class AsyncRequests:
     def _ready(self, takeable: Sequence[RunnerTicket]) -> RunnerTicket | None:
         if self._options.deterministic:
             wait_any(takeable)
-        return next((ticket for ticket in takeable if self._num_left and ticket.is_ready()), None)
+        ready = (ticket for ticket in takeable if self._num_left and ticket.is_ready())
+        return next((ticket for ticket in ready if not ticket.has_left), None)
 
     def _followed(self) -> RunnerTicket | None:
         """Return the next request of the schedule, whether it is ready or not.
@@ -132,6 +136,7 @@ class AsyncRequests:
         answers = [
             {"runner": ticket.index, "weights_seq_no": ticket.weights_seq_no, "answer": ticket.result().get_state()}
             for ticket in self._tickets
+            if ticket.has_answer()
         ]
         schedule = list(self.schedule or ())
         return {

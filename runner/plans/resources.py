@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.callbacks import Callbacks
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure, show_value
 from runner.config.metrics import NUM_READY
 from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.schemas import ExperimentConfig
@@ -207,6 +207,13 @@ class Resources:
         Raises:
             ConfigError: it is of another plan.
         """
+        runners = self.config.env_runners
+        if schedule and runners.is_elastic:
+            what, number = (
+                "a recorded schedule needs a fixed number of env runners",
+                show_value(runners.num_env_runners),
+            )
+            raise ConfigError([Problem(what, "env_runners.num_env_runners", number, "an integer")])
         for name, numbers in schedule.items():
             if name not in self._requests:
                 known = ", ".join(self._requests) or "no operator of this plan samples asynchronously"

@@ -62,7 +62,9 @@ class ParallelRollouts(Source):
 
     def _sample(self) -> list[Sample]:
         config, num_sampled = self.resources.config, self.resources.metrics.num_env_steps_sampled_lifetime
-        return self.resources.env_runners.sample(env_steps_per_round(config), config.env_runners.explore, num_sampled)
+        runners = self.resources.env_runners
+        num_env_steps = env_steps_per_round(config, runners.num_runners)
+        return runners.sample(num_env_steps, config.env_runners.explore, num_sampled)
 
     def get_state(self) -> dict[str, Any]:
         """Return what runners have answered and no other operator has taken."""
@@ -131,17 +133,18 @@ class AsyncGradients(Source):
         self.requests.set_state(state["requests"])
 
 
-def env_steps_per_round(config: ExperimentConfig) -> int:
-    """Return the env steps that all runners make together in a round."""
+def env_steps_per_round(config: ExperimentConfig, num_runners: int) -> int:
+    """Return the env steps that so many runners make together in a round."""
     runners = config.env_runners
     if isinstance(runners.rollout_fragment_length, str):  # auto
         return train_batch_size(config)
-    return runners.rollout_fragment_length * runners.num_envs_per_env_runner * max(1, runners.num_env_runners)
+    return runners.rollout_fragment_length * runners.num_envs_per_env_runner * num_runners
 
 
 def env_steps_per_request(config: ExperimentConfig) -> int:
-    """Return the env steps that one runner makes for a request of its own."""
-    return max(1, -(-env_steps_per_round(config) // max(1, config.env_runners.num_env_runners)))
+    """Return the env steps that one runner makes for a request of its own, however many there are beyond the least."""
+    num_runners = max(1, config.env_runners.min_env_runners)
+    return max(1, -(-env_steps_per_round(config, num_runners) // num_runners))
 
 
 def train_batch_size(config: ExperimentConfig) -> int:

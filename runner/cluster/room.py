@@ -1,0 +1,38 @@
+"""How many more actors the cluster has a place for at the moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from runner.cluster.waiting import waiting_actors
+
+_LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
+
+
+def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[str, float]] = ()) -> int:
+    """Return for how many actors the nodes have a place now; two questions to the cluster's head, some milliseconds.
+
+    Actors of this process that wait for a place come first.
+
+    Args:
+        each: logical resources of one actor by Ray's names.
+        most: places that are looked for.
+        others: resources of further actors and tasks, for which a place is kept.
+    """
+    from ray._private.state import available_resources_per_node
+
+    nodes: Mapping[str, Mapping[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
+    free = [dict(node) for node in nodes.values()]
+    for other in (*(actor.asked for actor in waiting_actors()), *others):
+        _take_place(other, free)
+    return next((count for count in range(most) if not _take_place(each, free)), most)
+
+
+def _take_place(asked: Mapping[str, float], free: Sequence[dict[str, float]]) -> bool:
+    """Take the resources of the first node that has them; return whether one has."""
+    for node in free:
+        if all(node.get(name, 0.0) > amount - _LEAST_AMOUNT for name, amount in asked.items() if amount):
+            for name, amount in asked.items():
+                node[name] = node.get(name, 0.0) - amount
+            return True
+    return False
