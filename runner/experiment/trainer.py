@@ -526,7 +526,8 @@ class Trainer:
                 if num_now > num_before
                 else f"episodes of {num_before - num_now} are broken off"
             )
-            self._warn(f"the checkpoint has {num_before} env runners, and the cluster has room for {num_now}: {rest}")
+            runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
+            self._warn(f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}")
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the policy: parameters and the state of pieces that runners share.
