@@ -13,7 +13,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.config.errors import ConfigError, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.env_runners.shared_rows import map_rows, open_memory
@@ -71,6 +71,7 @@ class SeparateEnvironments:
         self.broken_off: list[int] = []
         self._num_restarts = 0
         self._failures_in_a_row = [0] * self.num_envs
+        self._lost: dict[int, EnvFailure] = {}  # of ones that failed between two steps: the next step makes them anew
         self._seed_name: tuple[int | str, ...] = ("unused",)
         self._episode_numbers = np.zeros(self.num_envs, np.int64)
         self._rewards = np.zeros(self.num_envs, np.float64)
@@ -99,8 +100,9 @@ class SeparateEnvironments:
         self._seed_name = seed_name
         self._episode_numbers[:] = 0
         self._terminateds[:] = self._truncateds[:] = False
-        for env in self._envs:
-            env.begin("reset", seed_name)
+        for n, env in enumerate(self._envs):
+            if n not in self._lost:
+                env.begin("reset", seed_name)
         deadline_s = self._deadline_s()
         infos = [self._answer(n, deadline_s) for n in range(self.num_envs)]
         self.broken_off = []  # nothing was running
@@ -111,7 +113,8 @@ class SeparateEnvironments:
         self.broken_off = []
         self._episode_numbers += self._terminateds | self._truncateds
         for n, env in enumerate(self._envs):
-            env.begin("step", nested.take(actions, slice(n, n + 1)))
+            if n not in self._lost:
+                env.begin("step", nested.take(actions, slice(n, n + 1)))
         deadline_s = self._deadline_s()
         infos: list[Mapping[str, Any]] = []
         for n in range(self.num_envs):
@@ -134,7 +137,9 @@ class SeparateEnvironments:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
     def _answer(self, n: int, deadline_s: float | None) -> Any:
-        """Return the answer of one; where it failed, the info of its next episode's reset."""
+        """Return the answer of one; where it failed, now or since the last step, the info of its next reset."""
+        if n in self._lost:
+            return self._begin_anew(n, self._lost.pop(n))
         try:
             return self._envs[n].finish(None if deadline_s is None else deadline_s - time.monotonic())
         except EnvFailure as failure:
@@ -181,11 +186,34 @@ class SeparateEnvironments:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state that `SyncEnvironments` would have, and the count of restarts."""
-        for env in self._envs:
-            env.begin("get_state")
-        states = [env.finish(self._timeout_s) for env in self._envs]
-        return _joined(states) | {"num_restarts": self._num_restarts}
+        """Return the state that `SyncEnvironments` would have, the count of restarts, and the ones that were lost.
+
+        Where failed ones are made anew, one that fails here has lost its episode, and the next step makes it anew.
+        """
+        for n, env in enumerate(self._envs):
+            if n not in self._lost:
+                env.begin("get_state")
+        states = [self._state_of(n) for n in range(self.num_envs)]
+        lost = {"lost": sorted(self._lost)} if self._lost else {}
+        return _joined(states) | {"num_restarts": self._num_restarts} | lost
+
+    def _state_of(self, n: int) -> dict[str, Any]:
+        if n not in self._lost:
+            try:
+                state: dict[str, Any] = self._envs[n].finish(self._timeout_s)
+                return state
+            except EnvFailure as failure:
+                if not self._restarts:
+                    raise
+                self._lost[n] = failure
+                self._envs[n].end()
+        return {
+            "seed_name": list(self._seed_name),
+            "episode_numbers": [int(self._episode_numbers[n])],
+            "num_steps": [0],
+            "terminateds": self._terminateds[n : n + 1].copy(),
+            "truncateds": self._truncateds[n : n + 1].copy(),
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Bring every sub-environment back to where it was; also from a state of `SyncEnvironments`."""
@@ -194,11 +222,14 @@ class SeparateEnvironments:
         self._episode_numbers[:] = state["episode_numbers"]
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]
-        for n, env in enumerate(self._envs):
-            env.begin("set_state", _part_of(state, n))
+        lost = Problem("the sub-environment had failed when the checkpoint was written")
+        self._lost = {n: EnvFailure(lost) for n in map(int, state.get("lost", ()))}
+        restored = [n for n in range(self.num_envs) if n not in self._lost]
+        for n in restored:
+            self._envs[n].begin("set_state", _part_of(state, n))
         num_calls = 1 + max(map(int, state["num_steps"]))  # a reset and a replay of all actions
-        for env in self._envs:
-            env.finish(None if self._timeout_s is None else self._timeout_s * num_calls)
+        for n in restored:
+            self._envs[n].finish(None if self._timeout_s is None else self._timeout_s * num_calls)
 
     def close(self) -> None:
         """Close every environment."""

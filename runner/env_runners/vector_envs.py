@@ -306,7 +306,15 @@ class SyncEnvironments:
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Bring every sub-environment back to where it was."""
+        """Bring every sub-environment back to where it was.
+
+        Raises:
+            RunFailure: one was lost before the checkpoint, and none is made anew here.
+        """
+        if state.get("lost"):
+            what = "a sub-environment had failed when the checkpoint was written, and the next step would make it anew"
+            key, got = "env_runners.restart_failed_sub_environments", f"sub-environments {state['lost']}"
+            raise RunFailure(Problem(what, key, got, "true"))
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
         for n, env in enumerate(self._envs):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,12 @@ import pytest
 from runner.config.errors import RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
-from tests.conftest import WAIT_S
+from runner.env_runners.handles import LocalHandle
+from runner.episodes import nested
+from runner.experiment.trainer import Trainer
+from tests.conftest import WAIT_S, without_times
 from tests.env_runners.separate_runs import CONFIGS, NAME, N, actions_for, failing, message_of, seed_of
+from tests.env_runners.test_separate_envs import assert_same_steps
 
 AssertGolden = Callable[[str, str], None]
 
@@ -58,6 +63,74 @@ def test_a_hung_process_is_killed_and_another_one_takes_its_place(made: Any) -> 
     assert [pid == other for pid, other in zip(pids, now, strict=True)] == [True, False, True]
     assert not is_there(pids[1])
     assert env.counts == {NUM_ENV_RESTARTS: 1}
+
+
+def killed(env: Any, n: int) -> None:
+    """Kill the process of one, and wait for its end."""
+    pid = pids_of(env)[n]
+    os.kill(pid, signal.SIGKILL)
+    while is_there(pid):
+        time.sleep(0.01)
+
+
+def test_a_process_that_was_killed_before_a_checkpoint_loses_its_episode_alone(made: Any) -> None:
+    env, restored, other = (made(CONFIGS["cartpole"], "async", True) for _ in range(3))
+    actions = actions_for(env, 30)
+    for one in (env, other):
+        one.reset(NAME)
+        for action in actions[:5]:
+            one.step(action)
+    killed(env, 1)
+    state = env.get_state()
+    assert_same_states(env.get_state(), state)  # another one, before a step
+    restored.set_state(state)
+    for number, action in enumerate(actions[5:]):
+        got, again, undisturbed = (one.step(action) for one in (env, restored, other))
+        assert_same_steps(again, got)
+        assert env.broken_off == restored.broken_off == ([1] if number == 0 else [])
+        for row in (0, 2):
+            assert (got[0][row] == undisturbed[0][row]).all()
+    assert restored.counts == env.counts == {NUM_ENV_RESTARTS: 1}
+    assert env.get_state()["episode_numbers"] == restored.get_state()["episode_numbers"]
+    assert "lost" not in env.get_state()
+
+
+def assert_same_states(got: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert got.keys() == expected.keys()
+    for key, value in expected.items():
+        nested.map_leaves(np.testing.assert_array_equal, got[key], value)
+
+
+def test_a_process_that_was_killed_before_a_checkpoint_ends_a_run_without_restarts(made: Any) -> None:
+    env = made(CONFIGS["cartpole"], "async")
+    env.reset(NAME)
+    killed(env, 1)
+    with pytest.raises(RunFailure, match="the process of the environment CartPole-v1 ended in get_state"):
+        env.get_state()
+
+
+def test_where_none_is_made_anew_a_state_with_a_lost_one_is_refused(made: Any) -> None:
+    env = made(CONFIGS["cartpole"], "async", True)
+    env.reset(NAME)
+    killed(env, 2)
+    with pytest.raises(RunFailure, match="had failed when the checkpoint was written"):
+        made(CONFIGS["cartpole"], "sync").set_state(env.get_state())
+
+
+def test_a_run_writes_its_checkpoint_although_a_process_was_killed() -> None:
+    overrides = ["env_runners.gym_env_vectorize_mode=async", "env_runners.restart_failed_sub_environments=true"]
+    overrides += ["env_runners.num_envs_per_env_runner=3", "evaluation=none", "tracking=none"]
+    overrides += ["algorithm.train_batch_size_per_learner=60", "algorithm.minibatch_size=20"]
+    make = partial(Trainer.from_experiment, "ppo_cartpole", [*overrides, "module.fcnet_hiddens=[4]"])
+    with make() as trainer, make() as resumed:
+        trainer.train()
+        [handle] = trainer.env_runners.handles
+        assert isinstance(handle, LocalHandle)
+        killed(handle.runner.env, 0)
+        resumed.set_state(trainer.get_state())
+        results = [without_times(one.train()) for one in (trainer, resumed)]
+    assert results[0] == results[1]
+    assert results[0][NUM_ENV_RESTARTS] == 1
 
 
 ORPHANS = """
