@@ -206,7 +206,6 @@ class SeparateEnvironments:
                 if not self._restarts:
                     raise
                 self._lost[n] = failure
-                self._envs[n].end()
         return {
             "seed_name": list(self._seed_name),
             "episode_numbers": [int(self._episode_numbers[n])],

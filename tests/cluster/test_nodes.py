@@ -5,20 +5,16 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from tests.cluster.nodes import Nodes, num_lines, wait_until
 from tests.conftest import QUICK, WAIT_S, progress_of, result_of
 
 pytestmark = pytest.mark.ray
 Start = Callable[..., subprocess.Popen[str]]
-CPUS_PER_NODE = 2
-# A node that is silent is lost after two seconds; by Ray's default it takes half a minute.
-SOON = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 2}
 TWO_RUNNERS = ("env_runners.num_env_runners=2", "hydra.run.dir=run", "checkpoint.every_iterations=null")
 PPO = ("+experiment=ppo_cartpole", *QUICK)
 IMPALA = (
@@ -30,58 +26,6 @@ IMPALA = (
     "stop.env_runners.episode_return_mean=1000",
 )
 RESTARTS = "fault_tolerance/num_remote_worker_restarts"
-
-
-class Nodes:
-    """A head without CPUs, which the run is connected to, and nodes beside it."""
-
-    def __init__(self) -> None:
-        from ray.cluster_utils import Cluster
-
-        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": SOON}
-        self.cluster = Cluster(initialize_head=True, head_node_args=head)
-        self.workers: dict[str, Any] = {}
-
-    def make(self, num_nodes: int) -> None:
-        """Have so many nodes beside the head."""
-        while len(self.workers) < num_nodes:
-            node = self.cluster.add_node(num_cpus=CPUS_PER_NODE)
-            self.workers[node.node_id] = node
-
-    def kill(self, node_id: str) -> None:
-        self.cluster.remove_node(self.workers.pop(node_id), allow_graceful=False)
-
-    def of_runners(self) -> list[str]:
-        """Return the node of each env runner that is alive."""
-        actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
-        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == "_RunnerActor"]
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Nodes]:
-    made = Nodes()
-    yield made
-    made.cluster.shutdown()
-
-
-@pytest.fixture
-def nodes(cluster: Nodes) -> Nodes:
-    """Two nodes on which nothing runs."""
-    cluster.make(2)
-    wait_until(lambda: not cluster.of_runners())
-    return cluster
-
-
-def wait_until(is_true: Callable[[], bool], run: subprocess.Popen[str] | None = None, seconds: float = WAIT_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        assert run is None or run.poll() is None, run.communicate()
-        time.sleep(0.05)
-
-
-def num_lines(folder: Path) -> int:
-    return len(progress_of(folder / "run")) if (folder / "run" / "progress.jsonl").exists() else 0
 
 
 def start_on(nodes: Nodes, start_main: Start, *arguments: str) -> subprocess.Popen[str]:
@@ -128,10 +72,13 @@ def test_runners_of_a_lost_node_go_on_on_others_and_on_ones_that_join(
     assert run.returncode == 130, err
 
 
-def test_a_run_without_room_for_a_lost_runner_ends_and_says_so(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", ["2", "{min: 2, max: 4}"])
+def test_a_run_without_room_for_a_lost_runner_ends_and_says_so(
+    number: str, nodes: Nodes, start_main: Start, tmp_path: Path
+) -> None:
     large = ("env_runners.num_cpus_per_env_runner=2", "stop.training_iteration=100000")
     soon = ("ray.actor_start_timeout_s=30", "env_runners.sample_timeout_s=30")
-    run = start_on(nodes, start_main, *PPO, *large, *soon)
+    run = start_on(nodes, start_main, *PPO, *large, *soon, f"env_runners.num_env_runners={number}")
     wait_until(lambda: num_lines(tmp_path) > 1, run)
     nodes.kill(nodes.of_runners()[0])
     out, err = run.communicate(timeout=WAIT_S)

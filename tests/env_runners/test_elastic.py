@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,7 @@ from runner.env_runners.handles import LocalHandle, RunnerLost
 from runner.env_runners.tickets import LocalTicket, Ticket
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
-from tests.conftest import without_times
+from tests.conftest import WAIT_S, without_times
 from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 
@@ -151,12 +152,14 @@ def test_a_resumed_group_goes_on_with_the_runners_that_there_are(
         group.sample(8, True)
     state = group.get_state()
     resumed = group_of(Cluster(), 1, 4, num_after)
-    resumed.set_weights({})  # as the run does that goes on
     resumed.set_state(state)
     assert (resumed.indexes, resumed.generations) == (indexes, generations)
     states = resumed.get_state()["runners"]
     for index in map(str, indexes):
         assert bool(states[index]) == (index in state["runners"]), "a fresh one has not sampled"
+    for sample, generation in zip(resumed.sample(8, True), [generations[index] for index in indexes], strict=True):
+        name = f"0-env_runner-{sample.runner}" + (f".{generation}-" if generation else "-")
+        assert all(id_.startswith(name) for id_ in ids_of(sample.rollout)), ids_of(sample.rollout)
 
 
 SMALL = ("algorithm.train_batch_size_per_learner=60", "algorithm.minibatch_size=20", "module.fcnet_hiddens=[4]")
@@ -176,3 +179,19 @@ def test_the_same_numbers_as_with_a_fixed_number_and_after_a_resume(ray_cluster:
     with PPO([*overrides, "env_runners.num_cpus_per_env_runner=0.1"]) as trainer:
         trainer.set_state(state)
         assert without_times(trainer.train()) == results[0][-1]
+
+
+@pytest.mark.ray
+def test_runners_that_evaluate_and_learners_keep_their_places(ray_cluster: None) -> None:
+    """Of four CPUs one is the evaluation's and one the learner's."""
+    evaluation = ["evaluation.evaluation_interval=1", "evaluation.evaluation_num_env_runners=1"]
+    others = [*evaluation, "evaluation.evaluation_duration=1", "learners.num_learners=1", "tracking=none"]
+    with PPO([*SMALL, "env_runners.num_env_runners={min: 1, max: 9}", *others]) as trainer:
+        deadline_s = time.monotonic() + WAIT_S
+        while trainer.env_runners.num_runners < 2:
+            assert time.monotonic() < deadline_s
+            trainer.train()
+        for _ in range(5):
+            result = trainer.train()
+        assert result["fault_tolerance/num_healthy_workers"] == 2
+        assert result["evaluation/env_runners/num_episodes"] == 1

@@ -1,0 +1,60 @@
+"""Nodes of a cluster, as processes of this machine, for tests that add and kill some."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.conftest import WAIT_S, progress_of
+
+CPUS_PER_NODE = 2
+# A node that is silent is lost after two seconds; by Ray's default it takes half a minute.
+_SOON = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 2}
+
+
+class Nodes:
+    """A head without CPUs, which the run is connected to, and nodes beside it."""
+
+    def __init__(self) -> None:
+        from ray.cluster_utils import Cluster
+
+        head = {"num_cpus": 0, "include_dashboard": False, "_system_config": _SOON}
+        self.cluster = Cluster(initialize_head=True, head_node_args=head)
+        self.workers: dict[str, Any] = {}
+
+    def make(self, num_nodes: int) -> None:
+        """Have so many nodes beside the head, or more."""
+        while len(self.workers) < num_nodes:
+            node = self.cluster.add_node(num_cpus=CPUS_PER_NODE)
+            self.workers[node.node_id] = node
+
+    def kill(self, node_id: str) -> None:
+        """Kill a node's processes."""
+        self.cluster.remove_node(self.workers.pop(node_id), allow_graceful=False)
+
+    def kill_idle(self, num_nodes: int) -> None:
+        """Kill nodes, on which nothing runs, until there are so many beside the head."""
+        while len(self.workers) > num_nodes:
+            self.kill(next(iter(self.workers)))
+
+    def of_runners(self) -> list[str]:
+        """Return the node of each env runner that is alive."""
+        actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
+        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == "_RunnerActor"]
+
+
+def wait_until(is_true: Callable[[], bool], run: subprocess.Popen[str] | None = None, seconds: float = WAIT_S) -> None:
+    """Wait for something to come true while a run goes on."""
+    deadline = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < deadline, "it does not come true"
+        assert run is None or run.poll() is None, run.communicate()
+        time.sleep(0.05)
+
+
+def num_lines(folder: Path) -> int:
+    """The iterations that the run in a folder has reported."""
+    return len(progress_of(folder / "run")) if (folder / "run" / "progress.jsonl").exists() else 0
