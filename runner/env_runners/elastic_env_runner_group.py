@@ -68,7 +68,10 @@ class ElasticEnvRunnerGroup(EnvRunnerGroup):
     # -- more runners ----------------------------------------------------------------------------------------------
 
     def follow_room(self) -> None:
-        """Take in runners that have started, and start more where the cluster has room; every few seconds, at once."""
+        """Take in runners that have started, and start more where the cluster has room; waits for nothing.
+
+        Calls within two seconds do nothing.
+        """
         now_s = time.monotonic()
         if now_s < self._next_look_s:
             return

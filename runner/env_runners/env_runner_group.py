@@ -280,7 +280,7 @@ class EnvRunnerGroup:
     # -- lost runners ----------------------------------------------------------------------------------------------
 
     def follow_room(self) -> None:
-        """Have as many runners as the cluster has room for, where their number is not fixed."""
+        """Have as many runners as the cluster has room for; here their number is fixed."""
 
     def replace_lost(self, index: int, generation: int, lost: RunnerLost, losses_in_a_row: int) -> None:
         """Put a new runner in the place of a lost one, unless that has been done for another of its calls."""

@@ -514,12 +514,14 @@ class Trainer:
             )
         self._num_restarts = self.env_runners.num_restarts if ENV_RUNNERS in self.resources.sources else 0
         if self.config.env_runners.is_elastic:
-            self._tell_other_number(len(state[ENV_RUNNERS]["runners"]))
+            self._tell_other_number(state)
         self.callbacks.call("on_checkpoint_loaded")
 
-    def _tell_other_number(self, num_before: int) -> None:
-        """Tell that a checkpoint has another number of env runners, where it is not fixed."""
-        num_now = self.env_runners.num_runners
+    def _tell_other_number(self, state: Mapping[str, Any]) -> None:
+        """Tell that a checkpoint, whose env runners go on, has another number of them."""
+        if state["plan"]["settings"].get(ENV_RUNNERS) != self.env_runners.settings:
+            return
+        num_before, num_now = len(state[ENV_RUNNERS]["runners"]), self.env_runners.num_runners
         if num_now != num_before:
             rest = (
                 f"{num_before} go on, {num_now - num_before} begin new episodes"
